@@ -1,0 +1,40 @@
+# `make demo` and `make test` need nothing but Python 3.11 to 3.13 and pip: uv goes into .tools, everything else into .venv.
+PYTHON ?= python3
+UV := .tools/bin/uv
+UV_VERSION := 0.13.7
+READY := .venv/.ready
+BIN := .venv/bin
+
+.PHONY: demo test setup lint bench lock clean
+
+demo: setup
+	@$(BIN)/python -m nemo_gym.demo
+
+test: setup lint
+	$(BIN)/python -m pytest -n 2
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python -m bench
+
+setup: $(READY)
+
+$(UV):
+	$(PYTHON) -m pip install --quiet --root-user-action=ignore --target .tools uv==$(UV_VERSION)
+
+$(READY): pyproject.toml requirements.lock | $(UV)
+	test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
+	VIRTUAL_ENV=.venv $(UV) pip install --quiet --requirement requirements.lock
+	VIRTUAL_ENV=.venv $(UV) pip install --quiet --no-deps --editable .
+	touch $(READY)
+
+lock: | $(UV)
+	$(UV) pip compile --quiet --universal --python-version 3.11 --all-extras --no-annotate --no-header \
+	    --no-emit-index-url --no-emit-find-links pyproject.toml --output-file requirements.lock
+
+clean:
+	rm -rf .venv .tools .gym
