@@ -45,6 +45,10 @@ class StartupError(GymError, RuntimeError):
     """A server could not be started, or ended while others depend on it."""
 
 
+class HeadServerError(GymError, ValueError):
+    """No head server answers where one was expected."""
+
+
 class UpstreamError(GymError):
     """Another server or a model endpoint answered badly, or not at all (status 0)."""
 

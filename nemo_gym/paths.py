@@ -1,6 +1,7 @@
 """Where things are. A path a user gives is looked up in the working directory first, then beside the package."""
 
 import difflib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ PACKAGE_DIR = Path(__file__).resolve().parent
 PARENT_DIR = PACKAGE_DIR.parent
 """The clone, or site-packages: the folder that holds `resources_servers/` and its siblings."""
 
+CACHE_ENV_VAR = "NEMO_GYM_CACHE_DIR"
 SERVER_FOLDERS = ("resources_servers", "responses_api_agents", "responses_api_models")
 
 
@@ -33,6 +35,12 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """A closing sentence that names the valid word closest to `name`, or nothing."""
     close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def cache_dir() -> Path:
+    """Where we keep what can be made again."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "nemo_gym"
+    return Path(os.environ.get(CACHE_ENV_VAR, default))
 
 
 def _nearest_sibling(tried: list[Path]) -> str:

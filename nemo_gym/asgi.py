@@ -1,0 +1,322 @@
+"""A server made callable, as an ASGI app and by a direct call. Both ways end in the same handler and the same answer."""
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from nemo_gym.client import END_SESSION_HEADER, TOKEN_HEADER, Answer, ServerClient
+from nemo_gym.deadline import HEADER as DEADLINE_HEADER
+from nemo_gym.deadline import within
+from nemo_gym.disconnect import cancelled_on_disconnect
+from nemo_gym.endpoints import Call, Endpoint, cookies_set_by, direct_scope
+from nemo_gym.errors import Cause
+from nemo_gym.failures import Failure, RefusedError, failure_of
+from nemo_gym.session import Session, SessionStore
+from nemo_gym.codec import encode
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_BODY_BYTES = 256 * 2**20
+"""A rollout of many turns with token ids and log-probs is some tens of megabytes."""
+
+BODY_TIMEOUT_S = 120.0
+
+SESSION_IN_SCOPE = "nemo_gym.session"
+_SESSION_COOKIE = "path=/; Max-Age=1209600; httponly; samesite=lax"
+_DEADLINE, _END, _TOKEN = (name.encode() for name in (DEADLINE_HEADER, END_SESSION_HEADER, TOKEN_HEADER))
+_READ_HEADERS = frozenset((b"cookie", b"content-length", b"authorization", _DEADLINE, _END, _TOKEN))
+
+
+class ServerCore:
+    """What a server's handlers run in: its name, its sessions, its way to other servers."""
+
+    def __init__(self, *, name: str, session_cookie: str, sessions: SessionStore, client: ServerClient) -> None:
+        self.name, self.session_cookie, self.sessions, self.client = name, session_cookie, sessions, client
+        self.stateful = True
+
+    async def run(self, endpoint: Endpoint, call: Call, *, ends_session: bool = False) -> Answer:
+        """Call a handler; whatever it raises becomes the answer."""
+        opened: Session | None = None
+        try:
+            if self.stateful and call.session is None:
+                opened = call.session = self.sessions.open(call.cookies.get(self.session_cookie))
+                opened.users += 1
+            value, status = await endpoint(call), 200
+            if call.response is not None:
+                status = call.response.status_code
+        except Exception as error:
+            status, value = self.failure(error, cause=endpoint.cause)
+        finally:
+            if opened is not None:
+                opened.users -= 1
+        if isinstance(value, Answer):
+            status, value = value.status, value.value
+        answer = Answer(self.name, status, value, cookies_set_by(call))
+        if opened is not None:
+            self._tell_session(opened, answer, ended=ends_session and status < 400)
+        return answer
+
+    def failure(self, error: Exception, *, cause: Cause = "internal") -> Failure:
+        return failure_of(error, server=self.name, key=self.session_cookie, cause=cause)
+
+    def _tell_session(self, session: Session, answer: Answer, *, ended: bool) -> None:
+        if ended:
+            self.sessions.release(session.token)
+        elif session.is_new:
+            answer.cookies[self.session_cookie] = session.token
+            session.is_new = False
+
+
+class ServerApp:
+    """One server of a worker: its endpoints, and the FastAPI app of its own if it brings one."""
+
+    def __init__(
+        self,
+        core: ServerCore,
+        endpoints: Iterable[Endpoint],
+        *,
+        foreign: Any = None,
+        token: str | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self.core, self.name = core, core.name
+        self.foreign, self.token, self.max_body_bytes = foreign, token, max_body_bytes
+        self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
+        core.stateful = foreign is not None or any(endpoint.needs_session for endpoint in self.endpoints.values())
+        self._direct = self.endpoints if foreign is None else _ours_among(foreign)
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """What must be entered before the first request: a FastAPI app may open things of its own."""
+        if self.foreign is None:
+            return nullcontext()
+        context: AbstractAsyncContextManager[Any] = self.foreign.router.lifespan_context(self.foreign)
+        return context
+
+    def release(self, token: str) -> None:
+        self.core.sessions.release(token)
+
+    async def direct(
+        self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
+    ) -> Answer:
+        """Answer a peer of the same worker."""
+        endpoint = self._direct.get(path) if method == "POST" else None
+        call = Call(path, body, cookies, self.core.client)
+        if endpoint is not None:
+            return await self.core.run(endpoint, call, ends_session=ends_session)
+        if self.foreign is not None:
+            return await self._run_foreign(method, call, ends_session=ends_session)
+        return self._refused(*self._not_found(method, path))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if self.foreign is not None:
+                await self.foreign(scope, receive, send)
+            return
+        headers = _headers_we_read(scope)
+        try:
+            self._admit(headers)
+            seconds = float(headers[_DEADLINE]) if _DEADLINE in headers else None
+            async with within(seconds, what=f"{self.name}{scope['path']}"):
+                answer = await self._route(scope, receive, send, headers)
+            if answer is not None:
+                await _send_answer(send, answer, self.core.session_cookie)
+        except Exception as error:
+            await _send_answer(send, Answer(self.name, *self.core.failure(error)), self.core.session_cookie)
+
+    async def _route(
+        self, scope: Scope, receive: Receive, send: Send, headers: Mapping[bytes, bytes]
+    ) -> Answer | None:
+        """The answer still to be sent; none when it has been, or when nobody waits for it any more."""
+        method, path = scope["method"], scope["path"]
+        if path == "/health" and method == "GET":
+            return Answer(self.name, 200, {"status": "ok", "server": self.name})
+        cookies = cookies_in(headers.get(b"cookie", b""))
+        if path == "/session" and method == "DELETE":
+            self.release(cookies.get(self.core.session_cookie, ""))
+            return Answer(self.name, 200, {})
+        if self.foreign is not None:
+            await self.foreign(scope, _limited(receive, self.max_body_bytes), send)
+            return None
+        endpoint = self.endpoints.get(path)
+        if endpoint is None or method != "POST":
+            return self._refused(*self._not_found(method, path))
+        body = await read_body(_limited(receive, self.max_body_bytes))
+        call = Call(path, body, cookies, self.core.client, scope=dict(scope))
+        async with cancelled_on_disconnect(receive):
+            return await self.core.run(endpoint, call, ends_session=_END in headers)
+        return None
+
+    def _admit(self, headers: Mapping[bytes, bytes]) -> None:
+        if self.token is not None:
+            shown = headers.get(_TOKEN) or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+            if not hmac.compare_digest(shown, self.token.encode()):
+                raise RefusedError(
+                    401,
+                    f"'{self.name}' listens beyond this machine and asks for the run's token, in the header "
+                    f"'{TOKEN_HEADER}' or as 'Authorization: Bearer'. Found {'another' if shown else 'none'}.",
+                )
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self.max_body_bytes:
+            raise _too_large(self.max_body_bytes, length.decode("latin-1"))
+
+    def _not_found(self, method: str, path: str) -> tuple[int, str]:
+        return (405, "Method Not Allowed") if path in self.endpoints and method != "POST" else (404, "Not Found")
+
+    def _refused(self, status: int, detail: str) -> Answer:
+        return Answer(self.name, status, {"detail": detail})
+
+    async def _run_foreign(self, method: str, call: Call, *, ends_session: bool) -> Answer:
+        """Run the FastAPI app in this process: its routing and its middleware, but no socket."""
+        scope = direct_scope(call, method=method)
+        if ends_session:
+            scope["headers"].append((_END, b"1"))
+        body = b"" if call.body is None else encode(call.body, exclude_unset=True)
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+        started: dict[str, Any] = {"status": 500, "headers": []}
+        parts: list[bytes] = []
+
+        async def receive() -> MutableMapping[str, Any]:
+            message = next(messages, None)
+            return message if message is not None else await asyncio.Future()
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                started.update(message)
+            else:
+                parts.append(message.get("body", b""))
+
+        try:
+            await self.foreign(scope, receive, send)
+        except Exception as error:
+            return Answer(self.name, *self.core.failure(error))
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in started["headers"]]
+        pairs = (value.split(";", 1)[0].partition("=") for name, value in headers if name.lower() == "set-cookie")
+        cookies = {name: value for name, _, value in pairs}
+        return Answer(self.name, started["status"], b"".join(parts), cookies, dict(headers))
+
+
+class EndpointRoute:
+    """One of our endpoints as a route of a FastAPI app, for classes that add routes of their own beside it."""
+
+    def __init__(self, core: ServerCore, endpoint: Endpoint) -> None:
+        self._core, self.endpoint = core, endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        cookies = cookies_in(_headers_we_read(scope).get(b"cookie", b""))
+        session: Session | None = scope.get(SESSION_IN_SCOPE)
+        call = Call(scope["path"], await read_body(receive), cookies, self._core.client, session, dict(scope))
+        await _send_answer(send, await self._core.run(self.endpoint, call), self._core.session_cookie)
+
+
+class SessionMiddleware:
+    """Gives `request.session` to a FastAPI app. The cookie goes out with the first answer, also when it is an error."""
+
+    def __init__(self, app: App, core: ServerCore) -> None:
+        self._app, self._core = app, core
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        core, headers = self._core, _headers_we_read(scope)
+        session: Session | None = None
+        started = False
+
+        async def send_with_cookie(message: MutableMapping[str, Any]) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                if session is not None and session.is_new and _END not in headers:
+                    line = f"{core.session_cookie}={session.token}; {_SESSION_COOKIE}"
+                    message["headers"] = [*message.get("headers", ()), (b"set-cookie", line.encode())]
+                    session.is_new = False
+            await send(message)
+
+        try:
+            session = core.sessions.open(cookies_in(headers.get(b"cookie", b"")).get(core.session_cookie))
+            session.users += 1
+            scope["session"], scope[SESSION_IN_SCOPE] = session.data, session
+            await self._app(scope, receive, send_with_cookie)
+        except Exception as error:
+            if started:
+                raise
+            await _send_answer(send_with_cookie, Answer(core.name, *core.failure(error)), core.session_cookie)
+        finally:
+            if session is not None:
+                session.users -= 1
+                if _END in headers:
+                    core.sessions.release(session.token)
+
+
+def _ours_among(foreign: Any) -> dict[str, Endpoint]:
+    """The endpoints that may be called without going through the FastAPI app: ours, first at their path, and with no
+    middleware before them but our own."""
+    if any(item.cls is not SessionMiddleware for item in foreign.user_middleware):
+        return {}
+    first: dict[str, Any] = {}
+    for route in foreign.routes:
+        first.setdefault(getattr(route, "path", ""), getattr(route, "app", None))
+    return {path: route.endpoint for path, route in first.items() if isinstance(route, EndpointRoute)}
+
+
+def _headers_we_read(scope: Scope) -> dict[bytes, bytes]:
+    return {name: value for name, value in scope["headers"] if name in _READ_HEADERS}
+
+
+def cookies_in(header: bytes) -> dict[str, str]:
+    """The cookies of a `Cookie` header."""
+    pairs = (part.partition("=") for part in header.decode("latin-1").split(";") if part)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+async def read_body(receive: Receive) -> bytes:
+    """All of a request's body."""
+    parts: list[bytes] = []
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise RefusedError(400, "The client went away before its body was complete.")
+                parts.append(message.get("body", b""))
+                if not message.get("more_body"):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+    except TimeoutError as error:
+        raise RefusedError(408, f"The body did not arrive within {BODY_TIMEOUT_S:g} s.") from error
+
+
+def _limited(receive: Receive, limit: int) -> Receive:
+    taken = 0
+
+    async def receive_counted() -> MutableMapping[str, Any]:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > limit:
+            raise _too_large(limit, f"{taken} and more")
+        return message
+
+    return receive_counted
+
+
+def _too_large(limit: int, found: str) -> RefusedError:
+    return RefusedError(413, f"The body has {found} bytes; at most {limit} are taken (config key: max_body_bytes).")
+
+
+async def _send_answer(send: Send, answer: Answer, session_cookie: str) -> None:
+    is_text = isinstance(answer.value, bytes) and not answer.value[:1] in (b"{", b"[", b'"')
+    body = answer.content()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8" if is_text else b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    for name, value in answer.cookies.items():
+        attributes = _SESSION_COOKIE if name == session_cookie else "path=/"
+        headers.append((b"set-cookie", f"{name}={value}; {attributes}".encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,123 @@
+"""An environment: tools, per-rollout state, and a verifier."""
+
+import math
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from nemo_gym.config_types import BaseRunServerInstanceConfig
+from nemo_gym.endpoints import Endpoint
+from nemo_gym.errors import RolloutError
+from nemo_gym.lazy import lazily
+from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.server import BaseServer, SimpleServer
+from nemo_gym.session import SESSION_ID_KEY, SessionState
+from nemo_gym.tools import function_tool, tool, tools_of
+
+if TYPE_CHECKING:
+    from fastapi import Body
+
+__all__ = [
+    "SESSION_ID_KEY",
+    "BaseResourcesServer",
+    "BaseResourcesServerConfig",
+    "BaseRunRequest",
+    "BaseSeedSessionRequest",
+    "BaseSeedSessionResponse",
+    "BaseVerifyRequest",
+    "BaseVerifyResponse",
+    "Body",
+    "SessionState",
+    "SimpleResourcesServer",
+    "tool",
+]
+
+__getattr__ = lazily(__name__, {"Body": "fastapi:Body"})
+
+
+class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
+    """The configuration of an environment. Subclass it for fields of its own."""
+
+
+class BaseResourcesServer(BaseServer):
+    config: BaseResourcesServerConfig
+
+
+class BaseRunRequest(BaseModel):
+    """A row."""
+
+    responses_create_params: NeMoGymResponseCreateParamsNonStreaming
+
+
+class BaseVerifyRequest(BaseRunRequest):
+    """A row, and what the model made of it. Subclass it to declare the fields of the row that verifying needs."""
+
+    response: NeMoGymResponse
+
+
+class BaseVerifyResponse(BaseVerifyRequest):
+    """A scored rollout."""
+
+    reward: float
+
+
+class BaseSeedSessionRequest(BaseModel):
+    """A row, before the first step. Subclass it to declare the fields that setting up the state needs."""
+
+
+class BaseSeedSessionResponse(BaseModel):
+    """Nothing to say."""
+
+
+class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
+    """Subclass, mark the methods a model may call with `@tool`, and write `verify`."""
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint("/seed_session", self.seed_session, cause="environment", finish=_seeded),
+            Endpoint("/verify", self.verify, cause="verifier", finish=_verified),
+            *self.tool_endpoints(),
+        ]
+
+    def tool_endpoints(self) -> list[Endpoint]:
+        """One endpoint for each `@tool`."""
+        return [
+            Endpoint(f"/{name}", method, cause="tool", finish=_tool_output, is_tool=True)
+            for name, method in tools_of(self).items()
+        ]
+
+    def tool_schemas(self) -> list[dict[str, Any]]:
+        """The tools as a row's `responses_create_params.tools` lists them."""
+        return [function_tool(endpoint.function, endpoint.arguments) for endpoint in self.tool_endpoints()]
+
+    async def seed_session(self, body: BaseSeedSessionRequest) -> Any:
+        """Set up the state of a rollout from its row. By default there is nothing to set up."""
+        return BaseSeedSessionResponse()
+
+    @abstractmethod
+    async def verify(self, body: Any) -> Any:
+        """Score a rollout: a float, or a BaseVerifyResponse with fields of its own."""
+
+
+def _seeded(_body: Any, result: Any) -> Any:
+    return BaseSeedSessionResponse() if result is None else result
+
+
+def _tool_output(_body: Any, result: Any) -> Any:
+    """A string goes to the model as it is, anything else as JSON."""
+    return result.encode() if isinstance(result, str) else result
+
+
+def _verified(body: Any, result: Any) -> Any:
+    if isinstance(result, bool | int | float):
+        reward = float(result)
+        answer: Any = BaseVerifyResponse.model_construct(
+            responses_create_params=body.responses_create_params, response=body.response, reward=reward
+        )
+    else:
+        answer = result
+        reward = result["reward"] if isinstance(result, dict) else getattr(result, "reward", math.nan)
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise RolloutError("verifier", f"verify() gave the reward {reward!r}; expected a finite number.")
+    return answer

@@ -1,0 +1,42 @@
+"""An agent: lets a model act in an environment, one rollout a call of `/run`."""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from nemo_gym.config_types import BaseRunServerInstanceConfig
+from nemo_gym.endpoints import Endpoint
+from nemo_gym.lazy import lazily
+from nemo_gym.server import BaseServer, SimpleServer
+
+if TYPE_CHECKING:
+    from fastapi import Body
+
+__all__ = ["BaseResponsesAPIAgent", "BaseResponsesAPIAgentConfig", "Body", "SimpleResponsesAPIAgent"]
+
+__getattr__ = lazily(__name__, {"Body": "fastapi:Body"})
+
+
+class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
+    """The configuration of an agent. Subclass it for the servers it works with."""
+
+
+class BaseResponsesAPIAgent(BaseServer):
+    config: BaseResponsesAPIAgentConfig
+
+
+class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, SimpleServer):
+    """Subclass and write `responses` (one conversation) and `run` (a whole rollout, scored)."""
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint("/v1/responses", self.responses, cause="internal"),
+            Endpoint("/run", self.run, cause="internal"),
+        ]
+
+    @abstractmethod
+    async def responses(self, body: Any) -> Any:
+        """Answer a conversation, calling tools on the way."""
+
+    @abstractmethod
+    async def run(self, body: Any) -> Any:
+        """Play a row: seed, converse, verify."""

@@ -1,0 +1,42 @@
+"""A model: an OpenAI-shaped server in front of whatever makes the text."""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from nemo_gym.config_types import BaseRunServerInstanceConfig
+from nemo_gym.endpoints import Endpoint
+from nemo_gym.lazy import lazily
+from nemo_gym.server import BaseServer, SimpleServer
+
+if TYPE_CHECKING:
+    from fastapi import Body
+
+__all__ = ["BaseResponsesAPIModel", "BaseResponsesAPIModelConfig", "Body", "SimpleResponsesAPIModel"]
+
+__getattr__ = lazily(__name__, {"Body": "fastapi:Body"})
+
+
+class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):
+    """The configuration of a model server. Subclass it for its endpoint, key and so on."""
+
+
+class BaseResponsesAPIModel(BaseServer):
+    config: BaseResponsesAPIModelConfig
+
+
+class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
+    """Subclass and write `responses` and `chat_completions`."""
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint("/v1/chat/completions", self.chat_completions, cause="model"),
+            Endpoint("/v1/responses", self.responses, cause="model"),
+        ]
+
+    @abstractmethod
+    async def chat_completions(self, body: Any) -> Any:
+        """Answer in the Chat Completions dialect."""
+
+    @abstractmethod
+    async def responses(self, body: Any) -> Any:
+        """Answer in the Responses dialect."""

@@ -1,0 +1,90 @@
+"""JSON at the edges: decode a body once, from bytes straight into its type; encode once; between servers of one worker
+hand the object over. `decode` gives the same model from an object as from the bytes that object would encode to."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+T = TypeVar("T")
+_SCALARS = frozenset((int, float, str, bool, bytes, type(None)))
+
+
+def encode(value: Any, *, exclude_unset: bool = False) -> bytes:
+    """JSON, compact. A model is dumped whole, or with `exclude_unset` as it was given."""
+    if isinstance(value, BaseModel):
+        return value.__pydantic_serializer__.to_json(value, exclude_unset=exclude_unset, warnings=False)
+    if isinstance(value, bytes):
+        return value
+    return orjson.dumps(value, default=_unset_dump if exclude_unset else _full_dump, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _full_dump(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", warnings=False)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _unset_dump(value: Any) -> Any:
+    return (
+        value.model_dump(mode="json", exclude_unset=True, warnings=False)
+        if isinstance(value, BaseModel)
+        else _full_dump(value)
+    )
+
+
+class Decoder:
+    """Makes the value of one type out of bytes, of a live object, or of nothing (an empty body counts as `{}`)."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
+        self._model: type[BaseModel] | None = kind if is_model else None
+        self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, bytes):
+            return self._adapter.validate_json(value or b"{}")
+        if value is None:
+            return self._adapter.validate_python({})
+        if self._model is not None and type(value) is self._model:
+            return detached(value)
+        given = {name: detached(item) for name, item in _given_fields(value).items()} if _is_record(value) else value
+        try:
+            return self._adapter.validate_python(given)
+        except ValidationError:
+            # A nested object of another class than the one declared: go the long way, as HTTP would.
+            return self._adapter.validate_json(encode(value, exclude_unset=True))
+
+
+def _is_record(value: Any) -> bool:
+    return isinstance(value, BaseModel | Mapping)
+
+
+def _given_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(value, BaseModel):
+        return dict(value)
+    given = {name: item for name, item in value.__dict__.items() if name in value.model_fields_set}
+    return {**given, **(value.model_extra or {})}
+
+
+def detached(value: T) -> T:
+    """A copy that shares nothing mutable: what a peer does to its body must not reach the sender."""
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, BaseModel):
+        copied = value.model_copy()
+        for fields in (copied.__dict__, copied.__pydantic_extra__ or {}):
+            for name, item in fields.items():
+                if type(item) not in _SCALARS:
+                    fields[name] = detached(item)
+        return copied
+    if isinstance(value, list):
+        plain = all(type(item) in _SCALARS for item in value)
+        return value.copy() if plain else [detached(item) for item in value]  # type: ignore[return-value]
+    if isinstance(value, dict):
+        return {key: detached(item) for key, item in value.items()}  # type: ignore[return-value]
+    return value

@@ -1,0 +1,144 @@
+"""Check a merged configuration: its server blocks are valid, its references lead to servers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from nemo_gym.config_keys import (
+    ENTRYPOINT_KEY_NAME,
+    ERROR_ON_ALMOST_SERVERS_KEY_NAME,
+    NEMO_GYM_RESERVED_TOP_LEVEL_KEYS,
+    SERVER_TYPES,
+)
+from nemo_gym.config_sources import Sources
+from nemo_gym.config_types import ServerInstanceConfig, ServerRef, is_server_ref, maybe_get_server_instance_config
+from nemo_gym.config_values import UNKNOWN_SOURCES, place, resolved
+from nemo_gym.errors import ConfigError
+from nemo_gym.paths import nearest
+from nemo_gym.validation import KeyPath, explain
+
+
+class UnknownServerError(ConfigError, AssertionError):
+    """A reference leads to no server of the configuration."""
+
+
+@dataclass(frozen=True)
+class AlmostServer:
+    """A block that was surely meant to be a server, but is not valid."""
+
+    name: str
+    error: ValidationError
+
+    mistakes: list[str]
+    """What is wrong with it, one line each."""
+
+
+class ServerBlocks(NamedTuple):
+    """The server blocks of a configuration, sorted by whether they can be started."""
+
+    servers: list[ServerInstanceConfig]
+    almost_servers: list[AlmostServer]
+    without_entrypoint: list[str]
+
+
+# Server blocks
+
+
+def server_blocks(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES) -> ServerBlocks:
+    """Sort the top-level entries that have the key of a server type."""
+    blocks = ServerBlocks([], [], [])
+    for name in _candidates(config):
+        values = resolved(config, (name,), sources=sources)
+        instance, error = maybe_get_server_instance_config(name, values)
+        if instance is not None:
+            blocks.servers.append(instance)
+        elif error is not None and _has_entrypoint(values):
+            mistakes = explain(error, where=sources.below((name,)))
+            blocks.almost_servers.append(AlmostServer(name, error, mistakes))
+        else:
+            blocks.without_entrypoint.append(name)
+    return blocks
+
+
+def _candidates(config: DictConfig) -> Iterator[str]:
+    for name in config:
+        if not isinstance(name, str) or name in NEMO_GYM_RESERVED_TOP_LEVEL_KEYS:
+            continue
+        try:
+            block = config[name]
+        except OmegaConfBaseException:
+            continue
+        if isinstance(block, DictConfig) and any(server_type in block for server_type in SERVER_TYPES):
+            yield name
+
+
+def _has_entrypoint(block: dict[str, Any]) -> bool:
+    implementations = [block[server_type] for server_type in SERVER_TYPES if server_type in block]
+    return any(
+        isinstance(inner, dict) and ENTRYPOINT_KEY_NAME in inner
+        for outer in implementations
+        if isinstance(outer, dict)
+        for inner in outer.values()
+    )
+
+
+def almost_servers_report(almost_servers: Sequence[AlmostServer]) -> str:
+    """What is wrong with each of them, as a user reads it."""
+    lines = ["Configuration Warnings: Almost-Servers Detected"]
+    for almost in almost_servers:
+        lines.append(f"Almost-Server Detected: '{almost.name}'. It will not be started:")
+        lines += almost.mistakes
+    return "\n".join(lines)
+
+
+def almost_servers_error(almost_servers: Sequence[AlmostServer]) -> ConfigError:
+    return ConfigError(
+        f"Found {len(almost_servers)} almost-server(s) with validation errors. Mend them, or leave them out with "
+        f"+{ERROR_ON_ALMOST_SERVERS_KEY_NAME}=false.\n{almost_servers_report(almost_servers)}"
+    )
+
+
+# References
+
+
+def check_references(
+    config: DictConfig, servers: Sequence[ServerInstanceConfig], *, sources: Sources = UNKNOWN_SOURCES
+) -> None:
+    """Every reference in a server block, however deep, leads to one of the servers."""
+    available = [server.get_server_ref() for server in servers]
+    for server in servers:
+        block = resolved(config, (server.name,), sources=sources)
+        for path, ref in _references(block, (server.name,)):
+            if ref not in available:
+                raise UnknownServerError(_unknown_server(ref, available, path, sources))
+
+
+def _references(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, ServerRef]]:
+    ref = is_server_ref(value)
+    if ref is not None:
+        yield path, ref
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _references(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _references(item, (*path, index))
+
+
+def _unknown_server(ref: ServerRef, available: Sequence[ServerRef], path: KeyPath, sources: Sources) -> str:
+    listed = ", ".join(map(_shown, available))
+    same_name = next((other for other in available if other.name == ref.name), None)
+    same_type = [other.name for other in available if other.type == ref.type]
+    hint = f" '{ref.name}' is one of {same_name.type}." if same_name else nearest(ref.name, same_type)
+    return (
+        f"Could not find {_shown(ref)} in the list of available servers: [{listed}]. "
+        f"It is referred to by {place(path, sources)}.{hint}"
+    )
+
+
+def _shown(ref: ServerRef) -> str:
+    return f"{ref.type}/{ref.name}"

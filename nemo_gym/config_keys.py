@@ -1,0 +1,57 @@
+"""The names that a configuration gives a meaning to. Importing this costs nothing."""
+
+from typing import Literal, get_args
+
+ServerType = Literal["responses_api_models", "resources_servers", "responses_api_agents"]
+"""The key below a server's name: what the server is, and the folder its code is in."""
+
+SERVER_TYPES: tuple[ServerType, ...] = get_args(ServerType)
+
+NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME = "NEMO_GYM_CONFIG_DICT"
+NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME = "NEMO_GYM_CONFIG_PATH"
+
+CONFIG_PATHS_KEY_NAME = "config_paths"
+ENTRYPOINT_KEY_NAME = "entrypoint"
+DEFAULT_HOST_KEY_NAME = "default_host"
+HEAD_SERVER_KEY_NAME = "head_server"
+DISALLOWED_PORTS_KEY_NAME = "disallowed_ports"
+HEAD_SERVER_DEPS_KEY_NAME = "head_server_deps"
+PYTHON_VERSION_KEY_NAME = "python_version"
+USE_ABSOLUTE_IP_KEY_NAME = "use_absolute_ip"
+PIP_INSTALL_VERBOSE_KEY_NAME = "pip_install_verbose"
+UV_PIP_SET_PYTHON_KEY_NAME = "uv_pip_set_python"
+SKIP_VENV_IF_PRESENT_KEY_NAME = "skip_venv_if_present"
+HF_TOKEN_KEY_NAME = "hf_token"  # noqa: S105 -- the name of a key, not a secret
+RAY_HEAD_NODE_ADDRESS_KEY_NAME = "ray_head_node_address"
+PORT_RANGE_LOW_KEY_NAME = "port_range_low"
+PORT_RANGE_HIGH_KEY_NAME = "port_range_high"
+
+NEMO_GYM_RESERVED_TOP_LEVEL_KEYS = [
+    CONFIG_PATHS_KEY_NAME,
+    ENTRYPOINT_KEY_NAME,
+    DEFAULT_HOST_KEY_NAME,
+    HEAD_SERVER_KEY_NAME,
+    DISALLOWED_PORTS_KEY_NAME,
+    HEAD_SERVER_DEPS_KEY_NAME,
+    PYTHON_VERSION_KEY_NAME,
+    USE_ABSOLUTE_IP_KEY_NAME,
+    PIP_INSTALL_VERBOSE_KEY_NAME,
+    UV_PIP_SET_PYTHON_KEY_NAME,
+    SKIP_VENV_IF_PRESENT_KEY_NAME,
+    HF_TOKEN_KEY_NAME,
+    RAY_HEAD_NODE_ADDRESS_KEY_NAME,
+    PORT_RANGE_LOW_KEY_NAME,
+    PORT_RANGE_HIGH_KEY_NAME,
+]
+"""Never the name of a server."""
+
+ERROR_ON_ALMOST_SERVERS_KEY_NAME = "error_on_almost_servers"
+POLICY_BASE_URL_KEY_NAME = "policy_base_url"
+POLICY_API_KEY_KEY_NAME = "policy_api_key"
+POLICY_MODEL_NAME_KEY_NAME = "policy_model_name"
+TASK_INDEX_KEY_NAME = "_task_index"
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_HEAD_SERVER_PORT = 11000
+DEFAULT_PORT_RANGE_LOW = 10001
+DEFAULT_PORT_RANGE_HIGH = 20000

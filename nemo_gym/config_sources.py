@@ -1,0 +1,238 @@
+"""Where a configuration comes from, and what wins.
+
+From low to high: the files of `config_paths` (a later one over an earlier one, a file over those that it includes),
+`env.yaml`, what Python passes in, the command line.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
+
+from nemo_gym.config_keys import CONFIG_PATHS_KEY_NAME
+from nemo_gym.errors import ConfigError, MissingPathError
+from nemo_gym.overrides import Override, apply_overrides, parse_overrides
+from nemo_gym.paths import find, search_roots
+from nemo_gym.validation import KeyPath, Where
+
+DOTENV_NAME = "env.yaml"
+COMMAND_LINE = "the command line"
+PYTHON = "the config passed in from Python"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One thing that was merged, and how a user knows it."""
+
+    label: str
+    config: DictConfig
+
+
+@dataclass(frozen=True)
+class ConfigFile(Source):
+    """A file of `config_paths`."""
+
+    given: str
+    """The path as it was written."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """All that is merged into one configuration, what wins last."""
+
+    files: tuple[ConfigFile, ...] = ()
+    settings: tuple[Source, ...] = ()
+    overrides: tuple[Override, ...] = ()
+
+    def merged(self) -> DictConfig:
+        """The one configuration, with `config_paths` naming all the files in the order they were merged."""
+        config = _merged((*self.files, *self.settings))
+        apply_overrides(self.overrides, config)
+        if self.files:
+            config[CONFIG_PATHS_KEY_NAME] = [file.given for file in self.files]
+        return config
+
+    def where(self, path: KeyPath) -> str:
+        """The source that a value, or the nearest thing around it, has from; empty if nobody knows."""
+        command_line = Source(COMMAND_LINE, _command_line_config(self.overrides))
+        raw = [
+            (source.label, _written(source.config))
+            for source in (command_line, *reversed(self.settings), *reversed(self.files))
+        ]
+        for depth in range(len(path), 0, -1):
+            for label, values in raw:
+                if _holds(values, path[:depth]):
+                    return label
+        return ""
+
+    def below(self, outer: KeyPath) -> Where:
+        """As `where`, for paths that start at `outer`."""
+        return lambda path: self.where((*outer, *path))
+
+
+def read_sources(
+    arguments: Sequence[str] = (),
+    *,
+    initial: Mapping[str, Any] | DictConfig | None = None,
+    dotenv_path: Path | None = None,
+    use_dotenv: bool = True,
+) -> Sources:
+    """Read everything that a command line, a config from Python and `env.yaml` lead to."""
+    overrides = parse_overrides(arguments)
+    settings = []
+    dotenv = find_dotenv(dotenv_path) if use_dotenv else None
+    if dotenv is not None:
+        settings.append(Source(str(dotenv), load_file(dotenv)))
+    if initial is not None:
+        settings.append(Source(PYTHON, _copied(initial)))
+    above_files = _merged(settings)
+    apply_overrides(overrides, above_files, missing_ok=True)
+    named_in = Sources(settings=tuple(settings), overrides=tuple(overrides)).where((CONFIG_PATHS_KEY_NAME,))
+    paths = _config_paths(above_files, named_in)
+    files = load_files(paths, above=above_files, named_in=named_in)
+    return Sources(files=tuple(files), settings=tuple(settings), overrides=tuple(overrides))
+
+
+def command_line_config(arguments: Sequence[str]) -> DictConfig:
+    """What the command line alone says."""
+    return _command_line_config(parse_overrides(arguments))
+
+
+def find_dotenv(path: Path | None = None) -> Path | None:
+    """The user's own settings: the file given, or `env.yaml` in the working directory or beside the package."""
+    candidates = [path] if path is not None else [root / DOTENV_NAME for root in search_roots()]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def load_files(paths: Sequence[str], *, above: DictConfig, named_in: str) -> list[ConfigFile]:
+    """The files and all that they include, each once, an included file before the one that includes it.
+
+    `above` holds the settings that an interpolation in the `config_paths` of a file may name.
+    """
+    seen: set[Path] = set()
+    files: list[ConfigFile] = []
+
+    def visit(given: str, named_in: str) -> None:
+        path = _find_file(given, named_in).resolve()
+        if path in seen:
+            return
+        seen.add(path)
+        config = load_file(path)
+        for included in _included_paths(config, above, label=str(path)):
+            visit(included, str(path))
+        files.append(ConfigFile(label=str(path), config=config, given=given))
+
+    for given in paths:
+        visit(given, named_in)
+    return files
+
+
+def load_file(path: Path) -> DictConfig:
+    """A YAML file whose top level is a mapping."""
+    try:
+        config = OmegaConf.load(path)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{path}{place}: not valid YAML: {error.problem}.") from error
+    except GrammarParseError as error:
+        raise ConfigError(
+            f"{path}: the interpolation at '{error.full_key}' cannot be read. "
+            "Expected ${key}; where '${' is meant literally, write '\\${'."
+        ) from error
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{path}: cannot be read: {reason}.") from error
+    if not isinstance(config, DictConfig):
+        raise ConfigError(f"{path}: found a list at the top level, expected keys and values.")
+    return config
+
+
+def _find_file(given: str, named_in: str) -> Path:
+    try:
+        path = find(given, what="config file")
+    except MissingPathError as error:
+        raise MissingPathError(f"{error} It is named in {CONFIG_PATHS_KEY_NAME} of {named_in}.") from error
+    if not path.is_file():
+        raise ConfigError(f"{path} is a folder, expected a YAML file. It is named in config_paths of {named_in}.")
+    return path
+
+
+def _included_paths(config: DictConfig, above: DictConfig, *, label: str) -> list[str]:
+    paths = _written(config).get(CONFIG_PATHS_KEY_NAME)
+    if paths is None:
+        return []
+    own_paths = OmegaConf.create({CONFIG_PATHS_KEY_NAME: paths})
+    context = _merged([Source(label, config), Source("the settings above it", above), Source(label, own_paths)])
+    return _config_paths(context, label)
+
+
+def _config_paths(config: DictConfig, named_in: str) -> list[str]:
+    try:
+        paths = OmegaConf.select(config, CONFIG_PATHS_KEY_NAME)
+        paths = OmegaConf.to_container(paths, resolve=True) if OmegaConf.is_config(paths) else paths
+    except OmegaConfBaseException as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{CONFIG_PATHS_KEY_NAME} of {named_in}: {reason}.") from error
+    if paths is None:
+        return []
+    if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
+        return paths
+    example = paths if isinstance(paths, str) else "a.yaml,b.yaml"
+    raise ConfigError(
+        f"{CONFIG_PATHS_KEY_NAME} of {named_in} is {paths!r}, expected a list of files. "
+        f'Write "+{CONFIG_PATHS_KEY_NAME}=[{example}]", or in YAML {CONFIG_PATHS_KEY_NAME}: [{example}].'
+    )
+
+
+def _merged(sources: Sequence[Source]) -> DictConfig:
+    config = OmegaConf.create()
+    for source in sources:
+        try:
+            config.merge_with(source.config)
+        except OmegaConfBaseException as error:
+            key = ".".join(map(str, _conflict(_written(config), _written(source.config)) or ()))
+            raise ConfigError(
+                f"{source.label}: cannot merge '{key}': it is a list in one source and has keys in another."
+            ) from error
+    return config
+
+
+def _conflict(low: Any, high: Any, path: KeyPath = ()) -> KeyPath | None:
+    """Where one has a list and the other a mapping."""
+    if {type(low), type(high)} == {dict, list}:
+        return path
+    if not isinstance(low, dict) or not isinstance(high, dict):
+        return None
+    conflicts = (_conflict(low[key], high[key], (*path, key)) for key in high if key in low)
+    return next(filter(None, conflicts), None)
+
+
+def _written(config: DictConfig) -> dict[Any, Any]:
+    """The values as they were written, interpolations and all."""
+    return cast(dict[Any, Any], OmegaConf.to_container(config, resolve=False))
+
+
+def _copied(config: Mapping[str, Any] | DictConfig) -> DictConfig:
+    """A copy that carries no flags, such as read-only."""
+    values = _written(config) if isinstance(config, DictConfig) else dict(config)
+    return OmegaConf.create(values)
+
+
+def _command_line_config(overrides: Sequence[Override]) -> DictConfig:
+    config = OmegaConf.create()
+    apply_overrides(overrides, config, missing_ok=True)
+    return config
+
+
+def _holds(values: Any, path: KeyPath) -> bool:
+    try:
+        for key in path:
+            values = values[key]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True

@@ -1,0 +1,151 @@
+"""One pooled HTTP client for each event loop, with a time limit on everything, and the rules for trying again."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from types import TracebackType
+from typing import NamedTuple, Self
+from weakref import WeakKeyDictionary
+
+import aiohttp
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from nemo_gym.deadline import HEADER, current_deadline, time_for
+from nemo_gym.errors import UpstreamError
+
+CONNECT_TIMEOUT_S = 10.0
+CONNECTION_LIMIT = 102_400
+CONNECTION_LIMIT_PER_HOST = 16_384
+"""As many as rollouts in flight: fewer would queue them behind each other."""
+
+KEEP_ALIVE_S = 30.0
+"""Shorter than the 75 s our servers keep an idle connection, so a client never reuses one that is being closed."""
+
+RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+
+
+class HttpAnswer(NamedTuple):
+    """A whole answer, already read."""
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """What the answer asked to be sent back."""
+        pairs = (line.split(";", 1)[0].partition("=") for line in self.headers.getall("Set-Cookie", ()))
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """The pause the server asked for, if it named one in seconds."""
+        try:
+            return max(0.0, float(self.headers.get("Retry-After", "")))
+        except ValueError:
+            return None
+
+
+class NotSentError(UpstreamError):
+    """No connection was made, so the request certainly had no effect."""
+
+
+class HttpClient:
+    """A pool of connections. Whoever makes one closes it."""
+
+    def __init__(self, *, limit: int = CONNECTION_LIMIT, limit_per_host: int = CONNECTION_LIMIT_PER_HOST) -> None:
+        self._limits = {"limit": limit, "limit_per_host": limit_per_host}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The pool beneath, opened at first use because it belongs to the running loop."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(keepalive_timeout=KEEP_ALIVE_S, **self._limits)
+            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        return self._session
+
+    async def fetch(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        cookies: Mapping[str, str] | None = None,
+        timeout_s: float,
+        server: str | None = None,
+    ) -> HttpAnswer:
+        """Send one request and read all of the answer, in `timeout_s` and within the deadline of the running task."""
+        allowed_s = time_for(timeout_s)
+        sent = _headers(headers, cookies, has_body=body is not None)
+        limit = aiohttp.ClientTimeout(total=allowed_s, sock_connect=min(CONNECT_TIMEOUT_S, allowed_s))
+        name = server or url
+        try:
+            async with self.session.request(
+                method, url, data=body, headers=sent, timeout=limit, allow_redirects=False
+            ) as answer:
+                return HttpAnswer(answer.status, answer.headers, await answer.read())
+        except aiohttp.ConnectionTimeoutError as error:
+            raise NotSentError(name, 0, f"no connection to {url} within {limit.sock_connect} s") from error
+        except TimeoutError as error:
+            raise UpstreamError(name, 0, f"no answer from {url} within {allowed_s:.3g} s", cause="timeout") from error
+        except aiohttp.ClientConnectorError as error:
+            raise NotSentError(name, 0, f"no connection to {url}: {error.os_error}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamError(name, 0, f"{url} broke off: {error or type(error).__name__}") from error
+
+
+def _headers(
+    headers: Mapping[str, str] | None, cookies: Mapping[str, str] | None, *, has_body: bool
+) -> CIMultiDict[str]:
+    sent: CIMultiDict[str] = CIMultiDict(headers or {})
+    if has_body and "Content-Type" not in sent:
+        sent["Content-Type"] = "application/json"
+    if cookies:
+        sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
+    deadline = current_deadline()
+    if deadline is not None:
+        sent[HEADER] = f"{deadline.left_s():.3f}"
+    return sent
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, HttpClient] = WeakKeyDictionary()
+
+
+def shared_client() -> HttpClient:
+    """The client of the running loop, for code that is handed none."""
+    loop = asyncio.get_running_loop()
+    if loop not in _shared:
+        _shared[loop] = HttpClient()
+    return _shared[loop]
+
+
+async def close_shared_client() -> None:
+    """Close the running loop's client, if it ever had one."""
+    client = _shared.pop(asyncio.get_running_loop(), None)
+    if client is not None:
+        await client.close()
+
+
+def pause_s(attempt: int, *, retry_after_s: float | None = None, chance: float | None = None) -> float:
+    """How long to wait after failed attempt `attempt` (from 1): what the server asks for, else growing, with jitter."""
+    share = random.random() if chance is None else chance  # noqa: S311 - jitter, not a secret
+    grown_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1))
+    jittered_s = grown_s * (0.5 + share / 2)
+    return jittered_s if retry_after_s is None else max(jittered_s, min(retry_after_s, 2 * LONGEST_PAUSE_S))

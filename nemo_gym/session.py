@@ -1,0 +1,143 @@
+"""Per-rollout state. A session is named by a token that only this run can have made, and it ends: when the rollout does,
+or when nobody has used it for its time to live."""
+
+import asyncio
+import hmac
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict
+
+from nemo_gym.errors import SessionError
+
+logger = logging.getLogger(__name__)
+
+SESSION_ID_KEY = "session_id"
+TIME_TO_LIVE_S = 4 * 3600.0
+"""Longer than any rollout we know; only sessions whose rollout never ended are left to this."""
+
+State = TypeVar("State", bound="SessionState")
+
+
+class SessionState(BaseModel):
+    """What an environment remembers about one rollout. Subclass it, and name the subclass in a handler's signature."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    def close(self) -> None:
+        """Called once when the session ends. Override to let go of processes, files and the like."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One rollout's place on one server."""
+
+    token: str
+    data: dict[str, Any]
+    """What `request.session` shows to handlers written for it."""
+    states: dict[type[SessionState], SessionState] = field(default_factory=dict)
+    last_used: float = 0.0
+    users: int = 0
+    is_new: bool = True
+    """The peer has not been told the token yet."""
+
+    def state(self, kind: type[State]) -> State:
+        """The state of that kind, made at first use."""
+        found = self.states.get(kind)
+        if found is None:
+            found = self.states[kind] = kind()
+        return found  # type: ignore[return-value]
+
+    def close(self) -> None:
+        for state in self.states.values():
+            try:
+                state.close()
+            except Exception:
+                logger.exception("closing %s of session %s failed", type(state).__name__, self.data[SESSION_ID_KEY])
+
+
+class SessionStore:
+    """The sessions of one server in one worker, the least recently used first."""
+
+    def __init__(self, server: str, *, secret: bytes, worker: int = 0, time_to_live_s: float = TIME_TO_LIVE_S) -> None:
+        self.server, self.worker, self.time_to_live_s = server, worker, time_to_live_s
+        self._secret = secret
+        self._sessions: dict[str, Session] = {}
+        self._sweeping = False
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, token: str | None) -> Session:
+        """The session of `token`, or a new one when there is no token."""
+        session = self._sessions.pop(token, None) if token else None
+        if session is None:
+            session = self._restored(token) if token else self._fresh()
+        session.last_used = time.monotonic()
+        self._sessions[session.token] = session
+        self._sweep_later()
+        return session
+
+    def release(self, token: str) -> None:
+        """End a session. Ending one that is gone is fine."""
+        session = self._sessions.pop(token, None)
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        """End all sessions."""
+        for token in list(self._sessions):
+            self.release(token)
+
+    def sweep(self) -> None:
+        """End the sessions that nobody has used for their time to live."""
+        expired_at = time.monotonic() - self.time_to_live_s
+        for token, session in list(self._sessions.items()):
+            if session.last_used > expired_at:
+                break
+            if not session.users:
+                self.release(token)
+
+    def _fresh(self) -> Session:
+        session_id = str(uuid4())
+        return Session(self._token(session_id), {SESSION_ID_KEY: session_id})
+
+    def _restored(self, token: str) -> Session:
+        """A session that has ended here, opened again empty under its old name, if the token is truly ours."""
+        worker, _, rest = token.partition(".")
+        session_id, _, _ = rest.partition(".")
+        expected = self._token(session_id, worker=worker)
+        if not hmac.compare_digest(expected.encode(), token.encode()):
+            raise SessionError(
+                f"The session token sent to '{self.server}' was not made by this run. "
+                "Expected none, or one that this server set; drop the cookie and start a new session."
+            )
+        if worker != str(self.worker):
+            raise SessionError(
+                f"The session belongs to worker {worker} of '{self.server}', not to worker {self.worker}."
+            )
+        return Session(token, {SESSION_ID_KEY: session_id}, is_new=False)
+
+    def _token(self, session_id: str, *, worker: str | None = None) -> str:
+        named = f"{self.worker if worker is None else worker}.{session_id}"
+        mark = hmac.digest(self._secret, f"{self.server}.{named}".encode(), "sha256").hex()[:32]
+        return f"{named}.{mark}"
+
+    def _sweep_later(self) -> None:
+        if self._sweeping:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        self._sweeping = True
+        loop.call_later(self.time_to_live_s / 4, self._sweep_now)
+
+    def _sweep_now(self) -> None:
+        self._sweeping = False
+        self.sweep()
+        if self._sessions:
+            self._sweep_later()

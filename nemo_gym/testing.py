@@ -1,0 +1,119 @@
+"""For tests of environments, agents and models: a real server on a free port, and short ways to write rows and replies."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from nemo_gym.client import ServerClient, base_url
+from nemo_gym.codec import encode
+from nemo_gym.http import HttpClient
+from nemo_gym.paths import find
+from nemo_gym.server import SimpleServer
+from nemo_gym.serving import bind, serving
+
+REQUEST_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class TestAnswer:
+    """An answer, read."""
+
+    __test__ = False
+
+    status: int
+    content: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        return self.content.decode()
+
+    def json(self) -> Any:
+        return orjson.loads(self.content)
+
+
+@dataclass(slots=True)
+class BrowserLikeClient:
+    """Calls one server over HTTP and keeps its cookies, so one client is one session."""
+
+    url: str
+    http: HttpClient
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    async def post(self, path: str, *, json: Any = None, content: bytes | None = None) -> TestAnswer:
+        body = content if json is None else encode(json)
+        return await self.request("POST", path, body)
+
+    async def get(self, path: str) -> TestAnswer:
+        return await self.request("GET", path)
+
+    async def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> TestAnswer:
+        answer = await self.http.fetch(
+            method, self.url + path, body=body, headers=headers, cookies=self.cookies, timeout_s=REQUEST_TIMEOUT_S
+        )
+        self.cookies.update(answer.cookies)
+        return TestAnswer(answer.status, answer.body, answer.headers)
+
+    def another(self) -> "BrowserLikeClient":
+        """A client of the same server with cookies of its own."""
+        return BrowserLikeClient(self.url, self.http)
+
+
+@asynccontextmanager
+async def client_for(
+    server_class: type[SimpleServer], *, server_client: ServerClient | None = None, **config: Any
+) -> AsyncIterator[BrowserLikeClient]:
+    """Serve one server on a free port of this machine and give a client for it."""
+    settings = {"name": "test", "host": "127.0.0.1", "port": 0, "entrypoint": "app.py", **config}
+    server = server_class(
+        config=server_class.config_class().model_validate(settings), server_client=server_client or ServerClient()
+    )
+    app = server.mounted()
+    with bind("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        async with app.lifespan(), serving({port: app}, [listening]), HttpClient() as http:
+            yield BrowserLikeClient(base_url("127.0.0.1", port), http)
+
+
+def says(*texts: str) -> dict[str, Any]:
+    """A response in which the model says this, each text a message of its own."""
+    return response_of(*(message(text) for text in texts))
+
+
+def response_of(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A response with these output items."""
+    return {"id": "resp_test", "created_at": 0, "model": "test", "object": "response", "output": list(items), **fields}
+
+
+def message(text: str) -> dict[str, Any]:
+    """An output item: the model says something."""
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "message", "id": "msg_test", "role": "assistant", "status": "completed", "content": [part]}
+
+
+def calls(name: str, arguments: Any = None, *, call_id: str | None = None) -> dict[str, Any]:
+    """An output item: the model calls a tool. Arguments given as a text are taken as they are."""
+    text = arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode()
+    return {"type": "function_call", "name": name, "arguments": text, "call_id": call_id or f"call_{uuid4().hex[:8]}"}
+
+
+def tool_output(output: str, *, call_id: str = "call_test") -> dict[str, Any]:
+    """An output item: a tool answered."""
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def example_row(prompt: str = "Hello.", **fields: Any) -> dict[str, Any]:
+    """A row with one user message. With `response=` it is what `verify` is asked."""
+    return {"responses_create_params": {"input": [{"role": "user", "content": prompt}]}, **fields}
+
+
+def rows_of(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file."""
+    return [orjson.loads(line) for line in find(path).read_bytes().splitlines() if line.strip()]

@@ -1,0 +1,78 @@
+"""`@tool`: a method that the model may call. Its arguments, and the schema the model sees, come from its signature."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from pydantic import BaseModel, create_model
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+_MARK = "__nemo_gym_tool__"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMark:
+    """What `@tool` was told."""
+
+    name: str
+    description: str
+
+
+@overload
+def tool(method: Method) -> Method: ...
+@overload
+def tool(*, name: str | None = None, description: str | None = None) -> Callable[[Method], Method]: ...
+def tool(
+    method: Method | None = None, *, name: str | None = None, description: str | None = None
+) -> Method | Callable[[Method], Method]:
+    """Offer a method of an environment to the model, under its own name and with its docstring unless told otherwise."""
+
+    def mark(method: Method) -> Method:
+        told = description if description is not None else inspect.getdoc(method) or ""
+        setattr(method, _MARK, ToolMark(name or method.__name__, told))
+        return method
+
+    return mark if method is None else mark(method)
+
+
+def tools_of(server: object) -> dict[str, Callable[..., Any]]:
+    """The tools of a server: name to bound method, in the order in which the class names them."""
+    kind = type(server)
+    names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))
+    marked = ((getattr(getattr(kind, name, None), _MARK, None), name) for name in names)
+    return {mark.name: getattr(server, name) for mark, name in marked if mark is not None}
+
+
+def arguments_model(name: str, parameters: list[inspect.Parameter]) -> type[BaseModel]:
+    """A model with one field for each parameter that the model fills in."""
+    fields: dict[str, Any] = {
+        parameter.name: (
+            Any if parameter.annotation is parameter.empty else parameter.annotation,
+            ... if parameter.default is parameter.empty else parameter.default,
+        )
+        for parameter in parameters
+    }
+    return create_model(f"{name}_arguments", **fields)
+
+
+def function_tool(method: Callable[..., Any], arguments: type[BaseModel] | None) -> dict[str, Any]:
+    """A tool as a row's `responses_create_params.tools` lists it."""
+    mark: ToolMark = getattr(method, _MARK)
+    schema = arguments.model_json_schema() if arguments else {"properties": {}}
+    properties = {name: _without_titles(item) for name, item in schema["properties"].items()}
+    required = schema.get("required", [])
+    parameters: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
+    if "$defs" in schema:
+        parameters["$defs"] = schema["$defs"]
+    return {
+        "type": "function",
+        "name": mark.name,
+        "description": mark.description,
+        "parameters": {**parameters, "additionalProperties": False},
+        "strict": len(required) == len(properties),
+    }
+
+
+def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in schema.items() if key != "title"}

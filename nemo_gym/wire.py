@@ -1,0 +1,115 @@
+"""What all types that travel have in common. Fields that we do not declare are kept and sent on."""
+
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, SerializeAsAny, Tag
+
+JsonObject: TypeAlias = dict[str, Any]
+T = TypeVar("T")
+
+
+class WireModel(BaseModel):
+    """What comes from or goes to another program."""
+
+    # Built at first use: most commands read only a few of these types, and building all of them is a slow import.
+    model_config = ConfigDict(extra="allow", defer_build=True)
+
+
+class TypedWireModel(WireModel):
+    """Known by its `type`, which is therefore in every dump, also in one of only what was set."""
+
+    always_set: ClassVar[tuple[str, ...]] = ("type",)
+
+    def model_post_init(self, _context: Any, /) -> None:
+        self.model_fields_set.update(self.always_set)
+
+
+class ContentPart(TypedWireModel):
+    """A part of a message. Also read like a mapping: `part["text"]` is what code written for plain JSON says."""
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self, name)
+        except AttributeError as error:
+            raise KeyError(name) from error
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+
+class TokenIDLogProbMixin(WireModel):
+    """What a trainer needs to know of a generation: the exact tokens in and out."""
+
+    prompt_token_ids: list[int]
+    generation_token_ids: list[int]
+    generation_log_probs: list[float]
+
+
+def has_token_ids(value: JsonObject) -> bool:
+    """Whether all that `TokenIDLogProbMixin` asks for is there."""
+    return (
+        value.get("generation_token_ids") is not None
+        and value.get("prompt_token_ids") is not None
+        and value.get("generation_log_probs") is not None
+    )
+
+
+class Usage(WireModel):
+    """Tokens used. The usage of several calls is their sum: `first + second`."""
+
+    def __add__(self, other: Self) -> Self:
+        return self.model_validate(_summed(self.model_dump(), other.model_dump()))
+
+
+def _summed(one: JsonObject, other: JsonObject) -> JsonObject:
+    total = one | {key: value for key, value in other.items() if value is not None}
+    for key in one.keys() & other.keys():
+        if isinstance(one[key], dict) and isinstance(other[key], dict):
+            total[key] = _summed(one[key], other[key])
+        elif isinstance(one[key], int | float) and isinstance(other[key], int | float):
+            total[key] = one[key] + other[key]
+    return total
+
+
+def type_of(value: Any) -> Any:
+    """What an item, part or tool gives as its `type`, be it an object or a dict."""
+    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+
+
+def by_type(*known: str) -> Discriminator:
+    """Choose by `type`: one of the tags `known`, or else the tag `other`."""
+
+    def tag(value: Any) -> str:
+        kind = type_of(value)
+        return kind if kind in known else "other"
+
+    return Discriminator(tag)
+
+
+def _as_python(value: Any) -> Any:
+    return value
+
+
+DECODED_ONCE = BeforeValidator(_as_python)
+"""Goes on top of types with a discriminator that is a function.
+
+Such a function is handed a copy of the JSON as Python objects. A validator written in Python leaves those objects in
+the place of the JSON for all that is below it, so the copy is made once instead of once a level.
+"""
+
+
+def _text_or_list(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "text"
+    return "list" if isinstance(value, list | tuple) else None
+
+
+TextOrList = Annotated[
+    Annotated[str, Tag("text")] | Annotated[list[T], Tag("list")],
+    Discriminator(
+        _text_or_list, custom_error_type="text_or_list", custom_error_message="Input should be a text or a list"
+    ),
+    DECODED_ONCE,
+    SerializeAsAny(),
+]
+"""A plain text or a list, as `input` and `content` may be."""

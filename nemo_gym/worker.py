@@ -1,0 +1,184 @@
+"""A worker: one process, one event loop, all the servers of a config that can share an interpreter.
+
+Started with `python -m nemo_gym.worker`, it reads what to hold from standard input, inherits its listening sockets, and
+lives as long as standard input stays open: when its supervisor dies, however it dies, the worker ends too."""
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+from pydantic import ValidationError
+
+from nemo_gym.asgi import MAX_BODY_BYTES, ServerApp
+from nemo_gym.client import ServerClient
+from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.http import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, HttpClient
+from nemo_gym.loader import load_server_class
+from nemo_gym.log import set_up_logging
+from nemo_gym.serving import serving
+
+EXIT_CONFIG = 78
+"""What a worker exits with when starting it again would end the same way (EX_CONFIG of sysexits.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldServer:
+    """One server of a stack."""
+
+    name: str
+    server_type: str
+    implementation: str
+    folder: str
+    entrypoint: str
+    config: dict[str, Any]
+    fd: int | None = None
+    """The inherited listening socket, if it is to be served over HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackSpec:
+    """All that a worker must know."""
+
+    servers: list[HeldServer]
+    config: dict[str, Any] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Where to find servers that are not in this stack."""
+    secret: str = ""
+    token: str | None = None
+    """What servers ask of callers, if they listen beyond loopback."""
+    worker: int = 0
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        told = orjson.loads(text)
+        return cls(**{**told, "servers": [HeldServer(**server) for server in told["servers"]]})
+
+
+class Stack:
+    """The servers of a config as live objects that call each other directly."""
+
+    def __init__(self, spec: StackSpec, *, direct: bool = True) -> None:
+        self.spec, self._direct = spec, direct
+        self.apps: dict[str, ServerApp] = {}
+        self._exit = AsyncExitStack()
+        self.client = ServerClient()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._exit.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._exit.aclose()
+
+    async def _open(self) -> None:
+        spec = self.spec
+        limits = {
+            "limit": spec.config.get("global_aiohttp_connector_limit", CONNECTION_LIMIT),
+            "limit_per_host": spec.config.get("global_aiohttp_connector_limit_per_host", CONNECTION_LIMIT_PER_HOST),
+        }
+        http = await self._exit.enter_async_context(HttpClient(**limits))
+        self.client = ServerClient(
+            global_config_dict=spec.config,
+            addresses=spec.addresses,
+            local=self.apps if self._direct else {},
+            http=http,
+            token=spec.token,
+        )
+        secret = bytes.fromhex(spec.secret) if spec.secret else secrets.token_bytes(32)
+        for held in spec.servers:
+            self.apps[held.name] = self._mount(held, secret)
+        for app in self.apps.values():
+            await self._exit.enter_async_context(app.lifespan())
+            self._exit.callback(app.core.sessions.close)
+
+    def _mount(self, held: HeldServer, secret: bytes) -> ServerApp:
+        kind = load_server_class(held.server_type, held.implementation, Path(held.folder), held.entrypoint)
+        try:
+            config = kind.config_class().model_validate({**held.config, "name": held.name})
+        except ValidationError as error:
+            raise ConfigError(_config_message(held, error)) from error
+        server = kind(config=config, server_client=self.client)
+        server.core(secret=secret, worker=self.spec.worker)
+        limit = self.spec.config.get("max_body_bytes", MAX_BODY_BYTES)
+        return server.mounted(token=self.spec.token, max_body_bytes=limit)
+
+
+def _config_message(held: HeldServer, error: ValidationError) -> str:
+    place = f"{held.name}.{held.server_type}.{held.implementation}"
+    lines = []
+    for item in error.errors(include_url=False):
+        found = "" if item["type"] == "missing" else f" (found {item['input']!r})"
+        lines.append(f"  {place}.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}{found}")
+    return f"The configuration of '{held.name}' does not fit {error.title}:\n" + "\n".join(lines)
+
+
+async def hold(spec: StackSpec) -> None:
+    """Serve a stack on its inherited sockets until told to stop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_reader(sys.stdin.fileno(), lambda: _stop_at_end_of_input(stop))
+    async with Stack(spec) as stack:
+        sockets = {held.name: socket.socket(fileno=held.fd) for held in spec.servers if held.fd is not None}
+        ports = {bound.getsockname()[1]: stack.apps[name] for name, bound in sockets.items()}
+        async with serving(ports, list(sockets.values())):
+            await stop.wait()
+
+
+def _stop_at_end_of_input(stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        stop.set()
+
+
+def raise_open_file_limit() -> None:
+    """As many open files as this process is allowed to have."""
+    import resource
+
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def publish_config(config: Mapping[str, Any]) -> None:
+    """Let `get_global_config_dict()` of servers written for it answer with the run's configuration."""
+    os.environ["NEMO_GYM_CONFIG_IS_PUBLISHED"] = "1"
+
+
+def main() -> None:
+    """What the process runs."""
+    set_up_logging()
+    spec = StackSpec.from_json(sys.stdin.buffer.readline())
+    raise_open_file_limit()
+    try:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(hold(spec))
+    except ConfigError as error:
+        sys.exit(_told(error))
+
+
+def _told(error: GymError) -> int:
+    sys.stderr.write(f"{error}\n")
+    return EXIT_CONFIG
+
+
+if __name__ == "__main__":
+    main()

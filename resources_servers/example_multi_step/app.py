@@ -1,0 +1,83 @@
+"""Look up a number for each synonym of the right term, then hand in the numbers in the order of the list."""
+
+import json
+import math
+from typing import Any
+
+from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer, tool
+from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseFunctionToolCall
+
+HAND_IN = "extract_synonym_values"
+
+
+class MultiStepVerifyRequest(BaseVerifyRequest):
+    id: int
+    expected_synonyms: list[str]
+    expected_synonym_values: list[int]
+    minefield_label: str
+    minefield_label_value: int
+
+
+class MultiStepVerifyResponse(BaseVerifyResponse):
+    parsed_synonym_values: list[int]
+    accuracy: bool
+    set_overlap: float
+    original_term_minefield_hit: bool
+    order_instruction_following_failure: bool
+
+
+class MultiStepResourcesServer(SimpleResourcesServer):
+    @tool
+    async def get_synonym_value(self, synonym: str) -> dict[str, int]:
+        """Look up the value of a synonym."""
+        return {"synonym_value": sum(map(ord, synonym))}
+
+    @tool
+    async def extract_synonym_values(self, synonym_values: list[int]) -> dict[str, bool]:
+        """Hand in the values, in order."""
+        return {"success": True}
+
+    async def verify(self, body: MultiStepVerifyRequest) -> MultiStepVerifyResponse:
+        actual, expected = handed_in(body.response), body.expected_synonym_values
+        accuracy = actual == expected
+        overlap = len(set(actual) & set(expected)) / len(expected) if expected else 0.0
+        return MultiStepVerifyResponse(
+            responses_create_params=body.responses_create_params,
+            response=body.response,
+            reward=float(accuracy),
+            parsed_synonym_values=[int(value) for value in actual],
+            accuracy=accuracy,
+            set_overlap=overlap,
+            original_term_minefield_hit=body.minefield_label in actual or body.minefield_label_value in actual,
+            order_instruction_following_failure=not accuracy and overlap == 1.0,
+        )
+
+
+def handed_in(response: NeMoGymResponse) -> list[Any]:
+    """What the last hand-in gave, as the model wrote it; nothing if there is none, or none that can be read."""
+    calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
+    last = next((call for call in reversed(calls) if call.name == HAND_IN), None)
+    if last is None:
+        return []
+    try:
+        values = json.loads(last.arguments)["synonym_values"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
+    return values if isinstance(values, list) and all(map(_is_whole, values)) else []
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether the value is a whole number, or the text of one."""
+    if isinstance(value, float):
+        return math.isfinite(value) and value.is_integer()
+    if not isinstance(value, int | str):
+        return False
+    try:
+        int(value)
+    except ValueError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    MultiStepResourcesServer.run_webserver()

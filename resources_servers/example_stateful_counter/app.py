@@ -1,0 +1,48 @@
+"""A counter for each rollout: seeded from the row, moved by a tool, compared with what the row expects."""
+
+from nemo_gym.base_resources_server import (
+    BaseSeedSessionRequest,
+    BaseVerifyRequest,
+    SessionState,
+    SimpleResourcesServer,
+    tool,
+)
+
+
+class Counter(SessionState):
+    count: int | None = None
+    """None until something touches it: an untouched counter equals no expectation, not even 0."""
+
+
+class CounterSeedRequest(BaseSeedSessionRequest):
+    initial_count: int
+
+
+class CounterVerifyRequest(BaseVerifyRequest):
+    expected_count: int
+
+
+class StatefulCounterResourcesServer(SimpleResourcesServer):
+    async def seed_session(self, body: CounterSeedRequest, session: Counter) -> None:
+        """Start the counter, once: a second seed of a rollout changes nothing."""
+        if session.count is None:
+            session.count = body.initial_count
+
+    @tool
+    async def increment_counter(self, count: int, session: Counter) -> dict[str, bool]:
+        """Add to the counter."""
+        session.count = (session.count or 0) + count
+        return {"success": True}
+
+    @tool
+    async def get_counter_value(self, session: Counter) -> dict[str, int]:
+        """Read the counter."""
+        session.count = session.count or 0
+        return {"count": session.count}
+
+    async def verify(self, body: CounterVerifyRequest, session: Counter) -> float:
+        return float(session.count == body.expected_count)
+
+
+if __name__ == "__main__":
+    StatefulCounterResourcesServer.run_webserver()

@@ -1,0 +1,149 @@
+"""The plain tool-calling loop: ask the model, run the tools it calls, ask again, until it answers."""
+
+import asyncio
+import re
+
+from pydantic import ConfigDict, Field
+
+from nemo_gym.base_resources_server import BaseRunRequest
+from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
+from nemo_gym.client import Answer, Jar
+from nemo_gym.codec import encode
+from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
+from nemo_gym.deadline import within
+from nemo_gym.openai_types import (
+    NeMoGymEasyInputMessage,
+    NeMoGymFunctionCallOutput,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    NeMoGymResponseFunctionToolCall,
+    NeMoGymResponseInputItem,
+    NeMoGymResponseUsage,
+)
+
+MAX_SILENT_STEPS = 3
+"""Replies in a row without a message and without a tool call, after which the model is taken at its word."""
+
+NOT_TOOLS = frozenset(("seed_session", "verify", "run", "health", "session"))
+TOOL_NAME = re.compile(r"[\w.-]+")
+
+
+class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
+    """Which model acts in which environment, and for how long."""
+
+    resources_server: ResourcesServerRef
+    model_server: ModelServerRef
+    max_steps: int | None = Field(default=None, ge=1)
+    rollout_timeout_s: float = Field(default=3600.0, gt=0)
+    model_timeout_s: float = Field(default=1800.0, gt=0)
+    tool_timeout_s: float = Field(default=600.0, gt=0)
+    seed_timeout_s: float = Field(default=600.0, gt=0)
+    verify_timeout_s: float = Field(default=1200.0, gt=0)
+
+
+class SimpleAgentRunRequest(BaseRunRequest):
+    """A row, with all the fields its environment wants."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class SimpleAgent(SimpleResponsesAPIAgent):
+    config: SimpleAgentConfig
+
+    async def run(self, body: SimpleAgentRunRequest, jar: Jar) -> Answer:
+        """One rollout. The answer is the environment's own, passed on unread."""
+        client, config, environment = self.server_client, self.config, self.config.resources_server.name
+        async with within(config.rollout_timeout_s, what="The rollout"), client.sessions(jar):
+            await client.call(
+                environment,
+                "/seed_session",
+                body,
+                answer=Answer,
+                cause="environment",
+                jar=jar,
+                timeout_s=config.seed_timeout_s,
+            )
+            response = await client.call(
+                config.name, "/v1/responses", body.responses_create_params, answer=NeMoGymResponse, jar=jar
+            )
+            return await client.call(
+                environment,
+                "/verify",
+                body.model_copy(update={"response": response}),
+                answer=Answer,
+                cause="verifier",
+                jar=jar,
+                timeout_s=config.verify_timeout_s,
+                ends_session=True,
+            )
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
+        """One conversation. `output` holds all that was said, thought, called and answered after the input."""
+        said: list[NeMoGymResponseInputItem] = []
+        start = (
+            [NeMoGymEasyInputMessage(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+        )
+        offered = {tool["name"] for tool in body.tools if tool["type"] == "function" and "name" in tool}
+        usage: NeMoGymResponseUsage | None = None
+        step = silent_steps = 0
+        while True:
+            step += 1
+            response = await self._ask_model(body.model_copy(update={"input": [*start, *said]}), jar)
+            said.extend(response.output)
+            usage = response.usage if usage is None or response.usage is None else usage + response.usage
+            calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
+            has_message = any(item.type == "message" for item in response.output)
+            silent_steps = 0 if calls or has_message else silent_steps + 1
+            if response.incomplete_details or (has_message and not calls) or silent_steps == MAX_SILENT_STEPS:
+                break
+            said.extend(await self._call_tools(calls, offered, jar))
+            if step == self.config.max_steps:
+                break
+        return response.model_copy(update={"output": said, "usage": usage})
+
+    async def _ask_model(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
+        return await self.server_client.call(
+            self.config.model_server.name,
+            "/v1/responses",
+            body,
+            answer=NeMoGymResponse,
+            cause="model",
+            jar=jar,
+            timeout_s=self.config.model_timeout_s,
+        )
+
+    async def _call_tools(
+        self, calls: list[NeMoGymResponseFunctionToolCall], offered: set[str], jar: Jar
+    ) -> list[NeMoGymFunctionCallOutput]:
+        """All calls of one turn at once; their outputs in the order of the calls."""
+        if len(calls) < 2:
+            return [await self._call_tool(call, offered, jar) for call in calls]
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(self._call_tool(call, offered, jar)) for call in calls]
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from several
+        return [task.result() for task in running]
+
+    async def _call_tool(
+        self, call: NeMoGymResponseFunctionToolCall, offered: set[str], jar: Jar
+    ) -> NeMoGymFunctionCallOutput:
+        """What the tool answered, an error included: the model is to see it. Only a tool that is out of reach fails."""
+        if call.name not in offered or call.name in NOT_TOOLS or not TOOL_NAME.fullmatch(call.name):
+            listed = ", ".join(sorted(offered - NOT_TOOLS)) or "none"
+            text = encode({"error": f"There is no tool '{call.name}'. Tools: {listed}."}).decode()
+        else:
+            answer = await self.server_client.send(
+                self.config.resources_server.name,
+                f"/{call.name}",
+                call.arguments.encode(),
+                cause="tool",
+                jar=jar,
+                timeout_s=self.config.tool_timeout_s,
+            )
+            text = answer.text()
+        return NeMoGymFunctionCallOutput(call_id=call.call_id, output=text)
+
+
+if __name__ == "__main__":
+    SimpleAgent.run_webserver()

@@ -1,0 +1,64 @@
+"""Pass requests on to any endpoint that speaks the OpenAI API."""
+
+from pydantic import BaseModel, Field, ValidationError
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.chat_types import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.codec import encode
+from nemo_gym.errors import UpstreamError
+from nemo_gym.openai_client import MAX_TRIES, REQUEST_TIMEOUT_S, NeMoGymAsyncOpenAI
+from nemo_gym.openai_types import (
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    for_resubmission,
+    is_resubmittable,
+)
+
+
+class SimpleModelServerConfig(BaseResponsesAPIModelConfig):
+    """Where the endpoint is and what it calls the model."""
+
+    openai_base_url: str
+    openai_api_key: str
+    openai_model: str
+    max_tries: int = Field(default=MAX_TRIES, ge=1)
+    request_timeout_s: float = Field(default=REQUEST_TIMEOUT_S, gt=0)
+
+
+class SimpleModelServer(SimpleResponsesAPIModel):
+    config: SimpleModelServerConfig
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
+        update: dict[str, object] = {"model": self.config.openai_model}
+        if not isinstance(body.input, str) and not all(map(is_resubmittable, body.input)):
+            update["input"] = [for_resubmission(item) for item in body.input]
+        raw = await self._client().post("/responses", encode(body.model_copy(update=update), exclude_unset=True))
+        return _read(NeMoGymResponse, raw, self.config.openai_base_url)
+
+    async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
+        named = body.model_copy(update={"model": self.config.openai_model})
+        raw = await self._client().post("/chat/completions", encode(named, exclude_unset=True))
+        return _read(NeMoGymChatCompletion, raw, self.config.openai_base_url)
+
+    def _client(self) -> NeMoGymAsyncOpenAI:
+        config = self.config
+        return NeMoGymAsyncOpenAI.model_construct(
+            base_url=config.openai_base_url,
+            api_key=config.openai_api_key,
+            max_tries=config.max_tries,
+            timeout_s=config.request_timeout_s,
+            http=self.server_client.http,
+        )
+
+
+def _read[Model: BaseModel](kind: type[Model], raw: bytes, url: str) -> Model:
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        text = f"no {kind.__name__} ({found['loc']}: {found['msg']}): {raw[:300].decode(errors='replace')}"
+        raise UpstreamError(url, 200, text, cause="model") from error
+
+
+if __name__ == "__main__":
+    SimpleModelServer.run_webserver()

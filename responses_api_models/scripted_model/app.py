@@ -1,0 +1,140 @@
+"""A model that says what a script tells it to: by rule or in turn, with latency and faults on demand.
+
+It stands in for a remote LLM, in the same worker or, served over HTTP, as an endpoint for the other model servers."""
+
+import asyncio
+import time
+from typing import Any, Self
+from uuid import uuid4
+
+import orjson
+from pydantic import PrivateAttr, model_validator
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.chat_types import NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.client import Answer
+from nemo_gym.openai_types import NeMoGymResponseCreateParamsNonStreaming
+from responses_api_models.scripted_model.script import Conversation, Reply, Script
+
+
+class ScriptedModelConfig(BaseResponsesAPIModelConfig):
+    """Where the script is, or the script itself."""
+
+    script_fpath: str | None = None
+    replies: list[Reply] | None = None
+    model: str = "scripted"
+    latency_s: float = 0.0
+
+    @model_validator(mode="after")
+    def _has_one_script(self) -> Self:
+        if (self.script_fpath is None) == (self.replies is None):
+            raise ValueError("give either script_fpath (a JSONL file of replies) or replies (a list of them)")
+        return self
+
+
+class ScriptedModel(SimpleResponsesAPIModel):
+    config: ScriptedModelConfig
+
+    _script: Script = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        replies, path = self.config.replies, self.config.script_fpath
+        self._script = Script(replies) if replies is not None else Script.read(path or "")
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any] | Answer:
+        conversation = Conversation.of_responses(body.input)
+        reply = self._script.reply(conversation)
+        fault = await self._behave(reply)
+        if fault is not None:
+            return fault
+        heard, spoken = conversation.words, _words(reply)
+        return {
+            "id": f"resp_{uuid4().hex}",
+            "created_at": int(time.time()),
+            "model": self.config.model,
+            "object": "response",
+            "status": "incomplete" if reply.incomplete else "completed",
+            "incomplete_details": {"reason": reply.incomplete} if reply.incomplete else None,
+            "output": _output(reply),
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "tool_choice": body.tool_choice,
+            "tools": body.tools,
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "usage": {
+                "input_tokens": heard,
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": spoken,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": heard + spoken,
+            },
+        }
+
+    async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> dict[str, Any] | Answer:
+        conversation = Conversation.of_chat([dict(message) for message in body.messages])
+        reply = self._script.reply(conversation)
+        fault = await self._behave(reply)
+        if fault is not None:
+            return fault
+        heard, spoken = conversation.words, _words(reply)
+        finish = "length" if reply.incomplete else "tool_calls" if reply.call else "stop"
+        return {
+            "id": f"chatcmpl-{uuid4().hex}",
+            "created": int(time.time()),
+            "model": self.config.model,
+            "object": "chat.completion",
+            "choices": [{"index": 0, "finish_reason": finish, "logprobs": None, "message": _message(reply)}],
+            "usage": {"prompt_tokens": heard, "completion_tokens": spoken, "total_tokens": heard + spoken},
+        }
+
+    async def _behave(self, reply: Reply) -> Answer | None:
+        """Take the time the script says, and give the fault it asks for."""
+        latency_s = self.config.latency_s if reply.latency_s is None else reply.latency_s
+        if latency_s > 0:
+            await asyncio.sleep(latency_s)
+        if reply.status is not None:
+            headers = {} if reply.retry_after_s is None else {"Retry-After": f"{reply.retry_after_s:g}"}
+            error = {"error": {"message": f"The script answers {reply.status}.", "type": "scripted"}}
+            return Answer(self.config.name, reply.status, error, headers=headers)
+        return None if reply.garbage is None else Answer(self.config.name, 200, reply.garbage.encode())
+
+
+def _output(reply: Reply) -> list[dict[str, Any]]:
+    """The reply as the items of a response."""
+    items: list[dict[str, Any]] = []
+    if reply.think is not None:
+        summary = [{"type": "summary_text", "text": reply.think}]
+        items.append({"type": "reasoning", "id": f"rs_{uuid4().hex}", "summary": summary, "encrypted_content": None})
+    if reply.say is not None:
+        text = {"type": "output_text", "text": reply.say, "annotations": []}
+        message = {"id": f"msg_{uuid4().hex}", "role": "assistant", "status": "completed", "content": [text]}
+        items.append({"type": "message", **message})
+    for call in reply.call:
+        made = {"call_id": f"call_{uuid4().hex}", "name": call.name, "arguments": _arguments(call.arguments)}
+        items.append({"type": "function_call", "id": f"fc_{uuid4().hex}", "status": "completed", **made})
+    return items
+
+
+def _message(reply: Reply) -> dict[str, Any]:
+    """The reply as a chat message."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.say, "refusal": None}
+    if reply.think is not None:
+        message["reasoning_content"] = reply.think
+    if reply.call:
+        functions = [{"name": call.name, "arguments": _arguments(call.arguments)} for call in reply.call]
+        message["tool_calls"] = [
+            {"id": f"call_{uuid4().hex}", "type": "function", "function": function} for function in functions
+        ]
+    return message
+
+
+def _arguments(arguments: dict[str, Any] | str) -> str:
+    return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+
+
+def _words(reply: Reply) -> int:
+    return sum(len(text.split()) for text in (reply.say, reply.think) if text)
+
+
+if __name__ == "__main__":
+    ScriptedModel.run_webserver()
