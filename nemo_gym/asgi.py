@@ -1,4 +1,4 @@
-"""A server made callable, as an ASGI app and by a direct call. Both ways end in the same handler and the same answer."""
+"""A server made callable, as an ASGI app and by a direct call. Both end in the same handler and the same answer."""
 
 import asyncio
 import hmac
@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from nemo_gym.client import END_SESSION_HEADER, TOKEN_HEADER, Answer, ServerClient
+from nemo_gym.codec import encode
 from nemo_gym.deadline import HEADER as DEADLINE_HEADER
 from nemo_gym.deadline import within
 from nemo_gym.disconnect import cancelled_on_disconnect
@@ -14,7 +15,6 @@ from nemo_gym.endpoints import Call, Endpoint, cookies_set_by, direct_scope
 from nemo_gym.errors import Cause
 from nemo_gym.failures import Failure, RefusedError, failure_of
 from nemo_gym.session import Session, SessionStore
-from nemo_gym.codec import encode
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -214,7 +214,7 @@ class EndpointRoute:
 
 
 class SessionMiddleware:
-    """Gives `request.session` to a FastAPI app. The cookie goes out with the first answer, also when it is an error."""
+    """Gives `request.session` to a FastAPI app. The cookie goes out with the first answer, be it an error."""
 
     def __init__(self, app: App, core: ServerCore) -> None:
         self._app, self._core = app, core
@@ -309,7 +309,7 @@ def _too_large(limit: int, found: str) -> RefusedError:
 
 
 async def _send_answer(send: Send, answer: Answer, session_cookie: str) -> None:
-    is_text = isinstance(answer.value, bytes) and not answer.value[:1] in (b"{", b"[", b'"')
+    is_text = isinstance(answer.value, bytes) and answer.value[:1] not in (b"{", b"[", b'"')
     body = answer.content()
     headers = [
         (b"content-type", b"text/plain; charset=utf-8" if is_text else b"application/json"),

@@ -91,12 +91,12 @@ class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
         """The tools as a row's `responses_create_params.tools` lists them."""
         return [function_tool(endpoint.function, endpoint.arguments) for endpoint in self.tool_endpoints()]
 
-    async def seed_session(self, body: BaseSeedSessionRequest) -> Any:
+    async def seed_session(self, *args: Any, **kwargs: Any) -> Any:
         """Set up the state of a rollout from its row. By default there is nothing to set up."""
         return BaseSeedSessionResponse()
 
     @abstractmethod
-    async def verify(self, body: Any) -> Any:
+    async def verify(self, *args: Any, **kwargs: Any) -> Any:
         """Score a rollout: a float, or a BaseVerifyResponse with fields of its own."""
 
 

@@ -34,9 +34,9 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, SimpleServer):
         ]
 
     @abstractmethod
-    async def responses(self, body: Any) -> Any:
+    async def responses(self, *args: Any, **kwargs: Any) -> Any:
         """Answer a conversation, calling tools on the way."""
 
     @abstractmethod
-    async def run(self, body: Any) -> Any:
+    async def run(self, *args: Any, **kwargs: Any) -> Any:
         """Play a row: seed, converse, verify."""

@@ -34,9 +34,9 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         ]
 
     @abstractmethod
-    async def chat_completions(self, body: Any) -> Any:
+    async def chat_completions(self, *args: Any, **kwargs: Any) -> Any:
         """Answer in the Chat Completions dialect."""
 
     @abstractmethod
-    async def responses(self, body: Any) -> Any:
+    async def responses(self, *args: Any, **kwargs: Any) -> Any:
         """Answer in the Responses dialect."""

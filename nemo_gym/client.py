@@ -1,10 +1,10 @@
-"""Call a server by its name. A peer in the same worker is called directly, any other over HTTP; results are the same."""
+"""Call a server by its name. A peer in the same worker is called directly, any other over HTTP; answers are alike."""
 
 import asyncio
 import logging
 import os
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import orjson
 from pydantic import ValidationError
 
+from nemo_gym.codec import Decoder, encode
 from nemo_gym.deadline import within
 from nemo_gym.errors import CAUSES, Cause, ConfigError, HeadServerError, RolloutError, UpstreamError
 from nemo_gym.http import HttpClient, NotSentError, pause_s, shared_client
 from nemo_gym.paths import cache_dir, nearest
 from nemo_gym.peer_response import PeerResponse
-from nemo_gym.codec import Decoder, encode
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -122,7 +122,7 @@ class ServerClient:
         url = base_url(head.host, head.port)
         token = run_token(head.port)
         text = orjson.loads(ask_head(url, "/global_config_dict_yaml", token=token))
-        return cls(head_server_config=head, global_config_dict=OmegaConf.create(text), token=token)  # type: ignore[arg-type]
+        return cls(head_server_config=head, global_config_dict=OmegaConf.create(text), token=token)
 
     async def poll_for_status(self, server_name: str) -> str:
         """How a server is, in one word."""
@@ -254,15 +254,14 @@ class ServerClient:
         return self.addresses[server]
 
     def _address_from_config(self, server: str) -> str:
-        block = self._config.get(server)
+        block: Any = self._config.get(server)
         try:
             inner = next(iter(next(iter(block.values())).values()))
             host, port = inner["host"], inner["port"]
         except (AttributeError, StopIteration, KeyError, TypeError) as error:
             names = sorted({*self.local, *self.addresses, *(str(name) for name in self._config)})
-            raise ConfigError(
-                f"No server is called '{server}'. Servers of this run: {', '.join(names) or 'none'}.{nearest(server, names)}"
-            ) from error
+            known = f"Servers of this run: {', '.join(names) or 'none'}."
+            raise ConfigError(f"No server is called '{server}'. {known}{nearest(server, names)}") from error
         return base_url(host, port)
 
     def _headers(self) -> dict[str, str]:
@@ -326,9 +325,9 @@ def run_token(head_port: int) -> str | None:
 
 def ask_head(url: str, path: str, *, token: str | None = None, timeout_s: float = STATUS_TIMEOUT_S) -> bytes:
     """One GET to a head server, without an event loop."""
-    request = urllib.request.Request(url + path, headers={TOKEN_HEADER: token} if token else {})  # noqa: S310 - built as http
+    request = urllib.request.Request(url + path, headers={TOKEN_HEADER: token} if token else {})
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             body: bytes = answer.read()
             return body
     except OSError as error:
@@ -339,7 +338,7 @@ def ask_head(url: str, path: str, *, token: str | None = None, timeout_s: float 
 
 
 @lru_cache(maxsize=512)
-def _decoder(kind: Any) -> Decoder:
+def _decoder(kind: Hashable) -> Decoder:
     return Decoder(kind)
 
 
@@ -347,7 +346,7 @@ def _read(got: Answer, path: str, kind: type[T], cause: Cause) -> T:
     if type(got.value) is kind:
         return got.value
     try:
-        value: T = _decoder(kind)(got.value)
+        value: T = _decoder(kind)(got.value)  # type: ignore[arg-type]
     except ValidationError as error:
         found = f"{error.error_count()} errors, first {error.errors(include_url=False, include_input=False)[0]}"
         raise RolloutError(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -9,14 +10,11 @@ from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, Omega
 
 from nemo_gym.config_sources import Sources
 from nemo_gym.errors import ConfigError
-from nemo_gym.masking import mask_text
+from nemo_gym.masking import is_secret, mask_text
 from nemo_gym.paths import nearest
 from nemo_gym.validation import KeyPath
 
 UNKNOWN_SOURCES = Sources()
-
-_DEEPEST = 100
-"""No configuration is nested deeper, unless it goes round in a circle."""
 
 
 class UnsetKeyError(ConfigError, InterpolationKeyError):
@@ -28,37 +26,51 @@ def resolved(config: DictConfig, path: KeyPath = (), *, sources: Sources = UNKNO
 
     If one cannot be, the error says which, where it is written and what to do.
     """
+    reader = _Reader(config, sources)
     node: Any = config
-    for depth, key in enumerate(path):
-        node = _value(node, path[:depth], key, config, sources)
-    return _resolved(node, path, config, sources)
+    for depth in range(len(path)):
+        node = reader.value(node, path[: depth + 1])
+    return reader.plain(node, path, ())
 
 
-def _resolved(node: Any, path: KeyPath, root: DictConfig, sources: Sources) -> Any:
-    if len(path) > _DEEPEST:
-        raise ConfigError(f"{place(path[:3], sources)} leads back to itself: it is an interpolation of what holds it.")
+@dataclass(frozen=True)
+class _Reader:
+    root: DictConfig
+    sources: Sources
 
-    def inner(key: Any) -> Any:
-        return _resolved(_value(node, path, key, root, sources), (*path, key), root, sources)
+    def plain(self, node: Any, path: KeyPath, within: tuple[Any, ...]) -> Any:
+        """`node`, which is at `path`, inside of all that is in `within`."""
+        if any(node is outer for outer in within):
+            where = place(path, self.sources)
+            raise ConfigError(f"{where} leads back to itself: it is an interpolation of what holds it.")
 
-    if isinstance(node, DictConfig):
-        return {key: inner(key) for key in node}
-    return [inner(index) for index in range(len(node))] if isinstance(node, ListConfig) else node
+        def inner(key: Any) -> Any:
+            return self.plain(self.value(node, (*path, key)), (*path, key), (*within, node))
+
+        if isinstance(node, DictConfig):
+            return {key: inner(key) for key in node}
+        return [inner(index) for index in range(len(node))] if isinstance(node, ListConfig) else node
+
+    def value(self, node: Any, path: KeyPath) -> Any:
+        """The value in `node` of the last key of `path`."""
+        try:
+            return node[path[-1]]
+        except MissingMandatoryValue as error:
+            where = place(path, self.sources)
+            raise ConfigError(f"{where} has to be given: it is '???'. Write +{dotted(path)}=<value>.") from error
+        except OmegaConfBaseException as error:
+            found = f"{place(path, self.sources)} is '{_written(node, path[-1])}'"
+            reason = str(error).partition("\n")[0]
+            if isinstance(error, InterpolationKeyError):
+                raise UnsetKeyError(f"{reason}: {found}.{_remedy(reason, self.root)}") from error
+            raise ConfigError(f"{found}: {reason}.") from error
 
 
-def _value(node: Any, path: KeyPath, key: Any, root: DictConfig, sources: Sources) -> Any:
-    try:
-        return node[key]
-    except MissingMandatoryValue as error:
-        place, flag = place((*path, key), sources), dotted((*path, key))
-        raise ConfigError(f"{place} has to be given: it is '???'. Write +{flag}=<value>.") from error
-    except OmegaConfBaseException as error:
-        written: Any = OmegaConf.to_container(node, resolve=False)
-        found = f"{place((*path, key), sources)} is '{mask_text(str(written[key]))}'"
-        reason = str(error).partition("\n")[0]
-        if isinstance(error, InterpolationKeyError):
-            raise UnsetKeyError(f"{reason}: {found}.{_remedy(reason, root)}") from error
-        raise ConfigError(f"{found}: {reason}.") from error
+def _written(node: Any, key: Any) -> str:
+    """The text of a value; of a secret, only the interpolation in it."""
+    values: Any = OmegaConf.to_container(node, resolve=False)
+    text = str(values[key])
+    return "".join(re.findall(r"\$\{.*\}", text)) if is_secret(str(key), text) else mask_text(text)
 
 
 def _remedy(reason: str, root: DictConfig) -> str:

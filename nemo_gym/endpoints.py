@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from nemo_gym.client import Answer, Jar, ServerClient
+from nemo_gym.codec import Decoder
 from nemo_gym.deadline import Deadline, current_deadline
 from nemo_gym.errors import Cause, ConfigError
 from nemo_gym.session import Session, SessionState
 from nemo_gym.tools import arguments_model
-from nemo_gym.codec import Decoder
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+_OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 FAR_AWAY_S = 10 * 365 * 86400.0
 
 
@@ -89,7 +90,7 @@ class Endpoint:
             elif is_tool and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 arguments.append(parameter)
                 plan[parameter.name] = _argument(parameter.name)
-            elif parameter.default is parameter.empty:
+            elif parameter.default is parameter.empty and parameter.kind not in _OPEN_ENDED:
                 raise ConfigError(self._unknown(parameter))
         if arguments:
             self.arguments = arguments_model(self.path.strip("/"), arguments)

@@ -56,7 +56,7 @@ class HttpClient:
     """A pool of connections. Whoever makes one closes it."""
 
     def __init__(self, *, limit: int = CONNECTION_LIMIT, limit_per_host: int = CONNECTION_LIMIT_PER_HOST) -> None:
-        self._limits = {"limit": limit, "limit_per_host": limit_per_host}
+        self._limit, self._limit_per_host = limit, limit_per_host
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -76,7 +76,9 @@ class HttpClient:
     def session(self) -> aiohttp.ClientSession:
         """The pool beneath, opened at first use because it belongs to the running loop."""
         if self._session is None:
-            connector = aiohttp.TCPConnector(keepalive_timeout=KEEP_ALIVE_S, **self._limits)
+            connector = aiohttp.TCPConnector(
+                keepalive_timeout=KEEP_ALIVE_S, limit=self._limit, limit_per_host=self._limit_per_host
+            )
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self._session
 
@@ -144,8 +146,8 @@ async def close_shared_client() -> None:
 
 
 def pause_s(attempt: int, *, retry_after_s: float | None = None, chance: float | None = None) -> float:
-    """How long to wait after failed attempt `attempt` (from 1): what the server asks for, else growing, with jitter."""
-    share = random.random() if chance is None else chance  # noqa: S311 - jitter, not a secret
-    grown_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1))
+    """How long to wait after failed attempt `attempt` (from 1): at least what the server asks, growing, jittered."""
+    share = random.random() if chance is None else chance
+    grown_s: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1))
     jittered_s = grown_s * (0.5 + share / 2)
     return jittered_s if retry_after_s is None else max(jittered_s, min(retry_after_s, 2 * LONGEST_PAUSE_S))

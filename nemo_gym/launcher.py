@@ -1,5 +1,5 @@
-"""Start the servers of a config, watch them, and stop them. The sockets are bound here, before anything starts, and stay
-bound while a worker is started anew, so no port is lost and no caller refused."""
+"""Start the servers of a config, watch them, and stop them. The sockets are bound here, before anything starts, and
+stay bound while a worker is started anew, so no port is lost and no caller refused."""
 
 import asyncio
 import contextlib
@@ -113,7 +113,8 @@ class Launcher:
             raise AssertionError("asked before anything was started")
         async with HttpClient() as http:
             asking = asyncio.gather(*(self._ask(http, name) for name in self._sockets))
-            done, _ = await asyncio.wait({asking, self._watch}, return_when=asyncio.FIRST_COMPLETED)
+            waiting: set[asyncio.Future[Any]] = {asking, self._watch}
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if self._watch in done:
                 await _cancelled(asking)
                 await self._watch

@@ -1,5 +1,5 @@
-"""Load a server's folder into this interpreter. Folders do not share module names: `import helpers` in one folder finds
-that folder's `helpers.py`, under a name of its own, and never another's."""
+"""Load a server's folder into this interpreter. Folders do not share module names: `import helpers` in one folder
+finds that folder's `helpers.py`, under a name of its own, and never another's."""
 
 import ast
 import builtins
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.paths import search_roots
@@ -64,7 +64,7 @@ def _make_importable(server_type: str, folder: Path) -> None:
 class _FolderFinder:
     """Finds the modules of loaded folders, and gives them imports that look into their own folder first."""
 
-    folders: dict[str, Path] = {}
+    folders: ClassVar[dict[str, Path]] = {}
 
     @classmethod
     def find_spec(

@@ -40,8 +40,8 @@ class BaseServer(BaseModel):
         name = os.environ.get(NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME)
         if not name:
             raise ConfigError(
-                f"{NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME} is not set: a server started by hand must be told which instance "
-                "of the configuration it is. Usually `ng_run` starts servers."
+                f"{NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME} is not set: a server started by hand must be told which "
+                "instance of the configuration it is. Usually `ng_run` starts servers."
             )
         block = OmegaConf.to_container(get_first_server_config_dict(get_global_config_dict(), name), resolve=True)
         return cls.config_class().model_validate({**_as_dict(block), "name": name})

@@ -1,13 +1,19 @@
-"""What server authors import from here, and where it lives."""
+"""What authors of servers import from here, and where it lives."""
 
-from typing import TYPE_CHECKING
+from aiohttp import ClientResponse as ClientResponse
+from omegaconf import DictConfig as DictConfig
+from omegaconf import OmegaConf as OmegaConf
 
-from aiohttp import ClientResponse
-from omegaconf import DictConfig, OmegaConf
-
-from nemo_gym.client import ServerClient
-from nemo_gym.config_types import BaseRunServerInstanceConfig, BaseServerConfig
-from nemo_gym.global_config import DEFAULT_HEAD_SERVER_PORT, HEAD_SERVER_KEY_NAME, get_global_config_dict
-from nemo_gym.head_server import HeadServer, ServerInstanceDisplayConfig, ServerStatus
-from nemo_gym.server import BaseServer, SimpleServer
-from nemo_gym.session import SESSION_ID_KEY
+from nemo_gym.client import ServerClient as ServerClient
+from nemo_gym.config_types import BaseRunServerInstanceConfig as BaseRunServerInstanceConfig
+from nemo_gym.config_types import BaseServerConfig as BaseServerConfig
+from nemo_gym.global_config import DEFAULT_HEAD_SERVER_PORT as DEFAULT_HEAD_SERVER_PORT
+from nemo_gym.global_config import HEAD_SERVER_KEY_NAME as HEAD_SERVER_KEY_NAME
+from nemo_gym.global_config import get_global_config_dict as get_global_config_dict
+from nemo_gym.head_server import HeadServer as HeadServer
+from nemo_gym.head_server import ServerInstanceDisplayConfig as ServerInstanceDisplayConfig
+from nemo_gym.head_server import ServerStatus as ServerStatus
+from nemo_gym.peer_response import PeerResponse as PeerResponse
+from nemo_gym.server import BaseServer as BaseServer
+from nemo_gym.server import SimpleServer as SimpleServer
+from nemo_gym.session import SESSION_ID_KEY as SESSION_ID_KEY

@@ -61,7 +61,7 @@ async def serving(apps: Mapping[int, Any], sockets: list[socket.socket]) -> Asyn
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=sockets))
     try:
-        while not server.started and not running.done():
+        while not server.started and not running.done():  # noqa: ASYNC110 - uvicorn offers no event
             await asyncio.sleep(0.005)
         if running.done():
             running.result()

@@ -1,5 +1,5 @@
-"""Per-rollout state. A session is named by a token that only this run can have made, and it ends: when the rollout does,
-or when nobody has used it for its time to live."""
+"""Per-rollout state. A session is named by a token that only this run can have made, and it ends: when the rollout
+does, or when nobody has used it for its time to live."""
 
 import asyncio
 import hmac

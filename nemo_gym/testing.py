@@ -1,4 +1,4 @@
-"""For tests of environments, agents and models: a real server on a free port, and short ways to write rows and replies."""
+"""For tests of environments, agents and models: a real server on a free port, rows and replies in few words."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -26,7 +26,7 @@ def tool(*, name: str | None = None, description: str | None = None) -> Callable
 def tool(
     method: Method | None = None, *, name: str | None = None, description: str | None = None
 ) -> Method | Callable[[Method], Method]:
-    """Offer a method of an environment to the model, under its own name and with its docstring unless told otherwise."""
+    """Offer a method of an environment to the model, under its own name and docstring unless told otherwise."""
 
     def mark(method: Method) -> Method:
         told = description if description is not None else inspect.getdoc(method) or ""

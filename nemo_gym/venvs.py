@@ -1,5 +1,5 @@
-"""Virtualenvs for servers whose requirements this interpreter does not meet. They are made with uv, named for what is in
-them, shared by all servers that ask for the same, and kept. On top of its own packages each one sees ours."""
+"""Virtualenvs for servers whose requirements this interpreter does not meet. They are made with uv, named for what is
+in them, shared by all servers that ask for the same, and kept. On top of its own packages each one sees ours."""
 
 import hashlib
 import logging
@@ -135,8 +135,8 @@ def find_uv() -> str:
     found = shutil.which("uv") or shutil.which("uv", path=str(PARENT_DIR / ".tools" / "bin"))
     if found is None:
         raise StartupError(
-            "A server has requirements that this interpreter does not meet, and the virtualenv for it is made with uv, "
-            "which is not installed. Either install uv (pip install uv), or install the requirements here."
+            "A server has requirements that this interpreter does not meet, and the virtualenv for it is made with "
+            "uv, which is not installed. Either install uv (pip install uv), or install the requirements here."
         )
     return found
 

@@ -1,7 +1,7 @@
 """A worker: one process, one event loop, all the servers of a config that can share an interpreter.
 
-Started with `python -m nemo_gym.worker`, it reads what to hold from standard input, inherits its listening sockets, and
-lives as long as standard input stays open: when its supervisor dies, however it dies, the worker ends too."""
+Started with `python -m nemo_gym.worker`, it reads what to hold from standard input, inherits its listening sockets,
+and lives as long as standard input stays open: when its supervisor dies, however it dies, the worker ends too."""
 
 import asyncio
 import os

@@ -83,7 +83,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         start = (
             [NeMoGymEasyInputMessage(role="user", content=body.input)] if isinstance(body.input, str) else body.input
         )
-        offered = {tool["name"] for tool in body.tools if tool["type"] == "function" and "name" in tool}
+        offered = {str(tool.get("name")) for tool in body.tools if tool["type"] == "function"}
         usage: NeMoGymResponseUsage | None = None
         step = silent_steps = 0
         while True:
@@ -128,7 +128,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def _call_tool(
         self, call: NeMoGymResponseFunctionToolCall, offered: set[str], jar: Jar
     ) -> NeMoGymFunctionCallOutput:
-        """What the tool answered, an error included: the model is to see it. Only a tool that is out of reach fails."""
+        """What the tool answered, an error included: the model is to see it. Only a tool out of reach fails."""
         if call.name not in offered or call.name in NOT_TOOLS or not TOOL_NAME.fullmatch(call.name):
             listed = ", ".join(sorted(offered - NOT_TOOLS)) or "none"
             text = encode({"error": f"There is no tool '{call.name}'. Tools: {listed}."}).decode()

@@ -1,5 +1,7 @@
 """Pass requests on to any endpoint that speaks the OpenAI API."""
 
+from typing import TypeVar
+
 from pydantic import BaseModel, Field, ValidationError
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
@@ -13,6 +15,8 @@ from nemo_gym.openai_types import (
     for_resubmission,
     is_resubmittable,
 )
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class SimpleModelServerConfig(BaseResponsesAPIModelConfig):
@@ -51,7 +55,7 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         )
 
 
-def _read[Model: BaseModel](kind: type[Model], raw: bytes, url: str) -> Model:
+def _read(kind: type[Model], raw: bytes, url: str) -> Model:
     try:
         return kind.model_validate_json(raw)
     except ValidationError as error:
