@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from http.cookies import Morsel
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 from pydantic import ValidationError
@@ -104,6 +104,12 @@ class ServerClient:
         self.local: Mapping[str, LocalServer] = {} if local is None else local
         self._http = http
         self._token = token
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.http.close()
 
     @classmethod
     def load_head_server_config(cls) -> "BaseServerConfig":

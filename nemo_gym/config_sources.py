@@ -1,11 +1,11 @@
 """Where a configuration comes from, and what wins.
 
-From low to high: the files of `config_paths` (a later one over an earlier one, a file over those that it includes),
-`env.yaml`, what Python passes in, the command line.
+From low to high: the files of `config_paths` (a later one wins over an earlier one, and a file over those that it
+includes, unless they are listed too), `env.yaml`, what Python passes in, the command line.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +29,7 @@ class Source:
     """One thing that was merged, and how a user knows it."""
 
     label: str
-    config: DictConfig
+    config: DictConfig = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Sources:
         return config
 
     def where(self, path: KeyPath) -> str:
-        """The source that a value, or the nearest thing around it, has from; empty if nobody knows."""
+        """The source of a value, or of the nearest thing around it; empty if nobody knows."""
         command_line = Source(COMMAND_LINE, _command_line_config(self.overrides))
         raw = [
             (source.label, _written(source.config))
@@ -109,25 +109,30 @@ def find_dotenv(path: Path | None = None) -> Path | None:
 
 
 def load_files(paths: Sequence[str], *, above: DictConfig, named_in: str) -> list[ConfigFile]:
-    """The files and all that they include, each once, an included file before the one that includes it.
+    """The files and all that they include, each once, in the order of merging.
 
-    `above` holds the settings that an interpolation in the `config_paths` of a file may name.
+    The files listed keep their order. One that is only included comes before the first that includes it. `above` holds
+    the settings that an interpolation in the `config_paths` of a file may name.
     """
-    seen: set[Path] = set()
+    listed: dict[Path, str] = {}
+    for given in paths:
+        path = _find_file(given, named_in)
+        listed.pop(path, None)
+        listed[path] = given
+    seen = set(listed)
     files: list[ConfigFile] = []
 
-    def visit(given: str, named_in: str) -> None:
-        path = _find_file(given, named_in).resolve()
-        if path in seen:
-            return
-        seen.add(path)
+    def visit(path: Path, given: str) -> None:
         config = load_file(path)
         for included in _included_paths(config, above, label=str(path)):
-            visit(included, str(path))
+            included_path = _find_file(included, str(path))
+            if included_path not in seen:
+                seen.add(included_path)
+                visit(included_path, included)
         files.append(ConfigFile(label=str(path), config=config, given=given))
 
-    for given in paths:
-        visit(given, named_in)
+    for path, given in listed.items():
+        visit(path, given)
     return files
 
 
@@ -143,7 +148,7 @@ def load_file(path: Path) -> DictConfig:
         raise ConfigError(
             f"{path}: the interpolation at '{error.full_key}' cannot be read. "
             "Expected ${key}; where '${' is meant literally, write '\\${'."
-        ) from error
+        ) from None
     except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{path}: cannot be read: {reason}.") from error
@@ -159,7 +164,7 @@ def _find_file(given: str, named_in: str) -> Path:
         raise MissingPathError(f"{error} It is named in {CONFIG_PATHS_KEY_NAME} of {named_in}.") from error
     if not path.is_file():
         raise ConfigError(f"{path} is a folder, expected a YAML file. It is named in config_paths of {named_in}.")
-    return path
+    return path.resolve()
 
 
 def _included_paths(config: DictConfig, above: DictConfig, *, label: str) -> list[str]:

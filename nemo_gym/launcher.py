@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym.client import TOKEN_HEADER, base_url
+from nemo_gym.client import TOKEN_HEADER, ServerClient, base_url
 from nemo_gym.errors import PortError, StartupError, UpstreamError
 from nemo_gym.global_config import ServerInstance, dump, server_instances
 from nemo_gym.head_server import HeadServer, ServerInstanceDisplayConfig
@@ -57,6 +57,10 @@ class Launcher:
         if self._watch is not None:
             await asyncio.shield(self._watch)
 
+    def client(self) -> ServerClient:
+        """A client of the servers, with what it takes to be let in."""
+        return ServerClient(global_config_dict=self.config, token=self.token, http=HttpClient())
+
     def running(self) -> list[ServerInstanceDisplayConfig]:
         """What runs where."""
         return [self._displayed(instance) for instance in self._instances]
@@ -73,7 +77,7 @@ class Launcher:
         published = dump(self.config, masked=True)
         app = HeadServer(config_yaml=lambda: published, instances=self.running, health=self.health, token=self.token)
         await self._exit.enter_async_context(serving({head.getsockname()[1]: app}, [head]))
-        groups = await asyncio.to_thread(_grouped, self._instances)
+        groups = await asyncio.to_thread(grouped, self._instances)
         workers = [self._worker(index, python, group) for index, (python, group) in enumerate(groups)]
         for worker in workers:
             self._exit.push_async_callback(worker.stop)
@@ -82,16 +86,9 @@ class Launcher:
         await self._until_ready()
 
     def _worker(self, index: int, python: str, group: Sequence[ServerInstance]) -> WorkerProcess:
+        bound = {instance.name: self._sockets[instance.name] for instance in group}
         held = [
-            HeldServer(
-                name=instance.name,
-                server_type=instance.server_type,
-                implementation=instance.implementation,
-                folder=str(instance.folder),
-                entrypoint=instance.entrypoint,
-                config=self._settings_of(instance),
-                fd=self._sockets[instance.name].fileno(),
-            )
+            held_server(instance, port=_address(bound[instance.name])[1], fd=bound[instance.name].fileno())
             for instance in group
         ]
         spec = StackSpec(
@@ -176,10 +173,6 @@ class Launcher:
         settings: dict[str, Any] = OmegaConf.to_container(self.config, resolve=True)  # type: ignore[assignment]
         return settings
 
-    def _settings_of(self, instance: ServerInstance) -> dict[str, Any]:
-        host, port = _address(self._sockets[instance.name])
-        return {**instance.config, "host": host, "port": port}
-
     def _displayed(self, instance: ServerInstance) -> ServerInstanceDisplayConfig:
         host, port = _address(self._sockets[instance.name])
         worker = self._workers.get(instance.name)
@@ -198,7 +191,20 @@ class Launcher:
         )
 
 
-def _grouped(instances: Sequence[ServerInstance]) -> list[tuple[str, list[ServerInstance]]]:
+def held_server(instance: ServerInstance, *, port: int, fd: int | None = None) -> HeldServer:
+    """A server as a worker is told of it."""
+    return HeldServer(
+        name=instance.name,
+        server_type=instance.server_type,
+        implementation=instance.implementation,
+        folder=str(instance.folder),
+        entrypoint=instance.entrypoint,
+        config={**instance.config, "port": port},
+        fd=fd,
+    )
+
+
+def grouped(instances: Sequence[ServerInstance]) -> list[tuple[str, list[ServerInstance]]]:
     """Which servers share a process, and with which interpreter. Slow when a virtualenv has to be made."""
     shared: list[ServerInstance] = []
     groups: list[tuple[str, list[ServerInstance]]] = []

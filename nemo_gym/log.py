@@ -14,5 +14,5 @@ def set_up_logging(*, prefix: str = "") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(os.environ.get(LEVEL_ENV_VAR, "INFO").upper())
-    for chatty in ("uvicorn.access", "asyncio", "aiohttp.access"):
+    for chatty in ("uvicorn.error", "uvicorn.access", "asyncio", "aiohttp.access"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

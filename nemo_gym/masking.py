@@ -14,7 +14,6 @@ MASK = "****"
 MIN_SECRET_LENGTH = 6
 """A shorter value is not looked for inside other text: it would hide innocent words."""
 
-_DEEPEST = 100
 _ALWAYS_SECRET = re.compile(r"secret|password|passwd|passphrase|api_?key|credential|authorization")
 _SECRET_IF_TEXT = re.compile(r"token|(^|_)key$")
 _NOT_A_SECRET_TOKEN = re.compile(r"tokeni[sz]\w*|(bos|eos|pad|unk|sep|cls|mask|stop)_token")
@@ -97,7 +96,7 @@ def _key_of(outer: str, inner: Any, item: Any) -> str:
     return outer if is_secret(outer, "text") else str(inner)
 
 
-def _resolved_where_possible(config: Any, depth: int = 0) -> Any:
+def _resolved_where_possible(config: Any, within: tuple[Any, ...] = ()) -> Any:
     """Plain dicts and lists. An interpolation that leads nowhere, or in a circle, holds no secret: it becomes None."""
     if config is None or isinstance(config, dict | list | str | int | float):
         return config
@@ -106,11 +105,11 @@ def _resolved_where_possible(config: Any, depth: int = 0) -> Any:
 
     def value_at(key: Any) -> Any:
         try:
-            return _resolved_where_possible(config[key], depth + 1)
+            return _resolved_where_possible(config[key], (*within, config))
         except OmegaConfBaseException:
             return None
 
-    if depth > _DEEPEST:
+    if any(config is outer for outer in within):
         return None
     if isinstance(config, DictConfig):
         return {key: value_at(key) for key in config}

@@ -4,7 +4,7 @@ Only Hydra's parser is used: nothing is written to disk and no logging is set up
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -23,7 +23,7 @@ class Override:
     """One argument of a command: set `key` to `value`, or delete the `key` that has this `value`."""
 
     key: str
-    value: Any
+    value: Any = field(repr=False)
     deletes: bool
 
     shown: str
@@ -54,11 +54,11 @@ def _parse(argument: str) -> Override:
         raise ConfigError(f"Found '{shown}', expected no dashes: write +{key.lstrip('-')}=<value>.")
     try:
         parsed = OverridesParser.create().parse_override(argument)
-    except HydraException as error:
+    except HydraException:
         raise ConfigError(
             f"Cannot read the argument '{shown}': expected +key=value, ++key=value or ~key. "
             f"Quote a value that has special characters: '{key}=\"...\"'."
-        ) from error
+        ) from None
     if not parsed.key_or_group or parsed.package is not None:
         raise ConfigError(f"Cannot read the argument '{shown}': expected a key, with dots between its parts.")
     if parsed.is_sweep_override():

@@ -1,6 +1,6 @@
 """The servers of a configuration, with all that is needed to start them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class ServerInstance:
     folder: Path
     """The folder of the implementation; `entrypoint` is in it."""
 
-    config: dict[str, Any]
+    config: dict[str, Any] = field(repr=False)
     """The input of the server's own config class: the block, resolved, with `name`, `host` and, if known, `port`."""
 
     host: str

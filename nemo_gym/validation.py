@@ -1,4 +1,7 @@
-"""Turn what pydantic says about a user's input into sentences: where, what was found, what was expected."""
+"""Turn what pydantic says about a user's input into sentences: where, what was found, what was expected.
+
+The original errors are not chained to ours: their text repeats the input, secrets included.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -28,7 +31,7 @@ def validate(
         return model.model_validate(data)
     except ValidationError as error:
         lines = [f"{what} is not valid:", *explain(error, where=where), remedy]
-        raise ConfigError("\n".join(filter(None, lines))) from error
+        raise ConfigError("\n".join(filter(None, lines))) from None
 
 
 def explain(error: ValidationError, *, where: Where | None = None) -> list[str]:

@@ -9,7 +9,6 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Self
 import orjson
 from pydantic import ValidationError
 
+from nemo_gym import loops
 from nemo_gym.asgi import MAX_BODY_BYTES, ServerApp
 from nemo_gym.client import ServerClient
 from nemo_gym.errors import ConfigError, GymError
@@ -148,29 +148,12 @@ def _stop_at_end_of_input(stop: asyncio.Event) -> None:
         stop.set()
 
 
-def raise_open_file_limit() -> None:
-    """As many open files as this process is allowed to have."""
-    import resource
-
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def publish_config(config: Mapping[str, Any]) -> None:
-    """Let `get_global_config_dict()` of servers written for it answer with the run's configuration."""
-    os.environ["NEMO_GYM_CONFIG_IS_PUBLISHED"] = "1"
-
-
 def main() -> None:
     """What the process runs."""
     set_up_logging()
     spec = StackSpec.from_json(sys.stdin.buffer.readline())
-    raise_open_file_limit()
     try:
-        import uvloop
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(hold(spec))
+        loops.run(hold(spec))
     except ConfigError as error:
         sys.exit(_told(error))
 
