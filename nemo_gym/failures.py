@@ -12,6 +12,7 @@ from nemo_gym.errors import CAUSES, Cause, RolloutError, SessionError, UpstreamE
 
 logger = logging.getLogger(__name__)
 
+MAX_FOUND = 300
 _STATUS_OF_CAUSE: dict[Cause, int] = {"timeout": 504, "input": 422, "internal": 500}
 
 
@@ -54,13 +55,18 @@ def _told(message: str, cause: Cause, server: str) -> Failure:
 
 
 def _details(bad: BadBodyError) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = orjson.loads(bad.error.json(include_url=False, include_context=False))
-    return [{**item, "loc": ["body", *item["loc"]], "input": _shortened(item.get("input"))} for item in found]
+    """Each mistake as FastAPI lists it. What was found is told when it is short enough to help."""
+    found = bad.error.errors(include_url=False, include_context=False)
+    return [
+        {"type": item["type"], "loc": ["body", *item["loc"]], "msg": item["msg"], **_found(item["input"])}
+        for item in found
+    ]
 
 
-def _shortened(value: Any) -> Any:
-    text = orjson.dumps(value)
-    return value if len(text) <= 300 else text[:300].decode(errors="ignore") + "..."
+def _found(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"input": value if len(value) <= MAX_FOUND else value[:MAX_FOUND] + "..."}
+    return {"input": value} if isinstance(value, int | float | bool | None) else {}
 
 
 def _inner_failure(error: aiohttp.ClientResponseError, key: str) -> Failure:

@@ -13,6 +13,13 @@ from nemo_gym.global_config import get_global_config_dict as get_global_config_d
 from nemo_gym.head_server import HeadServer as HeadServer
 from nemo_gym.head_server import ServerInstanceDisplayConfig as ServerInstanceDisplayConfig
 from nemo_gym.head_server import ServerStatus as ServerStatus
+from nemo_gym.legacy import MAX_NUM_TRIES as MAX_NUM_TRIES
+from nemo_gym.legacy import GlobalAIOHTTPAsyncClientConfig as GlobalAIOHTTPAsyncClientConfig
+from nemo_gym.legacy import get_global_aiohttp_client as get_global_aiohttp_client
+from nemo_gym.legacy import get_response_json as get_response_json
+from nemo_gym.legacy import global_aiohttp_client_exit as global_aiohttp_client_exit
+from nemo_gym.legacy import raise_for_status as raise_for_status
+from nemo_gym.legacy import request as request
 from nemo_gym.peer_response import PeerResponse as PeerResponse
 from nemo_gym.server import BaseServer as BaseServer
 from nemo_gym.server import SimpleServer as SimpleServer

@@ -1,0 +1,60 @@
+"""Functions that servers written for the public interface call, kept for them. Our own code does not."""
+
+from typing import Any
+
+import aiohttp
+import orjson
+from pydantic import BaseModel
+
+from nemo_gym.http import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, close_shared_client, shared_client
+from nemo_gym.peer_response import PeerResponse
+
+MAX_NUM_TRIES = 3
+
+
+class GlobalAIOHTTPAsyncClientConfig(BaseModel):
+    """How many connections the shared client may hold."""
+
+    global_aiohttp_connector_limit: int = CONNECTION_LIMIT
+    global_aiohttp_connector_limit_per_host: int = CONNECTION_LIMIT_PER_HOST
+    global_aiohttp_client_request_debug: bool = False
+
+
+def get_global_aiohttp_client() -> aiohttp.ClientSession:
+    """The aiohttp session of the running loop."""
+    return shared_client().session
+
+
+async def global_aiohttp_client_exit() -> None:
+    """Close it."""
+    await close_shared_client()
+
+
+async def request(method: str, url: str, _internal: bool = False, **options: Any) -> aiohttp.ClientResponse:
+    """One request through the running loop's aiohttp session, tried again only if no connection could be made."""
+    session = get_global_aiohttp_client()
+    for attempt in range(1, MAX_NUM_TRIES + 1):
+        try:
+            return await session.request(method, url, **options)
+        except aiohttp.ClientConnectorError:
+            if attempt == MAX_NUM_TRIES:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def raise_for_status(response: PeerResponse | aiohttp.ClientResponse) -> None:
+    """Raise aiohttp's error for a bad status, with the body as `response_content`."""
+    if isinstance(response, PeerResponse):
+        response.raise_for_status()
+    elif not response.ok:
+        content = await response.read()
+        try:
+            response.raise_for_status()
+        except aiohttp.ClientResponseError as error:
+            error.response_content = content  # type: ignore[attr-defined]
+            raise
+
+
+async def get_response_json(response: PeerResponse | aiohttp.ClientResponse) -> Any:
+    """The body, decoded."""
+    return orjson.loads(await response.read())

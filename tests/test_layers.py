@@ -1,0 +1,137 @@
+"""The shape of the package: one ordered list of modules, each importing only from those above it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.paths import PACKAGE_DIR, PARENT_DIR, SERVER_FOLDERS
+
+MAX_LINES = 400
+
+LAYERS = [
+    "errors",
+    "paths",
+    "log",
+    "lazy",
+    "loops",
+    "wire",
+    "openai_types",
+    "chat_types",
+    "config_keys",
+    "rollout_types",
+    "masking",
+    "validation",
+    "overrides",
+    "config_sources",
+    "config_values",
+    "command_config",
+    "config_types",
+    "config_checks",
+    "config_ports",
+    "server_instances",
+    "config_loading",
+    "global_config",
+    "deadline",
+    "codec",
+    "http",
+    "peer_response",
+    "client",
+    "openai_client",
+    "openai_utils",
+    "legacy",
+    "session",
+    "tools",
+    "endpoints",
+    "failures",
+    "disconnect",
+    "asgi",
+    "serving",
+    "server",
+    "base_resources_server",
+    "base_responses_api_agent",
+    "base_responses_api_model",
+    "head_server",
+    "server_utils",
+    "loader",
+    "venvs",
+    "worker",
+    "process",
+    "launcher",
+    "peers",
+    "metrics",
+    "rollout_collection",
+    "testing",
+    "command",
+    "cli",
+    "templates",
+    "demo",
+]
+
+LAZY_UPWARD = {("rollout_collection", "cli")}
+"""Public names that must resolve where outside code looks for them, given as text to `lazily`, never imported."""
+
+ALIASES = {"example_single_tool_call", "example_session_state_mgmt", "multineedle"}
+"""Folders that are another folder under a second name."""
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in PACKAGE_DIR.rglob("*.py") if "templates" not in path.parts)
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(PACKAGE_DIR).with_suffix("").parts[0]
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module imported anywhere in a file, also inside functions."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            found.add(node.module or "")
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def test_every_module_has_its_place() -> None:
+    assert {layer_of(path) for path in modules()} - {"__init__"} <= set(LAYERS)
+    assert len(LAYERS) == len(set(LAYERS))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE_DIR)))
+def test_a_module_imports_only_from_above(path: Path) -> None:
+    own = layer_of(path)
+    imported = {name.split(".")[1] for name in imports_of(path) if name.startswith("nemo_gym.")}
+    if own == "__init__":
+        assert imported <= {"paths", "lazy"}
+        return
+    above = set(LAYERS[: LAYERS.index(own) + 1])
+    below = {name for name in imported & set(LAYERS) if name not in above and (own, name) not in LAZY_UPWARD}
+    assert not below, f"nemo_gym.{own} imports {sorted(below)}, which stand below it"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE_DIR)))
+def test_no_module_is_long(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+def server_modules() -> list[Path]:
+    folders = [PARENT_DIR / kind for kind in SERVER_FOLDERS]
+    return sorted(path for folder in folders for path in folder.glob("*/*.py"))
+
+
+@pytest.mark.parametrize("path", server_modules(), ids=lambda path: str(path.relative_to(PARENT_DIR)))
+def test_a_server_imports_the_package_and_itself_alone(path: Path) -> None:
+    kind, folder = path.relative_to(PARENT_DIR).parts[:2]
+    others = {name for name in imports_of(path) if name.split(".")[0] in SERVER_FOLDERS}
+    foreign = {name for name in others if not name.startswith(f"{kind}.{folder}.")}
+    assert folder in ALIASES or not foreign
+
+
+def test_importing_the_package_does_nothing() -> None:
+    source = ast.parse((PACKAGE_DIR / "__init__.py").read_text())
+    allowed = (ast.Expr, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+    assert all(isinstance(node, allowed) for node in source.body)

@@ -1,0 +1,204 @@
+"""One suite over both transports: a server cannot tell how it is called, and a caller cannot tell either."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.client import Answer, Jar, ServerClient
+from nemo_gym.errors import RolloutError
+from nemo_gym.testing import Transport, calls, example_row, held, message, response_of, running, tool_output
+from nemo_gym.worker import HeldServer
+
+SERVERS = Path(__file__).parent / "servers"
+TRANSPORTS: tuple[Transport, ...] = ("direct", "http")
+LEDGER_TOOL = {"type": "function", "name": "book", "parameters": {}, "strict": False}
+
+
+def legacy_ledger() -> HeldServer:
+    folder = SERVERS / "resources_servers/legacy_ledger"
+    return held("ledger", "resources_servers", "legacy_ledger", folder=folder, domain="other", currency="NOK")
+
+
+def counter() -> HeldServer:
+    return held("counter", "resources_servers", "example_stateful_counter", domain="agent")
+
+
+def scripted(replies: Sequence[dict[str, Any]]) -> HeldServer:
+    return held("policy_model", "responses_api_models", "scripted_model", replies=list(replies))
+
+
+def agent(environment: str, *, legacy: bool = False) -> HeldServer:
+    references = {
+        "resources_server": {"type": "resources_servers", "name": environment},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+    if legacy:
+        folder = SERVERS / "responses_api_agents/legacy_agent"
+        return held("agent", "responses_api_agents", "legacy_agent", folder=folder, **references)
+    return held("agent", "responses_api_agents", "simple_agent", **references)
+
+
+LEDGER_SCRIPT = [
+    {"turn": 0, "call": [{"name": "book", "arguments": {"amount": 5}}, {"name": "book", "arguments": {"amount": -2}}]},
+    {"turn": 1, "say": "Booked."},
+]
+LEDGER_ROW = {
+    "responses_create_params": {
+        "input": [{"role": "user", "content": "Book 5, then take 2 back."}],
+        "tools": [LEDGER_TOOL],
+        "metadata": {"unknown": "kept"},
+    },
+    "opening_balance": 10,
+    "expected_balance": 13,
+}
+
+
+def without_ids(record: bytes) -> bytes:
+    """Random ids and times differ between any two runs; everything else must not."""
+    record = re.sub(rb'"(resp|msg|fc|call|rs)_[0-9a-f]{32}"', b'"<id>"', record)
+    return re.sub(rb'"created_at":[0-9.]+', b'"created_at":0', record)
+
+
+async def test_a_legacy_environment_with_our_agent_gives_the_same_record_byte_for_byte() -> None:
+    records = [
+        await played([legacy_ledger(), agent("ledger"), scripted(LEDGER_SCRIPT)], LEDGER_ROW, transport)
+        for transport in TRANSPORTS
+    ]
+    assert records[0] == records[1]
+    assert b'"reward":1.0,"balance":13' in records[0]
+
+
+async def test_a_legacy_agent_gives_the_same_record_byte_for_byte() -> None:
+    records = [
+        await played([legacy_ledger(), agent("ledger", legacy=True), scripted(LEDGER_SCRIPT)], LEDGER_ROW, transport)
+        for transport in TRANSPORTS
+    ]
+    assert records[0] == records[1]
+    assert b'"reward":1.0' in records[0]
+    assert b'"balance":13' in records[0]
+
+
+async def test_a_new_environment_with_a_legacy_agent_gives_the_same_record_byte_for_byte() -> None:
+    script = [{"turn": 0, "call": [{"name": "increment_counter", "arguments": {"count": 2}}]}, {"say": "Done."}]
+    row = example_row(initial_count=1, expected_count=3)
+    records = [
+        await played([counter(), agent("counter", legacy=True), scripted(script)], row, transport)
+        for transport in TRANSPORTS
+    ]
+    assert records[0] == records[1]
+    assert b'"reward":1.0' in records[0]
+
+
+async def played(servers: Sequence[HeldServer], row: dict[str, Any], transport: Transport) -> bytes:
+    async with running(servers, transport=transport) as client:
+        return without_ids((await client.call("agent", "/run", row, answer=Answer)).content())
+
+
+CALLS: list[tuple[str, str, Any]] = [
+    ("ledger", "/seed_session", {"opening_balance": 1}),
+    ("ledger", "/seed_session", {}),
+    ("ledger", "/book", {"amount": 3}),
+    ("ledger", "/book", {"amount": "three"}),
+    ("ledger", "/book", b"{not json"),
+    ("ledger", "/explode", {}),
+    ("ledger", "/refuse", {}),
+    ("ledger", "/nowhere", {}),
+    ("ledger", "/verify", example_row(response=response_of(), expected_balance=1)),
+    ("ledger", "/verify", example_row(response=response_of())),
+    ("counter", "/seed_session", {"initial_count": "7"}),
+    ("counter", "/seed_session", b"[]"),
+    ("counter", "/increment_counter", b'{"count": 1, "more": true}'),
+    ("counter", "/increment_counter", {"count": 1.5}),
+    ("counter", "/get_counter_value", None),
+    ("counter", "/nowhere", {}),
+    ("counter", "/verify", example_row(response=response_of(message("hi")), expected_count=0)),
+    (
+        "counter",
+        "/verify",
+        example_row(response=response_of(calls("x", "{", call_id="c"), tool_output("y")), expected_count="0"),
+    ),
+    ("policy_model", "/v1/responses", {"input": "hi", "unheard_of": 1}),
+    ("policy_model", "/v1/responses", {"input": [{"role": "tool", "content": "x"}]}),
+]
+
+
+@pytest.mark.parametrize(("server", "path", "body"), CALLS)
+async def test_every_answer_is_the_same_byte_for_byte(server: str, path: str, body: Any) -> None:
+    answers = []
+    for transport in TRANSPORTS:
+        async with running([legacy_ledger(), counter(), scripted([{"say": "Hi."}])], transport=transport) as client:
+            answer = await client.send(server, path, body)
+            answers.append((answer.status, answer.content(), sorted(answer.cookies)))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_tool_that_raises_keeps_the_session(transport: Transport) -> None:
+    async with running([legacy_ledger()], transport=transport) as client:
+        jar = Jar()
+        await client.send("ledger", "/seed_session", {"opening_balance": 1}, jar=jar)
+        failed = await client.send("ledger", "/explode", {}, jar=jar)
+        assert (failed.status, failed.content()) == (500, b"\"ValueError('tool failed')\"")
+        assert (await client.send("ledger", "/book", {"amount": 1}, jar=jar)).content() == (
+            b'{"balance":2,"currency":"NOK"}'
+        )
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_the_first_answer_carries_the_session_even_when_it_is_an_error(transport: Transport) -> None:
+    async with running([legacy_ledger(), counter()], transport=transport) as client:
+        for server, path in (("ledger", "/explode"), ("counter", "/increment_counter")):
+            jar = Jar()
+            assert (await client.send(server, path, {}, jar=jar)).status >= 400
+            assert len(jar) == 1
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_what_a_peer_does_to_its_body_does_not_reach_the_sender(transport: Transport) -> None:
+    servers = [
+        held(
+            "vandal", "resources_servers", "breakable", folder=SERVERS / "resources_servers/breakable", domain="other"
+        )
+    ]
+    row = example_row("Hello.", response=response_of(message("hi")))
+    async with running(servers, transport=transport) as client:
+        from nemo_gym.base_resources_server import BaseVerifyRequest
+
+        sent = BaseVerifyRequest.model_validate(row)
+        await client.call("vandal", "/seed_session", sent, answer=Answer)
+        assert sent == BaseVerifyRequest.model_validate(row)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_reward_that_is_no_number_is_a_failure_of_the_verifier(transport: Transport) -> None:
+    servers = [
+        held(
+            "vandal", "resources_servers", "breakable", folder=SERVERS / "resources_servers/breakable", domain="other"
+        )
+    ]
+    async with running(servers, transport=transport) as client:
+        with pytest.raises(RolloutError, match="expected a finite number") as caught:
+            await client.call(
+                "vandal", "/verify", example_row(response=response_of()), answer=Answer, cause="internal"
+            )
+        assert caught.value.cause == "verifier"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_an_unknown_server_is_named_with_the_nearest(transport: Transport) -> None:
+    async with running([counter()], transport=transport) as client:
+        with pytest.raises(ValueError, match="No server is called 'countr'.*Did you mean 'counter'"):
+            await client.send("countr", "/verify", {})
+
+
+async def test_direct_calls_share_the_object_only_with_the_model_that_owns_it() -> None:
+    async with running([counter()], transport="direct") as client:
+        assert isinstance(client, ServerClient)
+        first, second = Jar(), Jar()
+        await client.send("counter", "/seed_session", {"initial_count": 1}, jar=first)
+        await client.send("counter", "/seed_session", {"initial_count": 2}, jar=second)
+        assert (await client.send("counter", "/get_counter_value", jar=first)).content() == b'{"count":1}'
+        assert (await client.send("counter", "/get_counter_value", jar=second)).content() == b'{"count":2}'
