@@ -19,10 +19,9 @@ from nemo_gym.testing import BrowserLikeClient, client_for, example_row, respons
 
 class Seen(SessionState):
     calls: int = 0
-    closed: list[str] = []
 
     def close(self) -> None:
-        self.closed.append("closed")
+        EVENTS.append("closed")
 
 
 class Watched(SimpleResourcesServer):
@@ -140,7 +139,9 @@ async def test_sessions_are_apart_and_end_when_told() -> None:
     async with client_for(Watched) as client:
         assert [(await client.post("/count", json={})).json() for _ in range(2)] == [1, 2]
         assert (await client.another().post("/count", json={})).json() == 1
+        EVENTS.clear()
         await client.request("DELETE", "/session")
+        assert EVENTS == ["closed"]
         assert (await client.post("/count", json={})).json() == 1
 
 

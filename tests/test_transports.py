@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.base_resources_server import BaseVerifyRequest
 from nemo_gym.client import Answer, Jar, ServerClient
 from nemo_gym.errors import RolloutError
 from nemo_gym.testing import Transport, calls, example_row, held, message, response_of, running, tool_output
@@ -165,8 +166,6 @@ async def test_what_a_peer_does_to_its_body_does_not_reach_the_sender(transport:
     ]
     row = example_row("Hello.", response=response_of(message("hi")))
     async with running(servers, transport=transport) as client:
-        from nemo_gym.base_resources_server import BaseVerifyRequest
-
         sent = BaseVerifyRequest.model_validate(row)
         await client.call("vandal", "/seed_session", sent, answer=Answer)
         assert sent == BaseVerifyRequest.model_validate(row)
@@ -190,7 +189,7 @@ async def test_a_reward_that_is_no_number_is_a_failure_of_the_verifier(transport
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_an_unknown_server_is_named_with_the_nearest(transport: Transport) -> None:
     async with running([counter()], transport=transport) as client:
-        with pytest.raises(ValueError, match="No server is called 'countr'.*Did you mean 'counter'"):
+        with pytest.raises(ValueError, match=r"No server is called 'countr'.*Did you mean 'counter'"):
             await client.send("countr", "/verify", {})
 
 
