@@ -4,11 +4,10 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
-from nemo_gym.asgi import ServerApp, cookies_in
+from nemo_gym.asgi import cookies_in
 from nemo_gym.base_resources_server import BaseVerifyRequest, SessionState, SimpleResourcesServer, tool
 from nemo_gym.client import TOKEN_HEADER, ServerClient, base_url
 from nemo_gym.deadline import HEADER, Deadline
@@ -102,18 +101,13 @@ async def test_a_body_that_grows_too_large_is_refused() -> None:
 
 @asynccontextmanager
 async def small_server(*, token: str | None = None) -> AsyncIterator[tuple[BrowserLikeClient, int]]:
-    app = mounted(token=token, max_body_bytes=1000)
+    config = {"name": "test", "host": "127.0.0.1", "port": 0, "entrypoint": "app.py"}
+    server = Watched(config=Watched.config_class().model_validate(config), server_client=ServerClient())
+    app = server.mounted(token=token, max_body_bytes=1000)
     with bind("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         async with serving({port: app}, [listening]), HttpClient() as http:
-            yield BrowserLikeClient(Watched.__name__, base_url("127.0.0.1", port), http), port
-
-
-def mounted(**options: Any) -> ServerApp:
-    config = {"name": "test", "host": "127.0.0.1", "port": 0, "entrypoint": "app.py"}
-    return Watched(config=Watched.config_class().model_validate(config), server_client=ServerClient()).mounted(
-        **options
-    )
+            yield BrowserLikeClient(server, base_url("127.0.0.1", port), http), port
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def scripted(replies: Sequence[dict[str, Any]]) -> HeldServer:
 
 
 def agent(environment: str, *, legacy: bool = False) -> HeldServer:
-    references = {
+    references: dict[str, Any] = {
         "resources_server": {"type": "resources_servers", "name": environment},
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
     }
@@ -83,7 +83,10 @@ async def test_a_legacy_agent_gives_the_same_record_byte_for_byte() -> None:
 
 
 async def test_a_new_environment_with_a_legacy_agent_gives_the_same_record_byte_for_byte() -> None:
-    script = [{"turn": 0, "call": [{"name": "increment_counter", "arguments": {"count": 2}}]}, {"say": "Done."}]
+    script: list[dict[str, Any]] = [
+        {"turn": 0, "call": [{"name": "increment_counter", "arguments": {"count": 2}}]},
+        {"say": "Done."},
+    ]
     row = example_row(initial_count=1, expected_count=3)
     records = [
         await played([counter(), agent("counter", legacy=True), scripted(script)], row, transport)

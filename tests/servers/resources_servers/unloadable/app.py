@@ -1,0 +1,3 @@
+"""Cannot be loaded."""
+
+import no_such_module  # noqa: F401
