@@ -51,6 +51,7 @@ from nemo_gym.config_types import ServerInstanceConfig
 from nemo_gym.config_values import UnsetKeyError as UnsetKeyError
 from nemo_gym.masking import masked as masked
 from nemo_gym.paths import nearest
+from nemo_gym.published import published
 from nemo_gym.server_instances import ServerInstance as ServerInstance
 from nemo_gym.server_instances import server_instances as server_instances
 
@@ -156,7 +157,7 @@ def get_global_config_dict(
     """The configuration of this process: the cached one, else the one its parent handed down, else a new one."""
     global _GLOBAL_CONFIG_DICT  # noqa: PLW0603 -- the cache is part of the public interface
     if _GLOBAL_CONFIG_DICT is None:
-        handed_down = os.environ.get(NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
+        handed_down = published() or os.environ.get(NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
         if handed_down is None:
             _GLOBAL_CONFIG_DICT = global_config_dict_parser_cls().parse(global_config_dict_parser_config)
         else:

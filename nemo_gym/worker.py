@@ -24,6 +24,7 @@ from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.http import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, HttpClient
 from nemo_gym.loader import load_server_class
 from nemo_gym.log import set_up_logging
+from nemo_gym.published import publish
 from nemo_gym.serving import serving
 
 EXIT_CONFIG = 78
@@ -152,6 +153,7 @@ def main() -> None:
     """What the process runs."""
     set_up_logging()
     spec = StackSpec.from_json(sys.stdin.buffer.readline())
+    publish(spec.config)
     try:
         loops.run(hold(spec))
     except ConfigError as error:

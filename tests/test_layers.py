@@ -10,7 +10,7 @@ from nemo_gym.paths import PACKAGE_DIR, PARENT_DIR, SERVER_FOLDERS
 MAX_LINES = 400
 
 LAYERS = [
-    *("errors", "paths", "log", "lazy", "loops"),
+    *("errors", "paths", "log", "lazy", "loops", "published"),
     *("wire", "openai_types", "chat_types", "config_keys", "rollout_types"),
     *("masking", "validation", "overrides", "config_sources", "config_values", "command_config", "config_types"),
     *("config_checks", "config_ports", "server_instances", "config_loading", "global_config"),

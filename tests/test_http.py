@@ -1,0 +1,85 @@
+"""The HTTP client ends in time, and the pauses between tries follow their rule."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_gym.deadline import under
+from nemo_gym.errors import UpstreamError
+from nemo_gym.http import LONGEST_PAUSE_S, HttpClient, NotSentError, pause_s
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def peer_that(talk: Talk) -> AsyncIterator[str]:
+    """A peer that does just that with every connection."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            await talk(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.close()
+
+
+async def stall(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(5)
+
+
+async def half_a_body(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+    await writer.drain()
+
+
+async def hang_up(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    return
+
+
+async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"what?\r\n\r\n")
+    await writer.drain()
+
+
+@pytest.mark.parametrize("talk", [half_a_body, hang_up, babble])
+async def test_a_peer_that_breaks_off_is_an_error_that_names_it(talk: Talk) -> None:
+    async with peer_that(talk) as url, HttpClient() as http:
+        with pytest.raises(UpstreamError, match=f"{url} did not answer: .*broke off") as caught:
+            await http.fetch("POST", url, body=b"{}", timeout_s=5)
+        assert not isinstance(caught.value, NotSentError)
+
+
+async def test_a_peer_that_stalls_is_waited_for_no_longer_than_allowed() -> None:
+    async with peer_that(stall) as url, HttpClient() as http:
+        with pytest.raises(UpstreamError, match=r"within 0\.1 s") as caught:
+            await http.fetch("GET", url, timeout_s=0.1)
+        assert caught.value.cause == "timeout"
+        with under(0.05), pytest.raises(UpstreamError, match=r"within 0\.0"):
+            await http.fetch("GET", url, timeout_s=60)
+
+
+async def test_nobody_there_is_an_error_that_says_nothing_was_sent() -> None:
+    async with HttpClient() as http:
+        with pytest.raises(NotSentError, match="no connection"):
+            await http.fetch("GET", "http://127.0.0.1:9", timeout_s=5)
+
+
+@given(attempt=st.integers(1, 60), chance=st.floats(0, 1), asked=st.none() | st.floats(0, 1e6))
+def test_pauses_grow_up_to_a_limit_and_honour_what_the_server_asks(
+    attempt: int, chance: float, asked: float | None
+) -> None:
+    pause = pause_s(attempt, chance=chance, retry_after_s=asked)
+    assert 0 < pause <= 2 * LONGEST_PAUSE_S
+    assert pause >= min(asked or 0.0, 2 * LONGEST_PAUSE_S)
+    assert pause_s(attempt + 1, chance=chance) >= pause_s(attempt, chance=chance)
