@@ -8,7 +8,7 @@ BIN := .venv/bin
 .PHONY: demo test setup lint bench lock clean
 
 demo: setup
-	@$(BIN)/python -m nemo_gym.demo
+	@$(BIN)/python -m nemo_gym.cli.demo
 
 test: setup lint
 	$(BIN)/python -m pytest -n 2

@@ -113,9 +113,12 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, keep: Keep, *, paral
         for row in todo:
             keep(row if isinstance(row, NoResult) else await run(row))
 
-    async with asyncio.TaskGroup() as workers:
-        for _ in range(parallel):
-            workers.create_task(worker())
+    try:
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(parallel):
+                workers.create_task(worker())
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from several
 
 
 async def run_row(client: ServerClient, row: Row) -> Outcome:

@@ -19,7 +19,7 @@ LAYERS = [
     *("base_resources_server", "base_responses_api_agent", "base_responses_api_model", "head_server", "server_utils"),
     *("loader", "venvs", "worker", "process", "launcher", "peers"),
     *("metrics", "rollout_collection", "testing"),
-    *("command", "cli", "templates", "demo"),
+    *("command", "cli", "templates"),
 ]
 
 LAZY_UPWARD = {("rollout_collection", "cli")}

@@ -1,0 +1,91 @@
+"""Run our commands as a user does: as programs, in a folder of their own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+BIN = Path(sys.executable).parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def ng(command: str, *arguments: str, cwd: Path, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [str(BIN / command), *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+class Running:
+    """A command that goes on, with what it has printed so far."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            self.lines.append(line.rstrip())
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for(self, words: str, *, timeout_s: float = 60) -> None:
+        """Until it has printed `words`."""
+        given_up_at = time.monotonic() + timeout_s
+        while words not in self.text:
+            if self.process.poll() is not None or time.monotonic() > given_up_at:
+                raise AssertionError(f"it never said {words!r}:\n{self.text}")
+            time.sleep(0.02)
+
+    def workers(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = 30) -> int:
+        code = self.process.wait(timeout_s)
+        self._reader.join(5)
+        return code
+
+
+@contextmanager
+def started(command: str, *arguments: str, cwd: Path) -> Iterator[Running]:
+    """Start a command; whatever happens, nothing of it is left afterwards."""
+    process = subprocess.Popen(
+        [str(BIN / command), *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    running = Running(process)
+    try:
+        yield running
+    finally:
+        left = [process.pid, *(child.pid for child in running.workers())] if process.poll() is None else []
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        process.wait(10)
+        if process.stdout:
+            running._reader.join(5)
+            process.stdout.close()

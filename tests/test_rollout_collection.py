@@ -1,0 +1,197 @@
+"""Every row comes to exactly one outcome, and one bad row harms no other."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import ValidationError
+
+from nemo_gym.client import Answer
+from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.metrics import RunningMetrics
+from nemo_gym.rollout_collection import (
+    RolloutCollectionConfig,
+    RolloutCollectionHelper,
+    collect,
+    count_rollouts,
+    failures_path,
+    read_rows,
+    run_row,
+)
+from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored
+from nemo_gym.testing import example_row, held, running
+from nemo_gym.worker import HeldServer
+
+
+def servers(**replies: Any) -> list[HeldServer]:
+    references: dict[str, Any] = {
+        "resources_server": {"type": "resources_servers", "name": "counter"},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+    script = [
+        {"user": "fail", "status": 400},
+        {"user": "never", "latency_s": 60, "say": "late"},
+        {"user": r"add (\d+)", "turn": 0, "call": [{"name": "increment_counter", "arguments": '{"count": \\1}'}]},
+        {"say": "Done."},
+    ]
+    return [
+        held("counter", "resources_servers", "example_stateful_counter", domain="agent"),
+        held("policy_model", "responses_api_models", "scripted_model", replies=script),
+        held("agent", "responses_api_agents", "simple_agent", rollout_timeout_s=0.5, **references),
+    ]
+
+
+TOOL = {"type": "function", "name": "increment_counter", "parameters": {}}
+
+
+def counter_row(prompt: str, **fields: Any) -> dict[str, Any]:
+    row = example_row(prompt, **{"initial_count": 0, "expected_count": 2, **fields})
+    row["responses_create_params"]["tools"] = [TOOL]
+    return row
+
+
+def config_for(tmp_path: Path, lines: list[Any], **options: Any) -> RolloutCollectionConfig:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (tmp_path / "rows.jsonl").write_text("\n".join(texts) + "\n")
+    return RolloutCollectionConfig.model_validate(
+        {
+            "agent_name": "agent",
+            "input_jsonl_fpath": str(tmp_path / "rows.jsonl"),
+            "output_jsonl_fpath": str(tmp_path / "deep/er/out.jsonl"),
+            **options,
+        }
+    )
+
+
+async def collected(
+    config: RolloutCollectionConfig,
+) -> tuple[RunningMetrics, list[dict[str, Any]], list[dict[str, Any]]]:
+    async with running(servers()) as client:
+        metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
+    output = Path(config.output_jsonl_fpath)
+    files = [output, failures_path(output)]
+    scored, failed = (
+        [orjson.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else [] for file in files
+    )
+    return metrics, scored, failed
+
+
+async def test_bad_rows_are_written_down_with_their_cause_and_the_others_score(tmp_path: Path) -> None:
+    lines = [
+        counter_row("add 2"),
+        "{broken",
+        '"a text"',
+        counter_row("please fail"),
+        "",
+        counter_row("this never ends"),
+        {"no": "params"},
+        counter_row("add 5", expected_count=4),
+        example_row("a row without a count"),
+        counter_row("add 2"),
+    ]
+    metrics, scored, failed = await collected(config_for(tmp_path, lines))
+    assert sorted((record["_task_index"], record["reward"]) for record in scored) == [(0, 1.0), (6, 0.0), (8, 1.0)]
+    causes = {record["_task_index"]: record["cause"] for record in failed}
+    assert causes == {1: "input", 2: "input", 3: "model", 4: "timeout", 5: "input", 7: "input"}
+    assert metrics.failed == {"input": 4, "model": 1, "timeout": 1}
+    assert metrics.means() == {"reward": pytest.approx(2 / 3)}
+    by_index = {record["_task_index"]: record for record in failed}
+    assert by_index[3]["row"] == lines[3]
+    assert "answers 400" in by_index[3]["message"]
+    assert by_index[1]["row"] == "{broken"
+
+
+async def test_repeats_come_one_after_the_other_and_are_numbered(tmp_path: Path) -> None:
+    config = config_for(
+        tmp_path, [counter_row("add 1"), counter_row("add 2")], num_repeats=3, num_samples_in_parallel=1
+    )
+    assert count_rollouts(config) == 6
+    _, scored, _ = await collected(config)
+    marks = [(record["_task_index"], record["_repeat_index"]) for record in scored]
+    assert marks == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(None, 3), (0, 3), (2, 2), (9, 3)])
+def test_a_limit_takes_the_first_rows(tmp_path: Path, limit: int | None, expected: int) -> None:
+    config = config_for(tmp_path, [counter_row(f"add {number}") for number in range(3)], limit=limit)
+    assert len(list(read_rows(config))) == count_rollouts(config) == expected
+
+
+def test_params_given_on_the_command_line_replace_those_of_every_row(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")], responses_create_params={"temperature": 0.5})
+    (row,) = read_rows(config)
+    assert isinstance(row, Row)
+    params = orjson.loads(row.body)["responses_create_params"]
+    assert (params["temperature"], params["tools"]) == (0.5, [TOOL])
+
+
+def test_a_row_may_name_its_agent(tmp_path: Path) -> None:
+    named = counter_row("add 2", agent_ref={"type": "responses_api_agents", "name": "other"})
+    rows = list(read_rows(config_for(tmp_path, [named, counter_row("add 2")], agent_name=None)))
+    assert isinstance(rows[0], Row)
+    assert rows[0].agent == "other"
+    assert isinstance(rows[1], NoResult)
+    assert "no `agent_ref`" in rows[1].message
+
+
+@pytest.mark.parametrize("option", [{"num_repeats": 0}, {"limit": -1}, {"num_samples_in_parallel": 0}])
+def test_options_out_of_range_are_refused(tmp_path: Path, option: dict[str, int]) -> None:
+    with pytest.raises(ValidationError):
+        config_for(tmp_path, [], **option)
+
+
+async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed() -> None:
+    in_flight = most = read = 0
+    kept: list[Outcome] = []
+
+    def rows() -> Any:
+        nonlocal read
+        for index in range(100):
+            read += 1
+            assert read - len(kept) <= 8
+            yield Row(index, 0, "agent", b"{}")
+
+    async def run(row: Row) -> Outcome:
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await asyncio.sleep(0)
+        in_flight -= 1
+        return Scored(row, b'{"reward":1}')
+
+    await collect(rows(), run, kept.append, parallel=7)
+    assert (most, len(kept)) == (7, 100)
+
+
+async def test_output_is_added_to_never_overwritten(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")])
+    await collected(config)
+    _, scored, _ = await collected(config)
+    assert len(scored) == 2
+
+
+async def test_an_agent_that_is_not_there_ends_the_job_with_its_name(tmp_path: Path) -> None:
+    async with running(servers()) as client:
+        with pytest.raises(ConfigError, match="Did you mean 'agent'"):
+            await RolloutCollectionHelper().run_from_config(
+                config_for(tmp_path, [counter_row("add 2")], agent_name="agnet"), client=client
+            )
+
+
+async def test_a_record_is_passed_through_as_the_agent_sent_it() -> None:
+    async with running(servers()) as client:
+        row = Row(7, 1, "agent", orjson.dumps(counter_row("add 2")))
+        outcome = await run_row(client, row)
+        assert isinstance(outcome, Scored)
+        answer = await client.call("agent", "/run", counter_row("add 2"), answer=Answer)
+        assert list(orjson.loads(outcome.line())) == [*orjson.loads(answer.content()), "_task_index", "_repeat_index"]
+
+
+async def test_a_failed_rollout_tells_a_program_the_cause() -> None:
+    async with running(servers()) as client:
+        with pytest.raises(RolloutError) as caught:
+            await client.call("agent", "/run", counter_row("please fail"), answer=Answer)
+    assert (caught.value.cause, caught.value.server) == ("model", "policy_model")
