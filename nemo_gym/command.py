@@ -12,6 +12,7 @@ import inspect
 import logging
 import os
 import re
+import select
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -183,8 +184,6 @@ def _quiet_when_the_reader_is_gone() -> Iterator[None]:
 
 def _is_reader_gone() -> bool:
     """Whether it was standard output that could not be written, and not some other pipe."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return True
-    return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return bool(poll.poll(0))

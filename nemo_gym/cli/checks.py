@@ -70,7 +70,8 @@ def test() -> int:
 
 def run_tests(folder: Path) -> int:
     """Run pytest on a server folder, in that folder. Returns its exit code."""
-    return subprocess.run(_command(folder), cwd=folder, env={**os.environ, **_path(folder)}, check=False).returncode
+    environment = {**os.environ, "PYTHONPATH": _python_path(folder)}
+    return subprocess.run(_command(folder), cwd=folder, env=environment, check=False).returncode
 
 
 def _command(folder: Path) -> list[str]:
@@ -78,15 +79,14 @@ def _command(folder: Path) -> list[str]:
     return [python_for(folder) or sys.executable, *_PYTEST, "."]
 
 
-def _path(folder: Path) -> dict[str, str]:
+def _python_path(folder: Path) -> str:
     """Lets tests import `resources_servers.<name>.app` wherever the folder is."""
-    inherited = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder.parent.parent), inherited)))}
+    return os.pathsep.join(filter(None, (str(folder.parent.parent), os.environ.get("PYTHONPATH"))))
 
 
 def _by_hand(folder: Path) -> str:
-    setting = shlex.join(f"{name}={value}" for name, value in _path(folder).items())
-    return f"cd {shlex.quote(str(folder))} && {setting} {shlex.join(_command(folder))}"
+    place, path = shlex.quote(str(folder)), shlex.quote(_python_path(folder))
+    return f"cd {place} && PYTHONPATH={path} {shlex.join(_command(folder))}"
 
 
 def _need_pytest() -> None:
@@ -167,7 +167,7 @@ def _check(entrypoint: Entrypoint, folder: Path) -> Checked:
 
 
 def _report(checked: list[Checked], passed_over: list[Entrypoint]) -> list[str]:
-    width = max((len(str(each.entrypoint)) for each in checked), default=0)
+    width = max(len(str(entrypoint)) for entrypoint in (*(each.entrypoint for each in checked), *passed_over))
     lines = ["", f"{'Server':<{width}}   {'Tests':<12} {'Data':<12} Time"]
     for each in checked:
         data = "not good" if each.problems else "good" if each.entrypoint.kind == WITH_DATA else "-"
