@@ -5,7 +5,7 @@ import tomllib
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym import global_config
+from nemo_gym import cli, global_config
 from nemo_gym.cli.front import COMMANDS, main
 from nemo_gym.paths import PARENT_DIR
 
@@ -39,6 +39,11 @@ def test_the_scripts_of_the_package_are_the_commands_of_the_list() -> None:
     scripts = tomllib.loads((PARENT_DIR / "pyproject.toml").read_text())["project"]["scripts"]
     listed = {f"{prefix}_{each.name}": each.target for prefix in ("ng", "nemo_gym") for each in COMMANDS.values()}
     assert scripts == {"ng": "nemo_gym.cli:main", **listed}
+
+
+def test_every_command_is_documented() -> None:
+    text = (PARENT_DIR / "docs" / "commands.md").read_text()
+    assert [name for name in COMMANDS if f"`ng_{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -93,6 +98,22 @@ def test_an_unknown_command_is_answered_with_the_nearest(
 def test_the_version_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_ng(monkeypatch, "--version") == 0
     assert capsys.readouterr().out.startswith("NeMo Gym v")
+
+
+def test_importing_the_commands_imports_none_of_them() -> None:
+    program = "import sys; before = set(sys.modules); import nemo_gym.cli; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ours = {name for name in done.stdout.split() if name.startswith("nemo_gym")}
+    assert ours == {"nemo_gym", "nemo_gym.cli", "nemo_gym.lazy"}
+    assert not HEAVY & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["RunHelper", "RunConfig", "TestConfig", "GlobalConfigDictParserConfig", "ServerInstanceDisplayConfig"],
+)
+def test_what_outside_code_imports_is_there(name: str) -> None:
+    assert getattr(cli, name).__name__ == name
 
 
 def test_listing_the_commands_loads_nothing_that_costs() -> None:

@@ -200,11 +200,11 @@ class DevTestConfig(CommandConfig):
 def dev_test() -> int:
     """Run the tests of NeMo Gym itself."""
     read_parameters(DevTestConfig)
-    _need_pytest()
     if not (PARENT_DIR / "tests").is_dir():
         raise ConfigError(
             f"There are no tests in {PARENT_DIR}. Expected a clone of NeMo Gym, not an installed package."
         )
+    _need_pytest()
     return subprocess.run(
         [sys.executable, "-m", "pytest", "--cov=.", "--durations=10"], cwd=PARENT_DIR, check=False
     ).returncode

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 from nemo_gym.cli.folders import find_folder
 from nemo_gym.command import command, read_command_line, read_parameters
 from nemo_gym.config_types import CommandConfig
+from nemo_gym.errors import StartupError
 from nemo_gym.paths import PARENT_DIR
 from nemo_gym.venvs import find_uv, python_for
 
@@ -141,4 +142,11 @@ def pip_list() -> int:
     print(f"Packages of {python}", file=sys.stderr, flush=True)
     options = [f"--format={parameters.format}"] if parameters.format else []
     options += ["--outdated"] if parameters.outdated else []
-    return subprocess.run([find_uv(), "pip", "list", "--python", python, *options], check=False).returncode
+    return subprocess.run([_uv(), "pip", "list", "--python", python, *options], check=False).returncode
+
+
+def _uv() -> str:
+    try:
+        return find_uv()
+    except StartupError as error:
+        raise StartupError("Packages are listed by uv, which is not installed. Install it: pip install uv") from error
