@@ -103,8 +103,7 @@ def test_the_version_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_importing_the_commands_imports_none_of_them() -> None:
     program = "import sys; before = set(sys.modules); import nemo_gym.cli; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    ours = {name for name in done.stdout.split() if name.startswith("nemo_gym")}
-    assert ours == {"nemo_gym", "nemo_gym.cli", "nemo_gym.lazy"}
+    assert not any(name.startswith("nemo_gym.cli.") for name in done.stdout.split())
     assert not HEAVY & set(done.stdout.split())
 
 
