@@ -15,6 +15,8 @@ from nemo_gym.endpoints import Call, Endpoint, cookies_set_by, direct_scope
 from nemo_gym.errors import Cause
 from nemo_gym.failures import Failure, RefusedError, failure_of
 from nemo_gym.session import Session, SessionStore
+from nemo_gym.tally import HEADER as TALLY_HEADER
+from nemo_gym.tally import counting
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -121,10 +123,12 @@ class ServerApp:
         try:
             self._admit(headers)
             seconds = float(headers[_DEADLINE]) if _DEADLINE in headers else None
-            async with within(seconds, what=f"{self.name}{scope['path']}"):
-                answer = await self._route(scope, receive, send, headers)
+            with counting() as tally:
+                async with within(seconds, what=f"{self.name}{scope['path']}"):
+                    answer = await self._route(scope, receive, send, headers)
             if answer is not None:
-                await _send_answer(send, answer, self.core.session_cookie)
+                told = {TALLY_HEADER: tally.as_header()} if tally.retries or tally.throttled else {}
+                await _send_answer(send, answer, self.core.session_cookie, told)
         except Exception as error:
             await _send_answer(send, Answer(self.name, *self.core.failure(error)), self.core.session_cookie)
 
@@ -308,13 +312,14 @@ def _too_large(limit: int, found: str) -> RefusedError:
     return RefusedError(413, f"The body has {found} bytes; at most {limit} are taken (config key: max_body_bytes).")
 
 
-async def _send_answer(send: Send, answer: Answer, session_cookie: str) -> None:
+async def _send_answer(send: Send, answer: Answer, session_cookie: str, more: Mapping[str, str] | None = None) -> None:
     is_text = isinstance(answer.value, bytes) and answer.value[:1] not in (b"{", b"[", b'"')
     body = answer.content()
     headers = [
         (b"content-type", b"text/plain; charset=utf-8" if is_text else b"application/json"),
         (b"content-length", str(len(body)).encode()),
     ]
+    headers.extend((name.encode(), value.encode()) for name, value in {**answer.headers, **(more or {})}.items())
     for name, value in answer.cookies.items():
         attributes = _SESSION_COOKIE if name == session_cookie else "path=/"
         headers.append((b"set-cookie", f"{name}={value}; {attributes}".encode()))

@@ -21,6 +21,8 @@ from nemo_gym.errors import CAUSES, Cause, ConfigError, HeadServerError, Rollout
 from nemo_gym.http import HttpClient, NotSentError, pause_s, shared_client
 from nemo_gym.paths import cache_dir, nearest
 from nemo_gym.peer_response import PeerResponse
+from nemo_gym.tally import HEADER as TALLY_HEADER
+from nemo_gym.tally import count_from_header
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -303,6 +305,7 @@ class ServerClient:
                 logger.warning("%s; attempt %d of %d", error, attempt, MAX_CONNECT_TRIES)
                 await asyncio.sleep(pause_s(attempt))
             else:
+                count_from_header(got.headers.get(TALLY_HEADER))
                 return Answer(server, got.status, got.body, got.cookies, got.headers)
         raise AssertionError("unreachable")
 

@@ -22,6 +22,8 @@ KEEP_ALIVE_S = 30.0
 """Shorter than the 75 s our servers keep an idle connection, so a client never reuses one that is being closed."""
 
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
+THROTTLING_STATUSES = frozenset((429, 503, 529))
+"""By these an endpoint asks for fewer requests."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 

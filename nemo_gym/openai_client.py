@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.codec import encode
 from nemo_gym.errors import UpstreamError
-from nemo_gym.http import RETRIED_STATUSES, HttpClient, pause_s, shared_client
+from nemo_gym.http import RETRIED_STATUSES, THROTTLING_STATUSES, HttpClient, pause_s, shared_client
+from nemo_gym.tally import count
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
                 answer = await http.fetch(method, url, body=body, headers=headers, timeout_s=self.timeout_s)
             except UpstreamError as error:
                 if error.cause == "timeout":
+                    count(throttled=1)
                     raise
                 failure, retry_after_s = error, None
             else:
@@ -65,8 +67,10 @@ class NeMoGymAsyncOpenAI(BaseModel):
                 failure = UpstreamError(url, answer.status, text, cause="model", retry_after_s=retry_after_s)
                 if answer.status not in RETRIED_STATUSES:
                     raise failure
+            count(throttled=int(failure.status in THROTTLING_STATUSES))
             if attempt == self.max_tries:
                 raise failure
+            count(retries=1)
             pause = pause_s(attempt, retry_after_s=retry_after_s)
             logger.warning("%s; attempt %d of %d, again in %.1f s", failure, attempt, self.max_tries, pause)
             await asyncio.sleep(pause)

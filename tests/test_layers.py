@@ -14,11 +14,12 @@ LAYERS = [
     *("wire", "openai_types", "chat_types", "config_keys", "rollout_types"),
     *("masking", "validation", "overrides", "config_sources", "config_values", "command_config", "config_types"),
     *("config_checks", "config_ports", "server_instances", "config_loading", "global_config"),
-    *("deadline", "codec", "http", "peer_response", "client", "openai_client", "openai_utils", "legacy"),
+    *("deadline", "tally", "codec", "http", "peer_response", "client", "openai_client", "openai_utils", "legacy"),
     *("session", "tools", "endpoints", "failures", "disconnect", "asgi", "serving", "server"),
     *("base_resources_server", "base_responses_api_agent", "base_responses_api_model", "head_server", "server_utils"),
     *("loader", "venvs", "worker", "process", "launcher", "peers"),
-    *("metrics", "rollout_collection", "testing"),
+    *("metrics", "gate", "stragglers", "manifest", "rollout_store", "rollout_rows", "rollout_stream"),
+    *("rollout_collection", "testing"),
     *("command", "cli", "templates"),
 ]
 
