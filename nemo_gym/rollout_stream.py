@@ -37,6 +37,7 @@ class Finishing(Generic[Row, Result]):
                 promise: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
                 self._promised.append(promise)
                 self._settle()
+                self._fill()
                 yield promise
         except GeneratorExit:
             self.cancel()
@@ -57,7 +58,8 @@ class Finishing(Generic[Row, Result]):
         return False
 
     def _fill(self) -> None:
-        while len(self._running) < self._parallel and (self._taken or self._take()):
+        """What has finished but is not asked for yet takes a place, so that a slow reader slows us down."""
+        while len(self._running) + len(self._finished) < self._parallel and (self._taken or self._take()):
             task = asyncio.ensure_future(self._run(self._taken.popleft()))
             self._running.add(task)
             task.add_done_callback(self._done)
