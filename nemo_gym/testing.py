@@ -1,10 +1,10 @@
-"""For tests of environments, agents and models: a real server on a free port, rows and replies in few words."""
+"""For tests of environments, agents and models: real servers on free ports, rows and replies in few words."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import orjson
@@ -15,8 +15,14 @@ from nemo_gym.http import HttpClient
 from nemo_gym.paths import find
 from nemo_gym.server import SimpleServer
 from nemo_gym.serving import bind, serving
+from nemo_gym.worker import HeldServer, Stack, StackSpec
 
 REQUEST_TIMEOUT_S = 60.0
+LOOPBACK = "127.0.0.1"
+
+Transport = Literal["direct", "http"]
+TRANSPORTS: tuple[Transport, ...] = ("direct", "http")
+"""The ways in which servers call each other. Callers cannot tell them apart, so a test can run over both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,8 @@ class TestAnswer:
 class BrowserLikeClient:
     """Calls one server over HTTP and keeps its cookies, so one client is one session."""
 
+    server: SimpleServer
+    """The live object that answers."""
     url: str
     http: HttpClient
     cookies: dict[str, str] = field(default_factory=dict)
@@ -63,7 +71,7 @@ class BrowserLikeClient:
 
     def another(self) -> "BrowserLikeClient":
         """A client of the same server with cookies of its own."""
-        return BrowserLikeClient(self.url, self.http)
+        return BrowserLikeClient(self.server, self.url, self.http)
 
 
 @asynccontextmanager
@@ -71,15 +79,47 @@ async def client_for(
     server_class: type[SimpleServer], *, server_client: ServerClient | None = None, **config: Any
 ) -> AsyncIterator[BrowserLikeClient]:
     """Serve one server on a free port of this machine and give a client for it."""
-    settings = {"name": "test", "host": "127.0.0.1", "port": 0, "entrypoint": "app.py", **config}
+    settings = {"name": "test", "host": LOOPBACK, "port": 0, "entrypoint": "app.py", **config}
     server = server_class(
         config=server_class.config_class().model_validate(settings), server_client=server_client or ServerClient()
     )
     app = server.mounted()
-    with bind("127.0.0.1", 0) as listening:
+    with bind(LOOPBACK, 0) as listening:
         port = listening.getsockname()[1]
         async with app.lifespan(), serving({port: app}, [listening]), HttpClient() as http:
-            yield BrowserLikeClient(base_url("127.0.0.1", port), http)
+            yield BrowserLikeClient(server, base_url(LOOPBACK, port), http)
+
+
+def held(
+    name: str, server_type: str, implementation: str, *, folder: str | Path | None = None, **config: Any
+) -> HeldServer:
+    """One server for `running`, from the folder that a config would mean unless told otherwise."""
+    settings = {"host": LOOPBACK, "port": 0, "entrypoint": "app.py", **config}
+    place = str(folder or find(f"{server_type}/{implementation}", what="server folder"))
+    return HeldServer(name, server_type, implementation, place, settings["entrypoint"], settings)
+
+
+@asynccontextmanager
+async def running(servers: Sequence[HeldServer], *, transport: Transport = "direct") -> AsyncIterator[ServerClient]:
+    """Hold servers and give a client that can call all of them.
+
+    Over `http` each of them is in a stack of its own, on a free port, so no two can call each other directly.
+    """
+    if transport == "direct":
+        async with Stack(StackSpec(list(servers))) as stack:
+            yield stack.client
+        return
+    async with AsyncExitStack() as opened:
+        sockets = {server.name: opened.enter_context(bind(LOOPBACK, 0)) for server in servers}
+        ports = {name: listening.getsockname()[1] for name, listening in sockets.items()}
+        addresses = {name: base_url(LOOPBACK, port) for name, port in ports.items()}
+        apps = {}
+        for server in servers:
+            stack = await opened.enter_async_context(Stack(StackSpec([server], addresses=addresses)))
+            apps[ports[server.name]] = stack.apps[server.name]
+        await opened.enter_async_context(serving(apps, list(sockets.values())))
+        http = await opened.enter_async_context(HttpClient())
+        yield ServerClient(addresses=addresses, http=http)
 
 
 def says(*texts: str) -> dict[str, Any]:
