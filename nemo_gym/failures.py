@@ -7,12 +7,16 @@ from typing import Any, NamedTuple
 import aiohttp
 import orjson
 
+from nemo_gym.codec import encode
 from nemo_gym.endpoints import BadBodyError
 from nemo_gym.errors import CAUSES, Cause, RolloutError, SessionError, UpstreamError
 
 logger = logging.getLogger(__name__)
 
 _STATUS_OF_CAUSE: dict[Cause, int] = {"timeout": 504, "input": 422, "internal": 500}
+
+
+LONGEST_INPUT_SHOWN = 300
 
 
 class Failure(NamedTuple):
@@ -54,13 +58,19 @@ def _told(message: str, cause: Cause, server: str) -> Failure:
 
 
 def _details(bad: BadBodyError) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = orjson.loads(bad.error.json(include_url=False, include_context=False))
-    return [{**item, "loc": ["body", *item["loc"]], "input": _shortened(item.get("input"))} for item in found]
+    found = bad.error.errors(include_url=False, include_context=False)
+    return [{**item, "loc": ["body", *item["loc"]], "input": _shown(item["input"])} for item in found]
 
 
-def _shortened(value: Any) -> Any:
-    text = orjson.dumps(value)
-    return value if len(text) <= 300 else text[:300].decode(errors="ignore") + "..."
+def _shown(value: Any) -> Any:
+    """What was found, if it is short and JSON can hold it; else the start of its text."""
+    try:
+        text = encode(value).decode()
+    except (TypeError, ValueError):
+        text = repr(value)
+    if isinstance(value, bytes) or len(text) > LONGEST_INPUT_SHOWN:
+        return text if len(text) <= LONGEST_INPUT_SHOWN else f"{text[:LONGEST_INPUT_SHOWN]}..."
+    return value
 
 
 def _inner_failure(error: aiohttp.ClientResponseError, key: str) -> Failure:
