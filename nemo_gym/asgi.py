@@ -53,6 +53,10 @@ class ServerCore:
                 status = call.response.status_code
         except Exception as error:
             status, value = self.failure(error, cause=endpoint.cause)
+        except BaseException:
+            if opened is not None and opened.is_new:  # cancelled before anybody was told its name
+                self.sessions.release(opened.token)
+            raise
         finally:
             if opened is not None:
                 opened.users -= 1
@@ -253,7 +257,7 @@ class SessionMiddleware:
         finally:
             if session is not None:
                 session.users -= 1
-                if _END in headers:
+                if _END in headers or session.is_new:
                     core.sessions.release(session.token)
 
 
