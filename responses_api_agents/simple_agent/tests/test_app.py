@@ -14,7 +14,9 @@ from nemo_gym.worker import HeldServer, Stack, StackSpec
 Replies = list[dict[str, Any]]
 
 AWKWARD = Path(__file__).parent / "resources_servers/awkward"
-OFFERED = [{"type": "function", "name": name} for name in ("note", "meet", "crash", "hang", "missing")]
+OFFERED = [
+    {"type": "function", "name": name} for name in ("note", "meet", "crash", "hang", "tell_strangely", "missing")
+]
 ASK: dict[str, Any] = {"input": "Hello there.", "tools": OFFERED}
 NOT_TOOLS = ["verify", "seed_session", "run", "health", "session"]
 PATH_TRICKS = ["../verify", "/verify", "note/../verify", "note?x=1", "note#x", "%76erify", "v1/responses", "note ", ""]
@@ -122,8 +124,13 @@ async def test_the_output_is_all_that_came_after_the_input(transport: Transport)
         ("note", '{"text": 7}', '"detail":['),
         ("note", "\x00\ufffd", '"type":"json_invalid"'),
         ("crash", "{}", "RuntimeError('the tool broke')"),
+        ("tell_strangely", "{}", "complex has no JSON form"),
         ("missing", "{}", '{"detail":"Not Found"}'),
-        ("unheard_of", "{}", "There is no tool 'unheard_of'. Tools: crash, hang, meet, missing, note."),
+        (
+            "unheard_of",
+            "{}",
+            "There is no tool 'unheard_of'. Tools: crash, hang, meet, missing, note, tell_strangely.",
+        ),
     ],
 )
 async def test_what_a_tool_objects_to_goes_back_to_the_model(
@@ -196,7 +203,8 @@ async def test_silence_is_counted_anew_after_a_tool_call(transport: Transport) -
 
 @pytest.mark.parametrize("max_steps", [1, 2])
 async def test_the_last_step_still_runs_its_tools(transport: Transport, max_steps: int) -> None:
-    async with stack(transport, {"call": [call("note", text="x")]}, max_steps=max_steps) as client:
+    script: Replies = [{"call": [call("note", text="x")], "times": 5}, {"say": "Too late."}]
+    async with stack(transport, *script, max_steps=max_steps) as client:
         response = await ask(client)
     assert kinds(response) == ["function_call", "function_call_output"] * max_steps
     assert outputs(response)[-1] == json.dumps(["x"] * max_steps, separators=(",", ":"))

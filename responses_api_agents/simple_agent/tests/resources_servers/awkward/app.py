@@ -76,6 +76,11 @@ class AwkwardResourcesServer(SimpleResourcesServer):
         await asyncio.sleep(HANG_S)
 
     @tool
+    async def tell_strangely(self) -> complex:
+        """Answer what has no JSON form."""
+        return 1j
+
+    @tool
     async def count_open_visits(self) -> int:
         """How many rollouts have state here."""
         return len(open_visits)
