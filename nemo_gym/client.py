@@ -16,7 +16,7 @@ import orjson
 from pydantic import ValidationError
 
 from nemo_gym.codec import Decoder, encode
-from nemo_gym.deadline import within
+from nemo_gym.deadline import afresh, within
 from nemo_gym.errors import CAUSES, Cause, ConfigError, HeadServerError, RolloutError, UpstreamError
 from nemo_gym.http import HttpClient, NotSentError, pause_s, shared_client
 from nemo_gym.paths import cache_dir, nearest
@@ -235,8 +235,9 @@ class ServerClient:
         try:
             yield
         finally:
-            for name in [name for name in jar if name not in known]:
-                await self._release(name, jar.pop(name))
+            with afresh(RELEASE_TIMEOUT_S):
+                for name in [name for name in jar if name not in known]:
+                    await self._release(name, jar.pop(name))
 
     async def _release(self, cookie: str, token: str) -> None:
         server = cookie.rpartition("___")[2]

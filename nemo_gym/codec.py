@@ -1,6 +1,7 @@
 """JSON at the edges: decode a body once, from bytes straight into its type; encode once; between servers of one worker
 hand the object over. `decode` gives the same model from an object as from the bytes that object would encode to."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -17,7 +18,12 @@ def encode(value: Any, *, exclude_unset: bool = False) -> bytes:
         return value.__pydantic_serializer__.to_json(value, exclude_unset=exclude_unset, warnings=False)
     if isinstance(value, bytes):
         return value
-    return orjson.dumps(value, default=_unset_dump if exclude_unset else _full_dump, option=orjson.OPT_NON_STR_KEYS)
+    default = _unset_dump if exclude_unset else _full_dump
+    try:
+        return orjson.dumps(value, default=default, option=orjson.OPT_NON_STR_KEYS)
+    except orjson.JSONEncodeError:
+        # A number beyond 64 bits, such as a model may well write, is JSON all the same.
+        return json.dumps(value, default=default, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _full_dump(value: Any) -> Any:

@@ -54,6 +54,16 @@ def under(seconds: float | None) -> Iterator[None]:
         _current.reset(mark)
 
 
+@contextmanager
+def afresh(seconds: float) -> Iterator[None]:
+    """Give the code inside `seconds`, however little is left: for tidying up when the time is over."""
+    mark = _current.set(Deadline.after(seconds))
+    try:
+        yield
+    finally:
+        _current.reset(mark)
+
+
 @asynccontextmanager
 async def within(seconds: float | None, *, what: str) -> AsyncIterator[None]:
     """As `under`, and interrupt the code inside when its time is up."""

@@ -100,6 +100,8 @@ class HttpClient:
         sent = _headers(headers, cookies, has_body=body is not None)
         limit = aiohttp.ClientTimeout(total=allowed_s, sock_connect=min(CONNECT_TIMEOUT_S, allowed_s))
         name = server or url
+        if allowed_s <= 0:  # which aiohttp would take for no limit at all
+            raise UpstreamError(name, 0, f"no time left to ask {url}", cause="timeout")
         try:
             async with self.session.request(
                 method, url, data=body, headers=sent, timeout=limit, allow_redirects=False

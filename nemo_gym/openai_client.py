@@ -62,7 +62,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
             else:
                 if answer.status < 400:
                     return answer.body
-                text = self._without_key(answer.body.decode(errors="replace"))
+                text = self.without_key(answer.body.decode(errors="replace"))
                 retry_after_s = answer.retry_after_s
                 failure = UpstreamError(url, answer.status, text, cause="model", retry_after_s=retry_after_s)
                 if answer.status not in RETRIED_STATUSES:
@@ -76,7 +76,8 @@ class NeMoGymAsyncOpenAI(BaseModel):
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
-    def _without_key(self, text: str) -> str:
+    def without_key(self, text: str) -> str:
+        """What an endpoint wrote, fit for an error or a log."""
         return text.replace(self.api_key, "****") if self.api_key else text
 
 

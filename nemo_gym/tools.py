@@ -38,9 +38,10 @@ def tool(
 
 def tools_of(server: object) -> dict[str, Callable[..., Any]]:
     """The tools of a server: name to bound method, in the order in which the class names them."""
-    kind = type(server)
-    names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))
-    marked = ((getattr(inspect.getattr_static(kind, name), _MARK, None), name) for name in names)
+    members: dict[str, Any] = {}
+    for base in reversed(type(server).__mro__):
+        members.update(vars(base))
+    marked = ((getattr(item, _MARK, None), name) for name, item in members.items())
     return {mark.name: getattr(server, name) for mark, name in marked if mark is not None}
 
 

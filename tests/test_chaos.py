@@ -295,6 +295,7 @@ async def test_a_killed_worker_costs_no_row(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "config.yaml").write_text(CONFIG.replace("latency_s: 0.02", "latency_s: 0.2"))
     write_rows(tmp_path / "rows.jsonl", 120)
     arguments = ["config_paths=[config.yaml]", "head_server={host: 127.0.0.1, port: 0}"]
+    output = tmp_path / "out.jsonl"
     launcher = Launcher(load_config(arguments, use_dotenv=False, fill_ports=False), echo=print)
     config = RolloutCollectionConfig(
         agent_name="agent",
@@ -305,7 +306,7 @@ async def test_a_killed_worker_costs_no_row(tmp_path: Path, monkeypatch: pytest.
     )
     async with launcher, launcher.client() as client:
         collecting = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))
-        while not (tmp_path / "out.jsonl").exists() or not (tmp_path / "out.jsonl").stat().st_size:
+        while not output.exists() or not output.stat().st_size:  # noqa: ASYNC110 - a file tells no event
             await asyncio.sleep(0.02)
         pid = launcher.running()[0].pid
         assert pid

@@ -88,9 +88,10 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         step = silent_steps = 0
         while True:
             step += 1
+            await asyncio.sleep(0)  # A model in this worker may never make us wait: give the clock its turn.
             response = await self._ask_model(body.model_copy(update={"input": [*start, *said]}), jar)
             said.extend(response.output)
-            usage = response.usage if usage is None or response.usage is None else usage + response.usage
+            usage = usage + response.usage if usage and response.usage else usage or response.usage
             calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
             has_message = any(item.type == "message" for item in response.output)
             silent_steps = 0 if calls or has_message else silent_steps + 1
