@@ -29,6 +29,7 @@ from nemo_gym.rollout_stream import Finishing, finished_blocking
 from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored
 from nemo_gym.stragglers import Pace, watched
 from nemo_gym.tally import counting
+from nemo_gym.traffic import Recorder, Replayer, playing
 
 if TYPE_CHECKING:
     from nemo_gym.config_types import BaseServerConfig
@@ -71,10 +72,10 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, keep: Keep, gate: Ga
         raise several.exceptions[0] from several
 
 
-async def attempt(client: ServerClient, row: Row, *, timeout_s: float) -> Outcome:
+async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int = 1) -> Outcome:
     """One attempt at a rollout. Whatever goes wrong is an outcome, so one row cannot end the others."""
     started_at, started = time.time(), time.monotonic()
-    with counting() as tally:
+    with counting() as tally, playing(row.id, number):
         try:
             async with within(timeout_s, what="The rollout"):
                 answer = await client.call(row.agent, "/run", row.body, answer=Answer, timeout_s=timeout_s)
@@ -123,7 +124,7 @@ def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: Keep) 
 
     async def run(row: Row) -> Outcome:
         for number in range(1, config.max_attempts + 1):
-            outcome = await attempt(client, row, timeout_s=config.rollout_timeout_s)
+            outcome = await attempt(client, row, timeout_s=config.rollout_timeout_s, number=number)
             if isinstance(outcome, Scored):
                 return replace(outcome, attempts=number)
             is_final = number == config.max_attempts or outcome.cause in LASTING_CAUSES
@@ -275,3 +276,25 @@ def moved_aside(output: Path) -> None:
     for path in (output, failures_path(output), manifest_path(output)):
         if path.exists():
             path.rename(path.with_name(f"{path.stem}.{stamp}{path.suffix}"))
+
+
+@contextlib.contextmanager
+def traffic_of(client: ServerClient, config: RolloutCollectionConfig, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Record or replay the calls of a client that holds the servers itself, if `config` asks for it."""
+    if config.record is None and config.replay is None:
+        yield
+        return
+    if config.record is not None and config.replay is not None:
+        raise ConfigError("Both record and replay are given. Expected one of them.")
+    if not client.local:
+        raise ConfigError("Traffic can be recorded and replayed only by a command that holds the servers itself.")
+    models = frozenset(
+        name for name, block in settings.items() if isinstance(block, dict) and "responses_api_models" in block
+    )
+    tap = Recorder(Path(config.record), models) if config.record else Replayer(Path(config.replay or ""), models)
+    client.tap = tap
+    try:
+        yield
+    finally:
+        client.tap = None
+        tap.close()

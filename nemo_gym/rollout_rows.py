@@ -68,6 +68,12 @@ class RolloutCollectionConfig(CommandConfig):
     group_output: bool = False
     """Write the repeats of a row together, when all of them have come to an end."""
 
+    record: str | None = None
+    """A new folder in which to keep all that models, judges and tools were asked and answered."""
+
+    replay: str | None = None
+    """A folder kept with +record: models and judges answer from it, and the first difference is named."""
+
     resume: Literal["ask", "continue", "restart"] = "ask"
     """What to do with rollouts in the output that were made with another input or configuration."""
 

@@ -18,7 +18,7 @@ LAYERS = [
     *("session", "tools", "endpoints", "failures", "disconnect", "asgi", "serving", "server"),
     *("base_resources_server", "base_responses_api_agent", "base_responses_api_model", "head_server", "server_utils"),
     *("loader", "venvs", "worker", "process", "launcher", "peers"),
-    *("metrics", "gate", "stragglers", "manifest", "rollout_store", "rollout_rows", "rollout_stream"),
+    *("metrics", "gate", "stragglers", "manifest", "rollout_store", "rollout_rows", "rollout_stream", "traffic"),
     *("rollout_collection", "testing"),
     *("command", "cli", "templates"),
 ]

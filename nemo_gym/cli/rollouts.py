@@ -16,6 +16,7 @@ from nemo_gym.rollout_collection import (
     RolloutCollectionConfig,
     RolloutCollectionHelper,
     count_rollouts,
+    traffic_of,
 )
 from nemo_gym.rollout_store import failures_path
 from nemo_gym.rollout_types import Outcome, Scored
@@ -97,7 +98,8 @@ async def _collect(config: DictConfig, options: RolloutCollectionConfig, progres
     async with peers(config) as client:
         settings: Any = OmegaConf.to_container(client.global_config_dict, resolve=True)
         helper = RolloutCollectionHelper()
-        return await helper.run_from_config(options, client=client, settings=settings, report=progress)
+        with traffic_of(client, options, settings):
+            return await helper.run_from_config(options, client=client, settings=settings, report=progress)
 
 
 def _summarise(metrics: RunningMetrics, output: Path) -> None:
