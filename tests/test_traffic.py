@@ -40,13 +40,13 @@ def write_rows(folder: Path, *, start: int = 0) -> None:
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-async def run(folder: Path, output: str, replies: list[dict[str, Any]], **options: str) -> RunningMetrics:
+async def run(folder: Path, output: str, replies: list[dict[str, Any]], **options: Any) -> RunningMetrics:
     config = RolloutCollectionConfig(
         agent_name="agent",
         input_jsonl_fpath=str(folder / "rows.jsonl"),
         output_jsonl_fpath=str(folder / output),
         max_attempts=1,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     async with running(servers(replies)) as client:
         with traffic_of(client, config, SETTINGS):
