@@ -68,6 +68,7 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, keep: Keep, gate: Ga
                     await keep(row)
                 else:
                     running.create_task(one(row, await gate.enter()))
+                    await asyncio.sleep(0)  # let what was started reach its endpoint before the next one starts
     except BaseExceptionGroup as several:
         raise several.exceptions[0] from several
 

@@ -18,7 +18,7 @@ from nemo_gym.worker import HeldServer
 
 ADD = {"name": "increment_counter", "arguments": {"count": 1}}
 SCRIPT: list[dict[str, Any]] = [{"turn": 0, "call": [ADD, ADD]}, {"say": "Done."}]
-SETTINGS = {"policy_model": {"responses_api_models": {"scripted_model": {}}}}
+SETTINGS: dict[str, Any] = {"policy_model": {"responses_api_models": {"scripted_model": {}}}}
 
 
 def servers(replies: list[dict[str, Any]]) -> list[HeldServer]:
