@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from nemo_gym import loops
+from nemo_gym.http import close_shared_client
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -94,15 +95,11 @@ def finished_blocking(
 
     async def fill() -> None:
         started.append((asyncio.get_running_loop(), asyncio.current_task()))
-        for promise in Finishing(rows, run, parallel=parallel):
-            future: Future[Result] = Future()
-            try:
-                future.set_result(await promise)
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:
-                future.set_exception(error)
-            await asyncio.to_thread(_put, settled, future, stopping)
+        try:
+            for promise in Finishing(rows, run, parallel=parallel):
+                await asyncio.to_thread(_put, settled, await _settled(promise), stopping)
+        finally:
+            await close_shared_client()
 
     def hold() -> None:
         try:
@@ -126,6 +123,15 @@ def finished_blocking(
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(task.cancel)
         thread.join()
+
+
+async def _settled(promise: "asyncio.Future[Result]") -> "Future[Result]":
+    future: Future[Result] = Future()
+    try:
+        future.set_result(await promise)
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 def _put(settled: "queue.Queue[Any]", item: object, stopping: threading.Event) -> None:
