@@ -28,6 +28,8 @@ FULL = Settings(
 """Under three minutes."""
 QUICK = replace(FULL, rounds=3, count=500, starts=1, latency_loads=(Load(10, 1), Load(128, 64), Load(1000, 1000)))
 """Under half a minute."""
+LONGEST_S = 300.0
+"""A run that takes longer hangs."""
 
 
 class Measured(NamedTuple):
@@ -45,11 +47,12 @@ def run(settings: Settings) -> Results:
 
 async def _measure(settings: Settings) -> Measured:
     chars = settings.reply_chars
-    rollouts = await measure_rollouts(
-        rounds=settings.rounds, count=settings.count, in_flight=settings.in_flight, reply_chars=chars
-    )
-    loads, latency_s = settings.latency_loads, settings.latency_s
-    return Measured(rollouts, await measure_latency(loads=loads, latency_s=latency_s, reply_chars=chars))
+    async with asyncio.timeout(LONGEST_S):
+        rollouts = await measure_rollouts(
+            rounds=settings.rounds, count=settings.count, in_flight=settings.in_flight, reply_chars=chars
+        )
+        loads, latency_s = settings.latency_loads, settings.latency_s
+        return Measured(rollouts, await measure_latency(loads=loads, latency_s=latency_s, reply_chars=chars))
 
 
 def write(results: Results, folder: Path) -> None:

@@ -72,7 +72,7 @@ async def held_stack(stub: Stub) -> AsyncIterator[Call]:
     async with Stack(_spec(_config(stub))) as stack:
 
         async def call() -> None:
-            answer = await stack.client.send(AGENT, "/run", ROW, timeout_s=CALL_TIMEOUT_S)
+            answer = await stack.client.send(AGENT, "/run", ROW)
             _check(answer.status, answer.content(), b'"reward":1.0')
 
         yield call
