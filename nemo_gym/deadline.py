@@ -57,36 +57,40 @@ def under(seconds: float | None) -> Iterator[None]:
 class within:  # noqa: N801 - used as a word: `async with within(5, what="lunch")`
     """As `under`, and interrupt the code inside when its time is up.
 
-    Every hop goes through here, so it is a class, and where the running task is interrupted no later anyway it sets
-    no timer.
+    Every hop goes through here, so it does what `asyncio.timeout` does with less around it, and sets no timer where
+    the running task is interrupted no later anyway.
     """
 
-    __slots__ = ("_allowed_s", "_limit", "_mark", "_seconds", "_what")
+    __slots__ = ("_allowed_s", "_cancelling", "_expired", "_mark", "_seconds", "_task", "_timer", "_what")
 
     def __init__(self, seconds: float | None, *, what: str) -> None:
         self._seconds, self._what = seconds, what
-        self._limit: asyncio.Timeout | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
         outer, task = _current.get(), asyncio.current_task()
         deadline = _sooner(outer, self._seconds)
-        if deadline is None or (deadline is outer and deadline.task is task):
+        if task is None or deadline is None or (deadline is outer and deadline.task is task):
             return
-        self._allowed_s = deadline.left_s()
-        self._limit = asyncio.timeout(self._allowed_s)
-        await self._limit.__aenter__()
+        self._allowed_s, self._expired = deadline.left_s(), False
+        self._task, self._cancelling = task, task.cancelling()
         self._mark: Token[Deadline | None] = _current.set(Deadline(deadline.at, task))
+        self._timer = task.get_loop().call_later(self._allowed_s, self._expire)
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        if self._limit is None:
+        if self._timer is None:
             return
+        self._timer.cancel()
         _current.reset(self._mark)
-        try:
-            await self._limit.__aexit__(kind, error, trace)
-        except TimeoutError as late:
-            raise RolloutError("timeout", f"{self._what} did not finish within {self._allowed_s:.3g} s.") from late
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            limit = f"{round(self._allowed_s, 2):g} s"
+            raise RolloutError("timeout", f"{self._what} did not finish within {limit}.") from error
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._task.cancel()
 
 
 def _sooner(outer: Deadline | None, seconds: float | None) -> Deadline | None:
