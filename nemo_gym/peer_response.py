@@ -5,10 +5,8 @@ from http.cookies import SimpleCookie
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
 import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
-from yarl import URL
 
 
 class PeerResponse:
@@ -47,6 +45,9 @@ class PeerResponse:
         """Raise aiohttp's own error, with the body as `response_content`."""
         if self.ok:
             return
+        import aiohttp
+        from yarl import URL
+
         info = aiohttp.RequestInfo(URL("http://peer"), "POST", CIMultiDictProxy(CIMultiDict()), URL("http://peer"))
         message = f"{self.url}: {self._body[:500].decode(errors='replace')}"
         error = aiohttp.ClientResponseError(info, (), status=self.status, message=message)
