@@ -81,6 +81,11 @@ def detached(value: T) -> T:
     """A copy that shares nothing mutable: what a peer does to its body must not reach the sender."""
     if type(value) in _SCALARS:
         return value
+    if isinstance(value, dict):
+        return {key: detached(item) for key, item in value.items()}  # type: ignore[return-value]
+    if isinstance(value, list):
+        plain = _SCALARS.issuperset(map(type, value))
+        return value.copy() if plain else [detached(item) for item in value]  # type: ignore[return-value]
     if isinstance(value, BaseModel):
         copied = value.model_copy()
         for fields in (copied.__dict__, copied.__pydantic_extra__ or {}):
@@ -88,9 +93,4 @@ def detached(value: T) -> T:
                 if type(item) not in _SCALARS:
                     fields[name] = detached(item)
         return copied
-    if isinstance(value, list):
-        plain = all(type(item) in _SCALARS for item in value)
-        return value.copy() if plain else [detached(item) for item in value]  # type: ignore[return-value]
-    if isinstance(value, dict):
-        return {key: detached(item) for key, item in value.items()}  # type: ignore[return-value]
     return value

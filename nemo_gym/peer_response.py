@@ -7,11 +7,9 @@ from http.cookies import SimpleCookie
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import aiohttp
 import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import ValidationError
-from yarl import URL
 
 from nemo_gym.codec import Decoder, encode
 from nemo_gym.errors import CAUSES, Cause, RolloutError
@@ -75,6 +73,9 @@ class PeerResponse:
         """Raise aiohttp's own error, with the body as `response_content`."""
         if self.ok:
             return
+        import aiohttp
+        from yarl import URL
+
         info = aiohttp.RequestInfo(URL("http://peer"), "POST", CIMultiDictProxy(CIMultiDict()), URL("http://peer"))
         message = f"{self.url}: {self._body[:500].decode(errors='replace')}"
         error = aiohttp.ClientResponseError(info, (), status=self.status, message=message)

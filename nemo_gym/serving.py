@@ -83,6 +83,7 @@ async def serving(apps: Mapping[int, Any], sockets: list[socket.socket]) -> Asyn
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=False,
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_S,
         backlog=BACKLOG,

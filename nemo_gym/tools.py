@@ -38,11 +38,9 @@ def tool(
 
 def tools_of(server: object) -> dict[str, Callable[..., Any]]:
     """The tools of a server: name to bound method, in the order in which the class names them."""
-    members: dict[str, Any] = {}
-    for base in reversed(type(server).__mro__):
-        members.update(vars(base))
-    marked = ((getattr(item, _MARK, None), name) for name, item in members.items())
-    return {mark.name: getattr(server, name) for mark, name in marked if mark is not None}
+    members = {name: member for base in reversed(type(server).__mro__) for name, member in vars(base).items()}
+    marks = {name: getattr(member, _MARK, None) for name, member in members.items()}
+    return {mark.name: getattr(server, name) for name, mark in marks.items() if mark is not None}
 
 
 def arguments_model(name: str, parameters: list[inspect.Parameter]) -> type[BaseModel]:

@@ -154,7 +154,7 @@ async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed() -
         nonlocal in_flight, most
         in_flight += 1
         most = max(most, in_flight)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.002)
         in_flight -= 1
         return Scored(row.id, b'{"reward":1}')
 
