@@ -17,6 +17,7 @@ from nemo_gym.codec import encode
 from nemo_gym.deadline import afresh, within
 from nemo_gym.errors import Cause, ConfigError, HeadServerError, RolloutError, UpstreamError
 from nemo_gym.http import HttpClient, NotSentError, pause_s, shared_client
+from nemo_gym.log import Seldom
 from nemo_gym.paths import cache_dir, nearest
 from nemo_gym.peer_response import Answer as Answer
 from nemo_gym.peer_response import PeerResponse, failure_in, read_answer
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from nemo_gym.config_types import BaseServerConfig
 
 logger = logging.getLogger(__name__)
+seldom = Seldom(logger)
 T = TypeVar("T")
 
 TOKEN_HEADER = "nemo-gym-token"  # noqa: S105 - the name of a header
@@ -304,7 +306,7 @@ class ServerClient:
             except NotSentError as error:
                 if attempt == MAX_CONNECT_TRIES:
                     raise
-                logger.warning("%s; attempt %d of %d", error, attempt, MAX_CONNECT_TRIES)
+                seldom.warning(server, "%s; attempt %d of %d", error, attempt, MAX_CONNECT_TRIES)
                 await asyncio.sleep(pause_s(attempt))
             else:
                 count_from_header(got.headers.get(TALLY_HEADER))

@@ -10,9 +10,10 @@ from pydantic import BaseModel, ConfigDict
 from nemo_gym.codec import encode
 from nemo_gym.errors import UpstreamError
 from nemo_gym.http import RETRIED_STATUSES, THROTTLING_STATUSES, HttpClient, pause_s, shared_client
+from nemo_gym.log import Seldom
 from nemo_gym.tally import count
 
-logger = logging.getLogger(__name__)
+seldom = Seldom(logging.getLogger(__name__))
 
 MAX_TRIES = 5
 REQUEST_TIMEOUT_S = 1800.0
@@ -72,7 +73,8 @@ class NeMoGymAsyncOpenAI(BaseModel):
                 raise failure
             count(retries=1)
             pause = pause_s(attempt, retry_after_s=retry_after_s)
-            logger.warning("%s; attempt %d of %d, again in %.1f s", failure, attempt, self.max_tries, pause)
+            kind = f"{self.base_url} {failure.status}"
+            seldom.warning(kind, "%s; attempt %d of %d, again in %.1f s", failure, attempt, self.max_tries, pause)
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
