@@ -114,5 +114,5 @@ def _detached_model(value: BaseModel) -> Any:
     _set(copied, "__dict__", fields)
     _set(copied, "__pydantic_extra__", extra and {name: detached(item) for name, item in extra.items()})
     _set(copied, "__pydantic_fields_set__", value.__pydantic_fields_set__.copy())
-    _set(copied, "__pydantic_private__", private and dict(private))
+    _set(copied, "__pydantic_private__", private and {name: detached(item) for name, item in private.items()})
     return copied
