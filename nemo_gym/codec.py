@@ -110,9 +110,12 @@ def _detached_model(value: BaseModel) -> Any:
     """What `model_copy` does, and the fields' values copied too, in one pass."""
     copied = value.__class__.__new__(value.__class__)
     fields = {name: item if type(item) in _SCALARS else detached(item) for name, item in value.__dict__.items()}
-    extra, private = value.__pydantic_extra__, value.__pydantic_private__
     _set(copied, "__dict__", fields)
-    _set(copied, "__pydantic_extra__", extra and {name: detached(item) for name, item in extra.items()})
+    _set(copied, "__pydantic_extra__", _detached_fields(value.__pydantic_extra__))
     _set(copied, "__pydantic_fields_set__", value.__pydantic_fields_set__.copy())
-    _set(copied, "__pydantic_private__", private and {name: detached(item) for name, item in private.items()})
+    _set(copied, "__pydantic_private__", _detached_fields(value.__pydantic_private__))
     return copied
+
+
+def _detached_fields(fields: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if fields is None else {name: detached(item) for name, item in fields.items()}
