@@ -151,7 +151,7 @@ def as_markdown(runs: list[Run]) -> str:
         "# Capacity",
         "",
         f"{machine.date}, Python {machine.python}, {machine.cores} cores, load {os.getloadavg()[0]:.1f} at the end. "
-        "Made by `python -m bench.capacity`: the real `ng_collect_rollouts` of one-turn rollouts, one collector process, the "
+        "Made by `python -m bench.capacity`: the real `ng_collect_rollouts` of one-turn rollouts, in one process, the "
         "endpoint in another. Memory is PSS of both together; latency is what a rollout takes above the model's.",
         "",
         "| collection | scored | wall s | CPU ms a rollout | peak MB | MB at a tenth | p50 ms | p99 ms |",
