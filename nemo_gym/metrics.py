@@ -23,6 +23,7 @@ MAX_VOTERS = 64
 PERCENTILES = (50, 90, 99)
 LARGEST = 1e100
 """Numbers beyond are passed over: the sums of their squares would be no numbers any more."""
+_NUMBER_TYPES = frozenset((int, float, bool))
 TOKENS = ("input", "output", "reasoning", "total")
 
 
@@ -106,16 +107,16 @@ class RunningMetrics:
         self._open: dict[int, _Task] = {}
         self._estimates = _Estimates()
         self._sums, self._tokens = _Sums(), _Sums()
-        self._efforts = Counter(attempts=0, retries=0)
+        self._attempts = self._retries = 0
         self._latency, self._slowest_s = LogHistogram(), 0.0
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Take in a scored rollout."""
         self.scored += 1
-        figures = _numbers(record, hidden=False)
+        figures = _numbers(record)
         self._sums.add(figures)
         self._tokens.add(_tokens(record))
-        self._add_marks(_numbers(record, hidden=True))
+        self._add_marks(record)
         index = record.get(TASK_INDEX_KEY_NAME)
         task = _Task() if index is None else self._open.setdefault(index, _Task())
         task.sums.add(figures)
@@ -163,19 +164,22 @@ class RunningMetrics:
             "fields": fields,
             "tokens": {name: {"mean": tokens[name], "total": totals[name]} for name in TOKENS if name in totals},
             "latency_s": self._latencies(),
-            **self._efforts,
+            "attempts": self._attempts,
+            "retries": self._retries,
         }
 
     def table(self) -> str:
         """Everything, for people."""
         return "\n".join(_lines(self.summary()))
 
-    def _add_marks(self, marks: Mapping[str, float]) -> None:
-        for name in self._efforts:
-            self._efforts[name] += int(marks.get(f"_{name}", 0))
-        if "_seconds" in marks:
-            self._latency.add(marks["_seconds"])
-            self._slowest_s = max(self._slowest_s, marks["_seconds"])
+    def _add_marks(self, record: Mapping[str, Any]) -> None:
+        """What the collector noted about the work. Records from elsewhere have no such marks."""
+        self._attempts += record.get("_attempts", 0)
+        self._retries += record.get("_retries", 0)
+        seconds = record.get("_seconds")
+        if seconds is not None:
+            self._latency.add(seconds)
+            self._slowest_s = max(self._slowest_s, seconds)
 
     def _count_outcome(self, index: int | None, task: _Task) -> None:
         task.outcomes += 1
@@ -192,23 +196,25 @@ class RunningMetrics:
         return {**known, "max": self._slowest_s} if known else {}
 
 
-def _numbers(record: Mapping[str, Any], *, hidden: bool) -> dict[str, float]:
-    """The numbers among the fields; `hidden` are the marks, whose names start with an underscore."""
+def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among the fields, marks (`_...`) left out."""
     return {
         name: value
-        for name, value in record.items()
-        if isinstance(value, int | float) and name.startswith("_") == hidden and abs(value) <= LARGEST
+        for name, value in fields.items()
+        if type(value) in _NUMBER_TYPES and not name.startswith("_") and -LARGEST <= value <= LARGEST
     }
 
 
 def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
     response = record.get("response")
-    usage = response.get("usage") if isinstance(response, Mapping) else None
-    if not isinstance(usage, Mapping):
+    usage = response.get("usage") if isinstance(response, dict) else None
+    if not isinstance(usage, dict):
         return {}
     details = usage.get("output_tokens_details")
-    found = {**usage, **(details if isinstance(details, Mapping) else {})}
-    return _numbers({name: found.get(f"{name}_tokens") for name in TOKENS}, hidden=False)
+    found = {name: usage.get(f"{name}_tokens") for name in TOKENS}
+    if isinstance(details, dict):
+        found["reasoning"] = details.get("reasoning_tokens")
+    return _numbers(found)
 
 
 def _powers_of_two(*, up_to: int) -> Iterator[int]:
