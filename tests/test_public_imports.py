@@ -30,6 +30,7 @@ PUBLIC = {
         "find_open_port get_first_server_config_dict get_global_config_dict set_global_config_dict"
     ),
     "nemo_gym.openai_utils": "NeMoGymAsyncOpenAI NeMoGymResponse NeMoGymResponseCreateParamsNonStreaming RESPONSES_TO_TRAIN",
+    "nemo_gym.profile": "ProfileConfig RewardProfilingMetrics profile",
     "nemo_gym.rollout_collection": "RolloutCollectionConfig RolloutCollectionHelper collect_rollouts",
     "nemo_gym.server_utils": (
         "BaseRunServerInstanceConfig BaseServer BaseServerConfig ClientResponse DEFAULT_HEAD_SERVER_PORT DictConfig "

@@ -9,6 +9,9 @@ __getattr__ = lazily(
         "status": "nemo_gym.cli.serving:status",
         "stop": "nemo_gym.cli.serving:stop",
         "collect_rollouts": "nemo_gym.cli.rollouts:collect_rollouts",
+        "profile": "nemo_gym.cli.analysis:profile",
+        "reverify": "nemo_gym.cli.analysis:reverify",
+        "export": "nemo_gym.cli.analysis:export",
         "RunHelper": "nemo_gym.cli.serving:RunHelper",
     },
 )
