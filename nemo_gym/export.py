@@ -69,9 +69,6 @@ class ExportConfig(CommandConfig):
         return PASS_THRESHOLD if self.min_reward is None and self.format == "sft" else self.min_reward
 
 
-OUTDONE = "neither the best of its task nor, for a pair, the worst"
-
-
 class DroppedError(Exception):
     """A rollout is of no use, for the reason given."""
 
@@ -217,13 +214,14 @@ def _examples(rollouts: Path, config: ExportConfig, report: ExportReport) -> Ite
             task = tasks[name]
             try:
                 example = _best(file, task, config) if config.format == "sft" else _pair(file, task, config)
-            except DroppedError as reason:
-                report.dropped[str(reason)] += task.rollouts
+            except DroppedError as error:
+                report.dropped[str(error)] += task.rollouts
                 continue
             used = 1 if config.format == "sft" else 2
             report.used += used
             if task.rollouts > used:
-                report.dropped[OUTDONE] += task.rollouts - used
+                reason = "not the best of its task" if used == 1 else "neither the best nor the worst of its task"
+                report.dropped[reason] += task.rollouts - used
             yield example
 
 

@@ -239,11 +239,11 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
     chances = {name: told for name, told in summary.items() if name.startswith(("pass@", "majority@"))}
     rows = {"reward": summary["reward"], **chances, **summary["fields"]}
     width = max(map(len, rows))
-    yield f"{'':<{width}}  {'mean':>10}  {'error':>10}  {'95 % interval':>23}  {'samples':>8}  {'tasks':>8}"
+    yield f"{'':<{width}}  {'mean':>10}  {'error':>10}  {'95 % interval':>24}  {'samples':>8}  {'tasks':>8}"
     for name, told in rows.items():
         if told is not None:
-            low, high = told["interval_95"] or (None, None)
-            figures = f"{_shown(told['mean'])}  {_shown(told['standard_error'])}  {_shown(low)} .. {_shown(high)[1:]}"
+            error, interval = _shown(told["standard_error"]), " .. ".join(map(_shown, told["interval_95"] or ["-"]))
+            figures = f"{_shown(told['mean']):>10}  {error:>10}  {interval:>24}"
             yield f"{name:<{width}}  {figures}  {told['samples']:>8}  {told['tasks']:>8}"
     if summary["tokens"]:
         means = (f"{name} {told['mean']:.1f} (of {told['total']:.0f})" for name, told in summary["tokens"].items())
@@ -254,5 +254,5 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"attempts: {summary['attempts']}, of them retries: {summary['retries']}"
 
 
-def _shown(value: float | None) -> str:
-    return f"{'-':>10}" if value is None else f"{value:>10.4g}"
+def _shown(value: float | str | None) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "-"

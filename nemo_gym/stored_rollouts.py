@@ -68,10 +68,15 @@ class Prompt(WireModel):
     @property
     def digest(self) -> bytes:
         """The same for a row as it was written and for its copy in a record, where defaults are filled in."""
-        asked = self.model_dump(
-            mode="json", include={"input", "instructions", "tools"}, exclude_none=True, warnings=False
-        )
-        return hashlib.sha256(orjson.dumps({"tools": [], **asked}, option=orjson.OPT_SORT_KEYS)).digest()
+        asked = self.model_dump(mode="json", include={"input", "instructions", "tools"}, warnings=False)
+        return hashlib.sha256(orjson.dumps(_without_nulls(asked), option=orjson.OPT_SORT_KEYS)).digest()
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value without what is null or an empty list, at any depth: what was left out, and its default."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None and item != []}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def prompt_digest(row: Mapping[str, Any]) -> bytes | None:
