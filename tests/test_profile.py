@@ -15,6 +15,7 @@ from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollecti
 from nemo_gym.stored_rollouts import StoredRolloutsError
 from nemo_gym.testing import example_row, held, rows_of, running
 from tests.commands import ng
+from tests.jsonl import write_lines
 
 ROWS = [example_row(prompt, level=level) for level, prompt in enumerate("abc")]
 FILES = {"input": "rows", "rollouts": "rollouts", "output": "profiled"}
@@ -22,7 +23,7 @@ FILES = {"input": "rows", "rollouts": "rollouts", "output": "profiled"}
 
 def config_in(folder: Path, records: list[dict[str, Any]], rows: list[Any] = ROWS, **options: Any) -> ProfileConfig:
     for name, lines in (("rows", rows), ("rollouts", records)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_lines(folder / f"{name}.jsonl", lines)
     paths = {f"{name}_jsonl_fpath": str(folder / f"{file}.jsonl") for name, file in FILES.items()}
     return ProfileConfig.model_validate({**paths, **options})
 
@@ -74,11 +75,11 @@ async def test_rollouts_without_marks_are_found_by_their_prompt(tmp_path: Path) 
     ]
     async with running(servers) as client:
         await RolloutCollectionHelper().run_from_config(collection, client=client)
-    marked, path = rows_of(config.rollouts_jsonl_fpath), Path(config.rollouts_jsonl_fpath)
+    marked = rows_of(config.rollouts_jsonl_fpath)
     profile_rollouts(config)
     expected = rows_of(config.output_jsonl_fpath)
     bare = [{name: value for name, value in record.items() if not name.startswith("_")} for record in marked]
-    path.write_text("".join(json.dumps(record) + "\n" for record in bare))
+    write_lines(Path(config.rollouts_jsonl_fpath), bare)
     found = profile_rollouts(config)
     assert found.matched_by_prompt == 6
     assert rows_of(config.output_jsonl_fpath) == expected
@@ -137,7 +138,7 @@ def test_as_a_user_types_it(tmp_path: Path) -> None:
     assert "reward" in done.stdout
     assert "1 rows have no rollout" in done.stderr
     assert "2 records have no _task_index; found by their prompt" in done.stderr
-    (tmp_path / "rows.jsonl").write_text(json.dumps(ROWS[1]) + "\n")
+    write_lines(tmp_path / "rows.jsonl", ROWS[1:2])
     failed = ng("ng_profile", *arguments, cwd=tmp_path)
     assert (failed.returncode, "Traceback" in failed.stderr) == (2, False)
     assert "is that of no row" in failed.stderr

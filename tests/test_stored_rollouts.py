@@ -18,15 +18,11 @@ from nemo_gym.stored_rollouts import (
     written_whole,
 )
 from nemo_gym.testing import example_row
-
-
-def write_lines(path: Path, *lines: Any) -> Path:
-    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
-    return path
+from tests.jsonl import write_lines
 
 
 def test_records_come_with_their_place(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "out.jsonl", {"reward": 1}, "", {"reward": 0})
+    path = write_lines(tmp_path / "out.jsonl", [{"reward": 1}, "", {"reward": 0}])
     found = list(read_records(path))
     assert [stored.record["reward"] for stored in found] == [1, 0]
     assert [stored.place for stored in found] == [f"{path}, line 1", f"{path}, line 3"]
@@ -41,7 +37,7 @@ def test_half_a_line_at_the_end_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", ['{"rewa', "[1]", "7"])
 def test_any_other_line_that_is_no_record_is_named(tmp_path: Path, bad: str) -> None:
-    path = write_lines(tmp_path / "out.jsonl", {"reward": 1}, bad, {"reward": 1})
+    path = write_lines(tmp_path / "out.jsonl", [{"reward": 1}, bad, {"reward": 1}])
     with pytest.raises(StoredRolloutsError, match="line 2 is"):
         list(read_records(path))
 
@@ -65,9 +61,9 @@ def test_a_prompt_is_the_same_with_its_defaults_filled_in() -> None:
 
 
 def test_a_row_is_found_by_its_mark_past_empty_lines(tmp_path: Path) -> None:
-    rows = write_lines(tmp_path / "rows.jsonl", example_row("a"), "", example_row("b"))
+    rows = write_lines(tmp_path / "rows.jsonl", [example_row("a"), "", example_row("b")])
     marked = write_lines(
-        tmp_path / "out.jsonl", {"_task_index": 1, "_row_hash": row_hash(json.dumps(example_row("b")).encode())}
+        tmp_path / "out.jsonl", [{"_task_index": 1, "_row_hash": row_hash(json.dumps(example_row("b")).encode())}]
     )
     with Dataset(str(rows)) as dataset:
         (stored,) = read_records(marked)
@@ -76,9 +72,9 @@ def test_a_row_is_found_by_its_mark_past_empty_lines(tmp_path: Path) -> None:
 
 
 def test_a_row_is_found_by_its_prompt_if_there_is_no_mark(tmp_path: Path) -> None:
-    rows = write_lines(tmp_path / "rows.jsonl", example_row("a"), "{broken", example_row("b"))
+    rows = write_lines(tmp_path / "rows.jsonl", [example_row("a"), "{broken", example_row("b")])
     with Dataset(str(rows)) as dataset:
-        (stored,) = read_records(write_lines(tmp_path / "out.jsonl", {**example_row("b"), "reward": 1.0}))
+        (stored,) = read_records(write_lines(tmp_path / "out.jsonl", [{**example_row("b"), "reward": 1.0}]))
         assert (dataset.index_of(stored), dataset.matched_by_prompt) == (2, 1)
 
 
@@ -98,16 +94,16 @@ def test_a_record_whose_row_nobody_can_tell_says_what_is_missing(
     tmp_path: Path, record: dict[str, Any], message: str
 ) -> None:
     rows = write_lines(
-        tmp_path / "rows.jsonl", example_row("once"), example_row("twice"), example_row("twice", more=1)
+        tmp_path / "rows.jsonl", [example_row("once"), example_row("twice"), example_row("twice", more=1)]
     )
-    (stored,) = read_records(write_lines(tmp_path / "out.jsonl", record))
+    (stored,) = read_records(write_lines(tmp_path / "out.jsonl", [record]))
     with Dataset(str(rows)) as dataset, pytest.raises(StoredRolloutsError, match=message):
         dataset.index_of(stored)
 
 
 def test_a_changed_row_is_counted_if_that_is_allowed(tmp_path: Path) -> None:
-    rows = write_lines(tmp_path / "rows.jsonl", example_row("a"))
-    (stored,) = read_records(write_lines(tmp_path / "out.jsonl", {"_task_index": 0, "_row_hash": "0" * 16}))
+    rows = write_lines(tmp_path / "rows.jsonl", [example_row("a")])
+    (stored,) = read_records(write_lines(tmp_path / "out.jsonl", [{"_task_index": 0, "_row_hash": "0" * 16}]))
     with Dataset(str(rows), allow_changed=True) as dataset:
         assert (dataset.index_of(stored), dataset.changed) == (0, 1)
 
@@ -124,7 +120,7 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_over_unless_told_so_and_never_what_is_read(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "out.jsonl", {})
+    path = write_lines(tmp_path / "out.jsonl", [{}])
     check_writable(tmp_path / "new.jsonl", overwrite=False)
     check_writable(path, overwrite=True)
     with pytest.raises(ConfigError, match=r"exists.*\+overwrite=true"):
