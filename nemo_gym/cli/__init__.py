@@ -10,7 +10,7 @@ __getattr__ = lazily(
         "stop": "nemo_gym.cli.serving:stop",
         "collect_rollouts": "nemo_gym.cli.rollouts:collect_rollouts",
         "profile": "nemo_gym.cli.analysis:profile",
-        "reverify": "nemo_gym.cli.analysis:reverify",
+        "reverify": "nemo_gym.cli.rescoring:reverify",
         "export": "nemo_gym.cli.analysis:export",
         "RunHelper": "nemo_gym.cli.serving:RunHelper",
     },

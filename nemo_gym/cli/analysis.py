@@ -1,17 +1,10 @@
-"""What to make of rollouts: figures, training data, and rewards by the verifier as it is now."""
+"""What to make of stored rollouts: figures, and training data."""
 
 import sys
-from pathlib import Path
 
-from omegaconf import DictConfig
-
-from nemo_gym import loops
 from nemo_gym.command import command, read_command_line
 from nemo_gym.export import ExportConfig, export_rollouts
-from nemo_gym.peers import peers
 from nemo_gym.profile import ProfileConfig, profile_rollouts
-from nemo_gym.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
-from nemo_gym.stored_rollouts import beside
 
 
 @command(ProfileConfig)
@@ -38,39 +31,3 @@ def export() -> None:
     print(f"{report.examples} {what} in {config.output_jsonl_fpath}, from {report.used} of {report.read} rollouts")
     for reason, count in report.dropped.most_common():
         print(f"{count:>8} dropped: {reason}")
-
-
-@command(ReverifyConfig)
-def reverify() -> None:
-    """Score stored rollouts anew and show what moved."""
-    config = read_command_line(fill_ports=False)
-    options = ReverifyConfig.read(config)
-    report = loops.run(_reverify(config, options))
-    _show(report, Path(options.output_jsonl_fpath))
-    if report.unconfirmed > options.max_moved:
-        sys.exit(1)
-
-
-async def _reverify(config: DictConfig, options: ReverifyConfig) -> ReverifyReport:
-    async with peers(config) as client:
-        environment_of = environment_finder(options, client.global_config_dict)
-        return await reverify_rollouts(options, client, environment_of)
-
-
-def _show(report: ReverifyReport, output: Path) -> None:
-    before, after = report.means
-    unmoved = report.rescored - report.up - report.down
-    print(f"{report.rescored} rollouts scored anew: {unmoved} as before, {report.up} up, {report.down} down")
-    print(f"mean reward {before:.4f} before, {after:.4f} now; in {output}")
-    if report.tool_calls:
-        print(f"{report.tool_calls} tool calls made again, {report.tool_outputs_changed} with another output")
-    if report.changed_rows:
-        print(f"{report.changed_rows} rollouts are of rows that have changed since")
-    if report.largest:
-        print(f"{'task':>8} {'repeat':>8} {'before':>10} {'now':>10}")
-    for change in report.largest:
-        print(f"{change.task_index:>8} {change.repeat_index:>8} {change.old:>10.4g} {change.new:>10.4g}")
-    if report.failed:
-        causes = ", ".join(f"{cause}: {count}" for cause, count in report.failed.most_common())
-        where = beside(output, "_failures.jsonl")
-        print(f"{report.failed.total()} without a new reward ({causes}) in {where}", file=sys.stderr)
