@@ -15,6 +15,8 @@ from nemo_gym.endpoints import Call, Endpoint, cookies_set_by, direct_scope
 from nemo_gym.errors import Cause
 from nemo_gym.failures import Failure, RefusedError, failure_of
 from nemo_gym.session import Session, SessionStore
+from nemo_gym.tally import HEADER as TALLY_HEADER
+from nemo_gym.tally import counting
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -29,6 +31,8 @@ BODY_TIMEOUT_S = 120.0
 SESSION_IN_SCOPE = "nemo_gym.session"
 _SESSION_COOKIE = "path=/; Max-Age=1209600; httponly; samesite=lax"
 _DEADLINE, _END, _TOKEN = (name.encode() for name in (DEADLINE_HEADER, END_SESSION_HEADER, TOKEN_HEADER))
+_PASSED_ON_HEADERS = frozenset(("retry-after",))
+"""Of the headers of an answer that a handler gives, or passes on from a peer, those that concern the caller."""
 _READ_HEADERS = frozenset((b"cookie", b"content-length", b"authorization", _DEADLINE, _END, _TOKEN))
 
 
@@ -51,12 +55,18 @@ class ServerCore:
                 status = call.response.status_code
         except Exception as error:
             status, value = self.failure(error, cause=endpoint.cause)
+        except BaseException:
+            if opened is not None and opened.is_new:  # cancelled before anybody was told its name
+                self.sessions.release(opened.token)
+            raise
         finally:
             if opened is not None:
                 opened.users -= 1
+        headers: dict[str, str] = {}
         if isinstance(value, Answer):
+            headers = {name: text for name, text in value.headers.items() if name.lower() in _PASSED_ON_HEADERS}
             status, value = value.status, value.value
-        answer = Answer(self.name, status, value, cookies_set_by(call))
+        answer = Answer(self.name, status, value, cookies_set_by(call), headers)
         if opened is not None:
             self._tell_session(opened, answer, ended=ends_session and status < 400)
         return answer
@@ -121,10 +131,12 @@ class ServerApp:
         try:
             self._admit(headers)
             seconds = float(headers[_DEADLINE]) if _DEADLINE in headers else None
-            async with within(seconds, what=f"{self.name}{scope['path']}"):
-                answer = await self._route(scope, receive, send, headers)
+            with counting() as tally:
+                async with within(seconds, what=f"{self.name}{scope['path']}"):
+                    answer = await self._route(scope, receive, send, headers)
             if answer is not None:
-                await _send_answer(send, answer, self.core.session_cookie)
+                told = {TALLY_HEADER: tally.as_header()} if tally.retries or tally.throttled else {}
+                await _send_answer(send, answer, self.core.session_cookie, told)
         except Exception as error:
             await _send_answer(send, Answer(self.name, *self.core.failure(error)), self.core.session_cookie)
 
@@ -249,7 +261,7 @@ class SessionMiddleware:
         finally:
             if session is not None:
                 session.users -= 1
-                if _END in headers:
+                if _END in headers or session.is_new:
                     core.sessions.release(session.token)
 
 
@@ -308,13 +320,15 @@ def _too_large(limit: int, found: str) -> RefusedError:
     return RefusedError(413, f"The body has {found} bytes; at most {limit} are taken (config key: max_body_bytes).")
 
 
-async def _send_answer(send: Send, answer: Answer, session_cookie: str) -> None:
+async def _send_answer(send: Send, answer: Answer, session_cookie: str, more: Mapping[str, str] | None = None) -> None:
     is_text = isinstance(answer.value, bytes) and answer.value[:1] not in (b"{", b"[", b'"')
     body = answer.content()
     headers = [
         (b"content-type", b"text/plain; charset=utf-8" if is_text else b"application/json"),
         (b"content-length", str(len(body)).encode()),
     ]
+    told = {**answer.headers, **(more or {})}
+    headers.extend((name.lower().encode(), value.encode("latin-1")) for name, value in told.items())
     for name, value in answer.cookies.items():
         attributes = _SESSION_COOKIE if name == session_cookie else "path=/"
         headers.append((b"set-cookie", f"{name}={value}; {attributes}".encode()))

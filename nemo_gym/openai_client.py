@@ -9,9 +9,11 @@ from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.codec import encode
 from nemo_gym.errors import UpstreamError
-from nemo_gym.http import RETRIED_STATUSES, HttpClient, pause_s, shared_client
+from nemo_gym.http import RETRIED_STATUSES, THROTTLING_STATUSES, HttpClient, pause_s, shared_client
+from nemo_gym.log import Seldom
+from nemo_gym.tally import count
 
-logger = logging.getLogger(__name__)
+seldom = Seldom(logging.getLogger(__name__))
 
 MAX_TRIES = 5
 REQUEST_TIMEOUT_S = 1800.0
@@ -55,24 +57,29 @@ class NeMoGymAsyncOpenAI(BaseModel):
                 answer = await http.fetch(method, url, body=body, headers=headers, timeout_s=self.timeout_s)
             except UpstreamError as error:
                 if error.cause == "timeout":
+                    count(throttled=1)
                     raise
                 failure, retry_after_s = error, None
             else:
                 if answer.status < 400:
                     return answer.body
-                text = self._without_key(answer.body.decode(errors="replace"))
+                text = self.without_key(answer.body.decode(errors="replace"))
                 retry_after_s = answer.retry_after_s
                 failure = UpstreamError(url, answer.status, text, cause="model", retry_after_s=retry_after_s)
                 if answer.status not in RETRIED_STATUSES:
                     raise failure
+            count(throttled=int(failure.status in THROTTLING_STATUSES))
             if attempt == self.max_tries:
                 raise failure
+            count(retries=1)
             pause = pause_s(attempt, retry_after_s=retry_after_s)
-            logger.warning("%s; attempt %d of %d, again in %.1f s", failure, attempt, self.max_tries, pause)
+            kind = f"{self.base_url} {failure.status}"
+            seldom.warning(kind, "%s; attempt %d of %d, again in %.1f s", failure, attempt, self.max_tries, pause)
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
-    def _without_key(self, text: str) -> str:
+    def without_key(self, text: str) -> str:
+        """What an endpoint wrote, fit for an error or a log."""
         return text.replace(self.api_key, "****") if self.api_key else text
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 from pydantic import Field, ValidationError
@@ -26,16 +26,14 @@ from nemo_gym.openai_types import (
     NeMoGymResponseInputItem,
 )
 from nemo_gym.paths import find
-from nemo_gym.rollout_types import REPEAT_INDEX_KEY_NAME
+from nemo_gym.rollout_store import failures_path
+from nemo_gym.rollout_types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, hash_of
 from nemo_gym.stored_rollouts import (
-    ROW_HASH_KEY_NAME,
     Dataset,
     Prompt,
     StoredLine,
-    beside,
     check_writable,
     read_records,
-    row_hash,
     written_whole,
 )
 from nemo_gym.validation import explain
@@ -180,9 +178,10 @@ class _Output:
 
     def __init__(self, path: Path, report: ReverifyReport, opened: ExitStack) -> None:
         self._report, self._opened = report, opened
-        self._failures = beside(path, "_failures.jsonl")
+        self._failures = failures_path(path)
         self._failures.unlink(missing_ok=True)
-        self._scored, self._failed = opened.enter_context(written_whole(path)), None
+        self._scored = opened.enter_context(written_whole(path))
+        self._failed: IO[bytes] | None = None
 
     def keep(self, rescored: Rescored, marks: JsonObject) -> None:
         self._report.add(
@@ -206,7 +205,7 @@ async def reverify_rollouts(
     report = ReverifyReport(config.tolerance)
     todo = read_records(rollouts)
     with Dataset(config.input_jsonl_fpath, allow_changed=config.allow_changed_rows) as dataset, ExitStack() as opened:
-        for file in (path, beside(path, "_failures.jsonl")):
+        for file in (path, failures_path(path)):
             check_writable(file, overwrite=config.overwrite, sources=(rollouts, dataset.path))
         output = _Output(path, report, opened)
 
@@ -215,7 +214,7 @@ async def reverify_rollouts(
                 index = dataset.index_of(stored)
                 row = dataset.row(index)
                 marks = {name: value for name, value in stored.record.items() if name.startswith("_")}
-                marks |= {TASK_INDEX_KEY_NAME: index, ROW_HASH_KEY_NAME: row_hash(dataset.line(index))}
+                marks |= {TASK_INDEX_KEY_NAME: index, ROW_HASH_KEY_NAME: hash_of(dataset.line(index))}
                 try:
                     output.keep(await rescore(client, environment_of(row), row, stored, config), marks)
                 except RolloutError as error:

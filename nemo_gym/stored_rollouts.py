@@ -16,12 +16,11 @@ from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_types import NeMoGymResponseInputItem, NeMoGymToolParam
 from nemo_gym.paths import find
+from nemo_gym.rollout_types import ROW_HASH_KEY_NAME, hash_of
 from nemo_gym.wire import TextOrList, WireModel
 
 logger = logging.getLogger(__name__)
 
-ROW_HASH_KEY_NAME = "_row_hash"
-HASH_DIGITS = 16
 _REMEDY = "Give the dataset that the rollouts were collected from."
 
 
@@ -87,11 +86,6 @@ def prompt_digest(row: Mapping[str, Any]) -> bytes | None:
         return None
 
 
-def row_hash(line: bytes) -> str:
-    """The identity of a row: of the text it is written as."""
-    return hashlib.sha256(line.strip()).hexdigest()[:HASH_DIGITS]
-
-
 class Dataset:
     """The rows that rollouts were made of. Only where each one is in the file is kept in memory."""
 
@@ -119,8 +113,9 @@ class Dataset:
         return len(self._offsets)
 
     def line(self, index: int) -> bytes:
+        """A row as it is written."""
         self._file.seek(self._offsets[index])
-        return self._file.readline()
+        return self._file.readline().strip()
 
     def row(self, index: int) -> dict[str, Any]:
         row = _parsed(self.line(index))
@@ -137,7 +132,7 @@ class Dataset:
             raise StoredRolloutsError(
                 f"{stored.place} was made of row {index!r}; {self.path} has the rows 0 to {len(self) - 1}. {_REMEDY}"
             )
-        if told_hash is not None and told_hash != row_hash(self.line(index)):
+        if told_hash is not None and told_hash != hash_of(self.line(index)):
             if not self._allow_changed:
                 raise StoredRolloutsError(
                     f"{stored.place} was made of row {index} of {self.path}, which has changed since. {_REMEDY}"

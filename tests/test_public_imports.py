@@ -12,8 +12,12 @@ PUBLIC = {
         "BaseResourcesServer BaseResourcesServerConfig BaseRunRequest BaseSeedSessionRequest BaseSeedSessionResponse "
         "BaseVerifyRequest BaseVerifyResponse Body SimpleResourcesServer SessionState tool"
     ),
-    "nemo_gym.base_responses_api_agent": "BaseResponsesAPIAgent BaseResponsesAPIAgentConfig Body SimpleResponsesAPIAgent",
-    "nemo_gym.base_responses_api_model": "BaseResponsesAPIModel BaseResponsesAPIModelConfig Body SimpleResponsesAPIModel",
+    "nemo_gym.base_responses_api_agent": (
+        "BaseResponsesAPIAgent BaseResponsesAPIAgentConfig Body SimpleResponsesAPIAgent"
+    ),
+    "nemo_gym.base_responses_api_model": (
+        "BaseResponsesAPIModel BaseResponsesAPIModelConfig Body SimpleResponsesAPIModel"
+    ),
     "nemo_gym.cli": "RunHelper GlobalConfigDictParserConfig RunConfig ServerInstanceDisplayConfig run test test_all "
     "dev_test init_resources_server dump_config display_help version status stop main",
     "nemo_gym.config_types": (
@@ -29,7 +33,9 @@ PUBLIC = {
         "POLICY_API_KEY_KEY_NAME POLICY_BASE_URL_KEY_NAME POLICY_MODEL_NAME_KEY_NAME TASK_INDEX_KEY_NAME "
         "find_open_port get_first_server_config_dict get_global_config_dict set_global_config_dict"
     ),
-    "nemo_gym.openai_utils": "NeMoGymAsyncOpenAI NeMoGymResponse NeMoGymResponseCreateParamsNonStreaming RESPONSES_TO_TRAIN",
+    "nemo_gym.openai_utils": (
+        "NeMoGymAsyncOpenAI NeMoGymResponse NeMoGymResponseCreateParamsNonStreaming RESPONSES_TO_TRAIN"
+    ),
     "nemo_gym.profile": "ProfileConfig RewardProfilingMetrics profile",
     "nemo_gym.rollout_collection": "RolloutCollectionConfig RolloutCollectionHelper collect_rollouts",
     "nemo_gym.server_utils": (

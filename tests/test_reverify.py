@@ -11,7 +11,8 @@ from nemo_gym.client import ServerClient
 from nemo_gym.errors import ConfigError
 from nemo_gym.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
-from nemo_gym.stored_rollouts import StoredRolloutsError, row_hash
+from nemo_gym.rollout_types import hash_of
+from nemo_gym.stored_rollouts import StoredRolloutsError
 from nemo_gym.testing import (
     TRANSPORTS,
     Transport,
@@ -147,8 +148,7 @@ async def test_a_difference_within_the_tolerance_is_no_move(tmp_path: Path) -> N
 async def test_a_row_that_was_put_right_is_refused_unless_allowed(tmp_path: Path) -> None:
     async with running(servers()) as client:
         await collect(tmp_path, client)
-        hashes = [row_hash(json.dumps(row).encode()) for row in ROWS]
-        edit(tmp_path / "rollouts.jsonl", lambda record: {**record, "_row_hash": hashes[record["_task_index"]]})
+        hashes = [hash_of(json.dumps(row).encode()) for row in ROWS]
         write_lines(tmp_path / "rows.jsonl", [*ROWS[:3], counter_row(4, start=1, expected=5)])
         with pytest.raises(StoredRolloutsError, match=r"row 3 of .* has changed since"):
             await reverified(tmp_path, client)
@@ -157,7 +157,7 @@ async def test_a_row_that_was_put_right_is_refused_unless_allowed(tmp_path: Path
     assert (report.changed_rows, report.up, report.largest[0].task_index) == (1, 1, 3)
     again = {record["_task_index"]: record["_row_hash"] for record in rows_of(tmp_path / "again.jsonl")}
     assert again[0] == hashes[0]
-    assert again[3] == row_hash((tmp_path / "rows.jsonl").read_bytes().splitlines()[3])
+    assert again[3] == hash_of((tmp_path / "rows.jsonl").read_bytes().splitlines()[3])
 
 
 async def test_a_tool_that_answers_otherwise_is_counted(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ async def test_what_cannot_be_scored_is_a_failure_with_a_cause_and_the_others_go
             tmp_path / "rollouts.jsonl",
             lambda record: {**record, "reward": None} if record["_task_index"] == 1 else record,
         )
-        report = await reverified(tmp_path, client)
+        report = await reverified(tmp_path, client, allow_changed_rows=True)
     assert (report.rescored, report.failed, report.unconfirmed) == (2, {"input": 2}, 2)
     failures = {record["_task_index"]: record for record in rows_of(tmp_path / "again_failures.jsonl")}
     assert "expected_count" in failures[0]["message"]
@@ -232,7 +232,7 @@ async def test_an_environment_that_is_not_there_ends_the_job(tmp_path: Path) -> 
         await collect(tmp_path, client)
         with pytest.raises(ConfigError, match="Did you mean 'counter'"):
             await reverify_rollouts(config_in(tmp_path), client, lambda _row: "conter")
-    assert files_in(tmp_path) == ["rollouts.jsonl", "rows.jsonl"]
+    assert files_in(tmp_path) == ["rollouts.jsonl", "rollouts_manifest.json", "rows.jsonl"]
 
 
 SETTINGS = OmegaConf.create(

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.rollout_types import hash_of
 from nemo_gym.stored_rollouts import (
     Dataset,
     StoredRolloutsError,
     check_writable,
     prompt_digest,
     read_records,
-    row_hash,
     written_whole,
 )
 from nemo_gym.testing import example_row
@@ -63,7 +63,7 @@ def test_a_prompt_is_the_same_with_its_defaults_filled_in() -> None:
 def test_a_row_is_found_by_its_mark_past_empty_lines(tmp_path: Path) -> None:
     rows = write_lines(tmp_path / "rows.jsonl", [example_row("a"), "", example_row("b")])
     marked = write_lines(
-        tmp_path / "out.jsonl", [{"_task_index": 1, "_row_hash": row_hash(json.dumps(example_row("b")).encode())}]
+        tmp_path / "out.jsonl", [{"_task_index": 1, "_row_hash": hash_of(json.dumps(example_row("b")).encode())}]
     )
     with Dataset(str(rows)) as dataset:
         (stored,) = read_records(marked)

@@ -2,7 +2,7 @@
 
 import sys
 
-from nemo_gym.command import command, read_command_line
+from nemo_gym.command import command, read_parameters
 from nemo_gym.export import ExportConfig, export_rollouts
 from nemo_gym.profile import ProfileConfig, profile_rollouts
 
@@ -10,7 +10,7 @@ from nemo_gym.profile import ProfileConfig, profile_rollouts
 @command(ProfileConfig)
 def profile() -> None:
     """Tell from rollouts how hard each row of a dataset is."""
-    config = ProfileConfig.read(read_command_line(fill_ports=False))
+    config = read_parameters(ProfileConfig)
     found = profile_rollouts(config)
     print(found.metrics.table())
     print(f"{found.rows} rows with figures in {config.output_jsonl_fpath}, all figures in {found.metrics_path}")
@@ -25,7 +25,7 @@ def profile() -> None:
 @command(ExportConfig)
 def export() -> None:
     """Turn scored rollouts into training data."""
-    config = ExportConfig.read(read_command_line(fill_ports=False))
+    config = read_parameters(ExportConfig)
     report = export_rollouts(config)
     what = "conversations" if config.format == "sft" else "pairs"
     print(f"{report.examples} {what} in {config.output_jsonl_fpath}, from {report.used} of {report.read} rollouts")

@@ -9,18 +9,17 @@ from nemo_gym import loops
 from nemo_gym.command import command, read_command_line
 from nemo_gym.peers import peers
 from nemo_gym.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
-from nemo_gym.stored_rollouts import beside
+from nemo_gym.rollout_store import failures_path
 
 
 @command(ReverifyConfig)
-def reverify() -> None:
+def reverify() -> int:
     """Score stored rollouts anew and show what moved."""
     config = read_command_line(fill_ports=False)
     options = ReverifyConfig.read(config)
     report = loops.run(_reverify(config, options))
     _show(report, Path(options.output_jsonl_fpath))
-    if report.unconfirmed > options.max_moved:
-        sys.exit(1)
+    return int(report.unconfirmed > options.max_moved)
 
 
 async def _reverify(config: DictConfig, options: ReverifyConfig) -> ReverifyReport:
@@ -44,5 +43,4 @@ def _show(report: ReverifyReport, output: Path) -> None:
         print(f"{change.task_index:>8} {change.repeat_index:>8} {change.old:>10.4g} {change.new:>10.4g}")
     if report.failed:
         causes = ", ".join(f"{cause}: {count}" for cause, count in report.failed.most_common())
-        where = beside(output, "_failures.jsonl")
-        print(f"{report.failed.total()} without a new reward ({causes}) in {where}", file=sys.stderr)
+        print(f"{report.failed.total()} without a new reward ({causes}) in {failures_path(output)}", file=sys.stderr)

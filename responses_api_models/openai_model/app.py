@@ -36,32 +36,29 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         update: dict[str, object] = {"model": self.config.openai_model}
         if not isinstance(body.input, str) and not all(map(is_resubmittable, body.input)):
             update["input"] = [for_resubmission(item) for item in body.input]
-        raw = await self._client().post("/responses", encode(body.model_copy(update=update), exclude_unset=True))
-        return _read(NeMoGymResponse, raw, self.config.openai_base_url)
+        return await self._ask("/responses", body.model_copy(update=update), NeMoGymResponse)
 
     async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
         named = body.model_copy(update={"model": self.config.openai_model})
-        raw = await self._client().post("/chat/completions", encode(named, exclude_unset=True))
-        return _read(NeMoGymChatCompletion, raw, self.config.openai_base_url)
+        return await self._ask("/chat/completions", named, NeMoGymChatCompletion)
 
-    def _client(self) -> NeMoGymAsyncOpenAI:
+    async def _ask(self, path: str, body: BaseModel, answer: type[Model]) -> Model:
         config = self.config
-        return NeMoGymAsyncOpenAI.model_construct(
+        endpoint = NeMoGymAsyncOpenAI.model_construct(
             base_url=config.openai_base_url,
             api_key=config.openai_api_key,
             max_tries=config.max_tries,
             timeout_s=config.request_timeout_s,
             http=self.server_client.http,
         )
-
-
-def _read(kind: type[Model], raw: bytes, url: str) -> Model:
-    try:
-        return kind.model_validate_json(raw)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[0]
-        text = f"no {kind.__name__} ({found['loc']}: {found['msg']}): {raw[:300].decode(errors='replace')}"
-        raise UpstreamError(url, 200, text, cause="model") from error
+        raw = await endpoint.post(path, encode(body, exclude_unset=True))
+        try:
+            return answer.model_validate_json(raw)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_input=False)[0]
+            text = endpoint.without_key(raw.decode(errors="replace"))
+            told = f"no {answer.__name__} ({found['loc']}: {found['msg']}): {text}"
+            raise UpstreamError(config.openai_base_url, 200, told, cause="model") from error
 
 
 if __name__ == "__main__":
