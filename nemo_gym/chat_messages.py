@@ -45,10 +45,13 @@ def chat_messages(items: Iterable[ResponseItem], *, reasoning: Reasoning) -> lis
 
 def chat_tools(tools: Iterable[NeMoGymToolParam]) -> list[JsonObject]:
     """The function tools as a chat request lists them."""
-    functions = (tool for tool in tools if tool["type"] == "function")
     return [
-        {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
-        for tool in functions
+        {
+            "type": "function",
+            "function": {key: value for key, value in tool.items() if key != "type" and value is not None},
+        }
+        for tool in tools
+        if tool["type"] == "function"
     ]
 
 

@@ -15,8 +15,9 @@ from pydantic import Field, ValidationError
 from nemo_gym.chat_messages import NotChatError, Reasoning, chat_messages, chat_tools
 from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config_types import CommandConfig
+from nemo_gym.errors import GymError
 from nemo_gym.metrics import PASS_THRESHOLD
-from nemo_gym.openai_types import NeMoGymEasyInputMessage, NeMoGymResponseInputItem
+from nemo_gym.openai_types import NeMoGymEasyInputMessage, NeMoGymResponseInputItem, ResponseItem
 from nemo_gym.paths import find
 from nemo_gym.rollout_types import REPEAT_INDEX_KEY_NAME
 from nemo_gym.stored_rollouts import (
@@ -29,6 +30,10 @@ from nemo_gym.stored_rollouts import (
     written_whole,
 )
 from nemo_gym.wire import JsonObject, WireModel
+
+
+ROUNDING = 1e-9
+"""0.7 is not quite 0.5 more than 0.2."""
 
 
 class ExportConfig(CommandConfig):
@@ -69,7 +74,7 @@ class ExportConfig(CommandConfig):
         return PASS_THRESHOLD if self.min_reward is None and self.format == "sft" else self.min_reward
 
 
-class DroppedError(Exception):
+class DroppedError(GymError):
     """A rollout is of no use, for the reason given."""
 
 
@@ -77,6 +82,10 @@ class _Answer(WireModel):
     output: list[NeMoGymResponseInputItem]
     status: str | None = None
     incomplete_details: JsonObject | None = None
+
+    @property
+    def is_cut_off(self) -> bool:
+        return self.incomplete_details is not None or self.status in ("incomplete", "failed", "cancelled")
 
 
 class _Rollout(WireModel):
@@ -104,28 +113,17 @@ class Conversation:
         except ValidationError as error:
             raise DroppedError("no scored rollout") from error
         asked, response = rollout.responses_create_params, rollout.response
-        start = [NeMoGymEasyInputMessage(role="system", content=asked.instructions)] if asked.instructions else []
-        given = (
-            [NeMoGymEasyInputMessage(role="user", content=asked.input)]
-            if isinstance(asked.input, str)
-            else asked.input
-        )
         try:
-            prompt = chat_messages([*start, *given], reasoning=config.reasoning)
+            prompt = chat_messages(_asked(asked), reasoning=config.reasoning)
             answer = chat_messages(response.output, reasoning=config.reasoning)
         except NotChatError as error:
             raise DroppedError(f"not expressible in chat: {error}") from error
-        is_cut_off = response.incomplete_details is not None or response.status in (
-            "incomplete",
-            "failed",
-            "cancelled",
-        )
-        if not answer or ((is_cut_off or not _is_final(answer[-1])) and not config.include_incomplete):
+        is_whole = bool(answer) and _is_final(answer[-1]) and not response.is_cut_off
+        if not answer or not (is_whole or config.include_incomplete):
             raise DroppedError("incomplete")
-        task = record.get(TASK_INDEX_KEY_NAME)
-        return cls(
-            prompt, answer, chat_tools(asked.tools or ()), rollout.reward, asked.digest if task is None else task
-        )
+        index = record.get(TASK_INDEX_KEY_NAME)
+        task = asked.digest if index is None else index
+        return cls(prompt, answer, chat_tools(asked.tools or ()), rollout.reward, task)
 
     def sft(self) -> JsonObject:
         return {"messages": [*self.prompt, *self.answer], **self._tools()}
@@ -135,6 +133,13 @@ class Conversation:
 
     def _tools(self) -> JsonObject:
         return {"tools": self.tools} if self.tools else {}
+
+
+def _asked(prompt: Prompt) -> list[ResponseItem]:
+    start = [NeMoGymEasyInputMessage(role="system", content=prompt.instructions)] if prompt.instructions else []
+    if isinstance(prompt.input, str):
+        return [*start, NeMoGymEasyInputMessage(role="user", content=prompt.input)]
+    return [*start, *prompt.input]
 
 
 def _is_final(message: JsonObject) -> bool:
@@ -235,7 +240,7 @@ def _pair(file: IO[bytes], task: _Task, config: ExportConfig) -> JsonObject:
         raise DroppedError("the only rollout of its task")
     if config.least_reward is not None and task.best.reward < config.least_reward:
         raise DroppedError("reward too low")
-    if task.best.reward - task.worst.reward < config.min_gap:
+    if task.best.reward - task.worst.reward < config.min_gap - ROUNDING:
         raise DroppedError("rewards too close")
     chosen, rejected = _read(file, task.best, config), _read(file, task.worst, config)
     if chosen.prompt != rejected.prompt:

@@ -1,7 +1,6 @@
 """Score stored rollouts anew, with the verifier as it is now, and tell what moved. No model is asked."""
 
 import asyncio
-import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -124,9 +123,9 @@ class Rescored(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A reward that moved."""
+    """A reward that moved. The larger change sorts first."""
 
-    size: float
+    minus_size: float
     task_index: int
     repeat_index: int
     old: float
@@ -169,8 +168,8 @@ class ReverifyReport:
         if abs(new - old) > self.tolerance:
             self.up += new > old
             self.down += new < old
-            change = Change(abs(new - old), task_index, repeat_index, old, new)
-            self.largest = heapq.nlargest(SHOWN_CHANGES, [*self.largest, change])
+            changes = [*self.largest, Change(-abs(new - old), task_index, repeat_index, old, new)]
+            self.largest = sorted(changes)[:SHOWN_CHANGES]
 
 
 class _Output:
@@ -179,7 +178,6 @@ class _Output:
     def __init__(self, path: Path, report: ReverifyReport, opened: ExitStack) -> None:
         self._report, self._opened = report, opened
         self._failures = failures_path(path)
-        self._failures.unlink(missing_ok=True)
         self._scored = opened.enter_context(written_whole(path))
         self._failed: IO[bytes] | None = None
 
@@ -227,6 +225,8 @@ async def reverify_rollouts(
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from several
         report.changed_rows = dataset.changed
+    if not report.failed:
+        failures_path(path).unlink(missing_ok=True)
     return report
 
 

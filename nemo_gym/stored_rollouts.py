@@ -89,7 +89,8 @@ def prompt_digest(row: Mapping[str, Any]) -> bytes | None:
 class Dataset:
     """The rows that rollouts were made of. Only where each one is in the file is kept in memory."""
 
-    def __init__(self, path: str, *, allow_changed: bool = False) -> None:
+    def __init__(self, path: str, *, allow_changed: bool | None = None) -> None:
+        """`allow_changed` is None where nobody can be asked for it."""
         self.path = find(path, what="dataset")
         self.matched_by_prompt = self.changed = 0
         """How many records were found without a mark, and how many of a row that is another one now."""
@@ -134,8 +135,9 @@ class Dataset:
             )
         if told_hash is not None and told_hash != hash_of(self.line(index)):
             if not self._allow_changed:
+                hint = "" if self._allow_changed is None else " If the change is meant: +allow_changed_rows=true."
                 raise StoredRolloutsError(
-                    f"{stored.place} was made of row {index} of {self.path}, which has changed since. {_REMEDY}"
+                    f"{stored.place} was made of row {index} of {self.path}, which has changed since. {_REMEDY}{hint}"
                 )
             self.changed += 1
         return index

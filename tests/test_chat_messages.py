@@ -102,7 +102,7 @@ def test_what_chat_cannot_say_is_named(item: dict[str, Any], named: str) -> None
 
 
 def test_tools_are_listed_as_a_chat_request_does() -> None:
-    look = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": True}
+    look = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": True, "description": None}
     listed = chat_tools([look, {"type": "web_search"}])  # type: ignore[list-item]
     TypeAdapter(list[NeMoGymChatCompletionToolParam]).validate_python(listed)
     assert listed == [

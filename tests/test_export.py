@@ -96,6 +96,11 @@ def test_a_pair_is_the_best_and_the_worst_of_a_task(tmp_path: Path) -> None:
     assert (len(pairs), report.dropped["reward too low"]) == (1, 4)
 
 
+def test_a_gap_is_measured_without_the_noise_of_floats(tmp_path: Path) -> None:
+    _, pairs = exported(tmp_path, [rollout(0, 0.7), rollout(0, 0.2, repeat=1)], format="dpo", min_gap=0.5)
+    assert len(pairs) == 1
+
+
 def test_a_pair_needs_one_prompt(tmp_path: Path) -> None:
     odd = {**rollout(0, 0.0), **example_row("Something else")}
     records = [rollout(0, 1.0), odd, rollout(1, 1.0), rollout(1, 0.0, repeat=1)]

@@ -150,7 +150,7 @@ async def test_a_row_that_was_put_right_is_refused_unless_allowed(tmp_path: Path
         await collect(tmp_path, client)
         hashes = [hash_of(json.dumps(row).encode()) for row in ROWS]
         write_lines(tmp_path / "rows.jsonl", [*ROWS[:3], counter_row(4, start=1, expected=5)])
-        with pytest.raises(StoredRolloutsError, match=r"row 3 of .* has changed since"):
+        with pytest.raises(StoredRolloutsError, match=r"row 3 of .* has changed since.*\+allow_changed_rows=true"):
             await reverified(tmp_path, client)
         assert not (tmp_path / "again.jsonl").exists()
         report = await reverified(tmp_path, client, allow_changed_rows=True)
@@ -207,6 +207,16 @@ async def test_what_cannot_be_scored_is_a_failure_with_a_cause_and_the_others_go
     failures = {record["_task_index"]: record for record in rows_of(tmp_path / "again_failures.jsonl")}
     assert "expected_count" in failures[0]["message"]
     assert "reward" in failures[1]["message"]
+
+
+async def test_failures_of_an_earlier_time_do_not_stay(tmp_path: Path) -> None:
+    async with running(servers()) as client:
+        await collect(tmp_path, client)
+        write_lines(tmp_path / "again_failures.jsonl", [{"cause": "verifier"}])
+        with pytest.raises(ConfigError, match=r"again_failures.jsonl exists"):
+            await reverified(tmp_path, client)
+        await reverified(tmp_path, client, overwrite=True)
+    assert "again_failures.jsonl" not in files_in(tmp_path)
 
 
 @pytest.mark.parametrize("way", ["no number", "no reward", "a list", "an error"])
