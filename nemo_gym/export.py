@@ -31,7 +31,6 @@ from nemo_gym.stored_rollouts import (
 )
 from nemo_gym.wire import JsonObject, WireModel
 
-
 ROUNDING = 1e-9
 """0.7 is not quite 0.5 more than 0.2."""
 
