@@ -18,12 +18,22 @@ LAYERS = [
     *("session", "tools", "endpoints", "failures", "disconnect", "asgi", "serving", "server"),
     *("base_resources_server", "base_responses_api_agent", "base_responses_api_model", "head_server", "server_utils"),
     *("loader", "venvs", "worker", "process", "launcher", "peers"),
-    *("metrics", "gate", "stragglers", "manifest", "rollout_store", "rollout_rows", "rollout_stream", "traffic"),
-    *("rollout_collection", "testing"),
+    *(
+        "estimators",
+        "metrics",
+        "gate",
+        "stragglers",
+        "manifest",
+        "rollout_store",
+        "rollout_rows",
+        "rollout_stream",
+        "traffic",
+    ),
+    *("rollout_collection", "stored_rollouts", "profile", "chat_messages", "export", "reverify", "testing"),
     *("command", "cli", "templates"),
 ]
 
-LAZY_UPWARD = {("rollout_collection", "cli")}
+LAZY_UPWARD = {("rollout_collection", "cli"), ("profile", "cli")}
 """Public names that must resolve where outside code looks for them, given as text to `lazily`, never imported."""
 
 ALIASES = {"example_single_tool_call", "example_session_state_mgmt", "multineedle"}
