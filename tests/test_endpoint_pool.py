@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.client import Jar
@@ -93,6 +93,7 @@ EVENTS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(count=st.integers(1, 4), events=EVENTS, max_sessions=st.integers(1, 5))
 def test_whatever_happens_nothing_is_lost_count_of(
     count: int, events: list[tuple[str, int, bool | None]], max_sessions: int

@@ -20,7 +20,7 @@ LAYERS = [
     *("session", "tools", "endpoints", "failures", "disconnect", "asgi", "serving", "server", "model_endpoints"),
     *("base_resources_server", "base_responses_api_agent", "base_responses_api_model", "head_server", "server_utils"),
     *("loader", "venvs", "worker", "process", "launcher", "peers"),
-    *("metrics", "rollout_collection", "testing"),
+    *("metrics", "rollout_collection", "token_check", "testing"),
     *("command", "cli", "templates"),
 ]
 

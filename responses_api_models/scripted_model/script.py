@@ -14,6 +14,7 @@ from nemo_gym.openai_types import (
     NeMoGymFunctionCallOutput,
     NeMoGymMessage,
     NeMoGymResponseInputItem,
+    NeMoGymResponseOutputMessage,
 )
 from nemo_gym.paths import find
 
@@ -182,7 +183,7 @@ def _parsed(file: Path, number: int, line: str) -> Reply:
 def _told(item: NeMoGymResponseInputItem) -> tuple[str, str]:
     if isinstance(item, NeMoGymFunctionCallOutput):
         return "tool", _text(item.output)
-    if isinstance(item, NeMoGymEasyInputMessage | NeMoGymMessage):
+    if isinstance(item, NeMoGymEasyInputMessage | NeMoGymMessage | NeMoGymResponseOutputMessage):
         return item.role, _text(item.content)
     return "assistant", ""
 
