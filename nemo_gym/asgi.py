@@ -17,6 +17,8 @@ from nemo_gym.event_stream import CONTENT_TYPE as EVENT_STREAM
 from nemo_gym.event_stream import EventStream, event
 from nemo_gym.failures import Failure, RefusedError, failure_of
 from nemo_gym.session import Session, SessionStore
+from nemo_gym.tally import HEADER as TALLY_HEADER
+from nemo_gym.tally import counting
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -31,8 +33,8 @@ BODY_TIMEOUT_S = 120.0
 SESSION_IN_SCOPE = "nemo_gym.session"
 _SESSION_COOKIE = "path=/; Max-Age=1209600; httponly; samesite=lax"
 _DEADLINE, _END, _TOKEN = (name.encode() for name in (DEADLINE_HEADER, END_SESSION_HEADER, TOKEN_HEADER))
-_PASSED_ON = ("retry-after",)
-"""Headers of a handler's own answer that its caller gets too. The others say how some body was sent."""
+_PASSED_ON_HEADERS = frozenset(("retry-after",))
+"""Of the headers of an answer that a handler gives, or passes on from a peer, those that concern the caller."""
 _READ_HEADERS = frozenset((b"cookie", b"content-length", b"authorization", _DEADLINE, _END, _TOKEN))
 
 
@@ -55,12 +57,16 @@ class ServerCore:
                 status = call.response.status_code
         except Exception as error:
             status, value = self.failure(error, cause=endpoint.cause)
+        except BaseException:
+            if opened is not None and opened.is_new:  # cancelled before anybody was told its name
+                self.sessions.release(opened.token)
+            raise
         finally:
             if opened is not None:
                 opened.users -= 1
         headers: dict[str, str] = {}
         if isinstance(value, Answer):
-            headers = {name: text for name, text in value.headers.items() if name.lower() in _PASSED_ON}
+            headers = {name: text for name, text in value.headers.items() if name.lower() in _PASSED_ON_HEADERS}
             status, value = value.status, value.value
         answer = Answer(self.name, status, value, cookies_set_by(call), headers)
         if opened is not None:
@@ -130,9 +136,12 @@ class ServerApp:
         try:
             self._admit(headers)
             deadline = Deadline.after(float(headers[_DEADLINE])) if _DEADLINE in headers else None
-            async with within(None if deadline is None else deadline.left_s(), what=f"{self.name}{scope['path']}"):
-                answer = await self._route(scope, receive, send, headers)
+            with counting() as tally:
+                async with within(None if deadline is None else deadline.left_s(), what=f"{self.name}{scope['path']}"):
+                    answer = await self._route(scope, receive, send, headers)
             if answer is not None:
+                if tally.retries or tally.throttled:
+                    answer.headers = {**answer.headers, TALLY_HEADER: tally.as_header()}
                 await _send_answer(self.core, receive, send, answer, deadline=deadline)
         except Exception as error:
             await _send_answer(self.core, receive, send, Answer(self.name, *self.core.failure(error)))
@@ -258,7 +267,7 @@ class SessionMiddleware:
         finally:
             if session is not None:
                 session.users -= 1
-                if _END in headers:
+                if _END in headers or session.is_new:
                     core.sessions.release(session.token)
 
 
@@ -353,7 +362,7 @@ async def _send_events(
 
 def _headers_of(core: ServerCore, answer: Answer, content_type: str) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", content_type.encode())]
-    headers += [(name.lower().encode(), value.encode()) for name, value in answer.headers.items()]
+    headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
     for name, value in answer.cookies.items():
         attributes = _SESSION_COOKIE if name == core.session_cookie else "path=/"
         headers.append((b"set-cookie", f"{name}={value}; {attributes}".encode()))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from nemo_gym.client import Answer
+from nemo_gym.codec import encode
 from nemo_gym.config_types import BaseRunServerInstanceConfig
 from nemo_gym.endpoints import Endpoint
 from nemo_gym.errors import RolloutError
@@ -105,8 +107,10 @@ def _seeded(_body: Any, result: Any) -> Any:
 
 
 def _tool_output(_body: Any, result: Any) -> Any:
-    """A string goes to the model as it is, anything else as JSON."""
-    return result.encode() if isinstance(result, str) else result
+    """A string goes to the model as it is, anything else as JSON. What has no JSON form is the tool's failure."""
+    if result is None or isinstance(result, Answer):
+        return result
+    return result.encode() if isinstance(result, str) else encode(result)
 
 
 def _verified(body: Any, result: Any) -> Any:

@@ -4,23 +4,25 @@ import asyncio
 import logging
 import os
 import urllib.request
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, partial
 from http.cookies import Morsel
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
-from pydantic import ValidationError
 
-from nemo_gym.codec import Decoder, encode
-from nemo_gym.deadline import within
-from nemo_gym.errors import CAUSES, Cause, ConfigError, HeadServerError, RolloutError, UpstreamError
+from nemo_gym.codec import encode
+from nemo_gym.deadline import afresh, within
+from nemo_gym.errors import Cause, ConfigError, HeadServerError, RolloutError, UpstreamError
 from nemo_gym.http import HttpClient, NotSentError, pause_s, shared_client
+from nemo_gym.log import Seldom
 from nemo_gym.paths import cache_dir, nearest
-from nemo_gym.peer_response import PeerResponse
+from nemo_gym.peer_response import Answer as Answer
+from nemo_gym.peer_response import PeerResponse, failure_in, read_answer
+from nemo_gym.tally import HEADER as TALLY_HEADER
+from nemo_gym.tally import count_from_header
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from nemo_gym.config_types import BaseServerConfig
 
 logger = logging.getLogger(__name__)
+seldom = Seldom(logger)
 T = TypeVar("T")
 
 TOKEN_HEADER = "nemo-gym-token"  # noqa: S105 - the name of a header
@@ -38,26 +41,6 @@ MAX_CONNECT_TRIES = 5
 RELEASE_TIMEOUT_S = 2.0
 STATUS_TIMEOUT_S = 5.0
 RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"  # noqa: S105 - the name of a variable
-
-
-@dataclass(slots=True)
-class Answer:
-    """What a server answered: the live object when it is in this worker, else the bytes it sent."""
-
-    server: str
-    status: int
-    value: Any = None
-    cookies: dict[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    def content(self) -> bytes:
-        """The body as it is, or would be, on the wire."""
-        if not isinstance(self.value, bytes):
-            self.value = b"" if self.value is None else encode(self.value)
-        return self.value
-
-    def text(self) -> str:
-        return self.content().decode(errors="replace")
 
 
 class Jar(dict[str, str]):
@@ -85,6 +68,10 @@ class LocalServer(Protocol):
     def release(self, token: str) -> None: ...
 
 
+Tap = Callable[[str, str, Any, Callable[[], Awaitable[Answer]]], Awaitable[Answer]]
+"""Called with server, path, body, and a function that sends the call on."""
+
+
 class ServerClient:
     """Knows where the servers of a run are, and calls them."""
 
@@ -104,6 +91,8 @@ class ServerClient:
         self.local: Mapping[str, LocalServer] = {} if local is None else local
         self._http = http
         self._token = token
+        self.tap: Tap | None = None
+        """Stands between this client and every peer, to record calls or to answer for the peer."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -169,8 +158,8 @@ class ServerClient:
         """
         got = await self.send(server, path, body, cause=cause, jar=jar, timeout_s=timeout_s, ends_session=ends_session)
         if got.status >= 400:
-            raise _failure(got, path, cause)
-        return got if answer is Answer else _read(got, path, answer, cause)  # type: ignore[return-value]
+            raise failure_in(got, path, cause)
+        return got if answer is Answer else read_answer(got, path, answer, cause)  # type: ignore[return-value]
 
     async def send(
         self,
@@ -233,8 +222,9 @@ class ServerClient:
         try:
             yield
         finally:
-            for name in [name for name in jar if name not in known]:
-                await self._release(name, jar.pop(name))
+            with afresh(RELEASE_TIMEOUT_S):
+                for name in [name for name in jar if name not in known]:
+                    await self._release(name, jar.pop(name))
 
     async def _release(self, cookie: str, token: str) -> None:
         server = cookie.rpartition("___")[2]
@@ -284,6 +274,22 @@ class ServerClient:
         *,
         ends_session: bool = False,
     ) -> Answer:
+        if self.tap is not None:
+            send = partial(self._send_on, method, server, path, body, cookies, timeout_s, ends_session=ends_session)
+            return await self.tap(server, path, body, send)
+        return await self._send_on(method, server, path, body, cookies, timeout_s, ends_session=ends_session)
+
+    async def _send_on(
+        self,
+        method: str,
+        server: str,
+        path: str,
+        body: Any,
+        cookies: Mapping[str, str],
+        timeout_s: float,
+        *,
+        ends_session: bool,
+    ) -> Answer:
         peer = self.local.get(server)
         if peer is not None:
             return await peer.direct(method, path, body, cookies, ends_session=ends_session)
@@ -300,9 +306,10 @@ class ServerClient:
             except NotSentError as error:
                 if attempt == MAX_CONNECT_TRIES:
                     raise
-                logger.warning("%s; attempt %d of %d", error, attempt, MAX_CONNECT_TRIES)
+                seldom.warning(server, "%s; attempt %d of %d", error, attempt, MAX_CONNECT_TRIES)
                 await asyncio.sleep(pause_s(attempt))
             else:
+                count_from_header(got.headers.get(TALLY_HEADER))
                 return Answer(server, got.status, got.body, got.cookies, got.headers)
         raise AssertionError("unreachable")
 
@@ -341,36 +348,3 @@ def ask_head(url: str, path: str, *, token: str | None = None, timeout_s: float 
             f"Could not connect to the head server at {url}. Is `ng_run` up, and with the same head_server settings? "
             f"({error})"
         ) from error
-
-
-@lru_cache(maxsize=512)
-def _decoder(kind: Hashable) -> Decoder:
-    return Decoder(kind)
-
-
-def _read(got: Answer, path: str, kind: type[T], cause: Cause) -> T:
-    if type(got.value) is kind:
-        return got.value
-    try:
-        value: T = _decoder(kind)(got.value)  # type: ignore[arg-type]
-    except ValidationError as error:
-        found = f"{error.error_count()} errors, first {error.errors(include_url=False, include_input=False)[0]}"
-        raise RolloutError(
-            cause,
-            f"{got.server}{path} answered what is no {kind.__name__} ({found}): {got.text()[:500]}",
-            server=got.server,
-        ) from error
-    return value
-
-
-def _failure(got: Answer, path: str, cause: Cause) -> RolloutError:
-    """The error that the server's answer tells of. Its own word on the cause counts more than the caller's guess."""
-    text = got.text()
-    message, server = f"{got.server}{path} answered {got.status}: {text[:500]}", got.server
-    try:
-        told = orjson.loads(got.content())["error"]
-        if told["cause"] in CAUSES:
-            return RolloutError(told["cause"], told["message"], server=told.get("server") or server)
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        pass
-    return RolloutError("input" if got.status == 422 else cause, message, server=server)

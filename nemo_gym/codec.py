@@ -1,6 +1,8 @@
 """JSON at the edges: decode a body once, from bytes straight into its type; encode once; between servers of one worker
 hand the object over. `decode` gives the same model from an object as from the bytes that object would encode to."""
 
+import json
+import marshal
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -8,6 +10,7 @@ import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 T = TypeVar("T")
+_set = object.__setattr__
 _SCALARS = frozenset((int, float, str, bool, bytes, type(None)))
 
 
@@ -17,7 +20,12 @@ def encode(value: Any, *, exclude_unset: bool = False) -> bytes:
         return value.__pydantic_serializer__.to_json(value, exclude_unset=exclude_unset, warnings=False)
     if isinstance(value, bytes):
         return value
-    return orjson.dumps(value, default=_unset_dump if exclude_unset else _full_dump, option=orjson.OPT_NON_STR_KEYS)
+    default = _unset_dump if exclude_unset else _full_dump
+    try:
+        return orjson.dumps(value, default=default, option=orjson.OPT_NON_STR_KEYS)
+    except orjson.JSONEncodeError:
+        # A number beyond 64 bits, such as a model may well write, is JSON all the same.
+        return json.dumps(value, default=default, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _full_dump(value: Any) -> Any:
@@ -74,18 +82,41 @@ def given_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
 
 def detached(value: T) -> T:
     """A copy that shares nothing mutable: what a peer does to its body must not reach the sender."""
-    if type(value) in _SCALARS:
-        return value
+    copied: T = value if type(value) in _SCALARS else _detached(value)
+    return copied
+
+
+def _detached(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        copied = value.model_copy()
-        for fields in (copied.__dict__, copied.__pydantic_extra__ or {}):
-            for name, item in fields.items():
-                if type(item) not in _SCALARS:
-                    fields[name] = detached(item)
-        return copied
-    if isinstance(value, list):
-        plain = all(type(item) in _SCALARS for item in value)
-        return value.copy() if plain else [detached(item) for item in value]  # type: ignore[return-value]
+        return _detached_model(value)
     if isinstance(value, dict):
-        return {key: detached(item) for key, item in value.items()}  # type: ignore[return-value]
+        return _detached_json(value) or {key: detached(item) for key, item in value.items()}
+    if isinstance(value, list):
+        if _SCALARS.issuperset(map(type, value)):
+            return value.copy()
+        is_json = type(value[0]) in (dict, list)
+        return (is_json and _detached_json(value)) or [detached(item) for item in value]
     return value
+
+
+def _detached_json(value: Any) -> Any:
+    """A copy of plain JSON, such as a tool's schema, faster than by walking it; None if it is not plain."""
+    try:
+        return marshal.loads(marshal.dumps(value))
+    except ValueError:
+        return None
+
+
+def _detached_model(value: BaseModel) -> Any:
+    """What `model_copy` does, and the fields' values copied too, in one pass."""
+    copied = value.__class__.__new__(value.__class__)
+    fields = {name: item if type(item) in _SCALARS else detached(item) for name, item in value.__dict__.items()}
+    _set(copied, "__dict__", fields)
+    _set(copied, "__pydantic_extra__", _detached_fields(value.__pydantic_extra__))
+    _set(copied, "__pydantic_fields_set__", value.__pydantic_fields_set__.copy())
+    _set(copied, "__pydantic_private__", _detached_fields(value.__pydantic_private__))
+    return copied
+
+
+def _detached_fields(fields: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if fields is None else {name: detached(item) for name, item in fields.items()}

@@ -3,7 +3,7 @@
 Nothing is guessed about what was said: only where it stands, how it is named, and what is left out.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -19,14 +19,14 @@ _BROKEN_OFF = frozenset(("abort", "error"))
 """Finish reasons of a generation that the endpoint gave up: no answer, though it came with status 200."""
 
 
-def read_completion(found: bytes | JsonObject, *, url: str) -> NeMoGymChatCompletion:
-    """The completion in an endpoint's answer, or an error that shows what there was instead."""
+def read_completion(found: bytes | JsonObject, *, url: str, hide: Callable[[str], str] = str) -> NeMoGymChatCompletion:
+    """The completion in an endpoint's answer, or an error that shows what there was instead, `hide` permitting."""
     try:
         told = orjson.loads(found) if isinstance(found, bytes) else found
         choices = [_choice(choice, index) for index, choice in enumerate(told["choices"])]
         broken = next((choice for choice in choices if choice["finish_reason"] in _BROKEN_OFF), None)
         if not choices or broken is not None:
-            raise UpstreamError(url, 200, f"no generation, but {_shown(broken or told)}", cause="model")
+            raise UpstreamError(url, 200, f"no generation, but {hide(_shown(broken or told))}", cause="model")
         whole = {
             **told,
             "id": told.get("id") or f"chatcmpl-{uuid4().hex}",
@@ -41,12 +41,14 @@ def read_completion(found: bytes | JsonObject, *, url: str) -> NeMoGymChatComple
         reason = (
             error.errors(include_url=False, include_input=False)[0] if isinstance(error, ValidationError) else error
         )
-        raise UpstreamError(url, 200, f"no chat completion ({reason!r}): {_shown(found)}", cause="model") from error
+        raise UpstreamError(
+            url, 200, f"no chat completion ({reason!r}): {hide(_shown(found))}", cause="model"
+        ) from error
 
 
 def _shown(found: Any) -> str:
     raw = found if isinstance(found, bytes) else orjson.dumps(found)
-    return raw[:300].decode(errors="replace")
+    return raw.decode(errors="replace")
 
 
 def _choice(choice: JsonObject, index: int) -> JsonObject:

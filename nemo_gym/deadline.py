@@ -2,10 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
 
 from nemo_gym.errors import RolloutError
 
@@ -17,6 +19,8 @@ class Deadline:
     """An instant by the monotonic clock after which nobody waits for the result."""
 
     at: float
+    task: "asyncio.Task[Any] | None" = None
+    """The task that is interrupted then, if one is."""
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
@@ -43,30 +47,64 @@ def time_for(step_s: float) -> float:
 @contextmanager
 def under(seconds: float | None) -> Iterator[None]:
     """Give the code inside at most `seconds`, and never more than it had. Tells, but does not interrupt."""
-    if seconds is None:
-        yield
-        return
-    outer, inner = _current.get(), Deadline.after(seconds)
-    mark = _current.set(inner if outer is None or inner.at < outer.at else outer)
+    mark = _current.set(_sooner(_current.get(), seconds))
     try:
         yield
     finally:
         _current.reset(mark)
 
 
-@asynccontextmanager
-async def within(seconds: float | None, *, what: str) -> AsyncIterator[None]:
-    """As `under`, and interrupt the code inside when its time is up."""
-    with under(seconds):
-        deadline = _current.get()
-        if deadline is None:
-            yield
+@contextmanager
+def afresh(seconds: float) -> Iterator[None]:
+    """Give the code inside `seconds`, however little is left: for tidying up when the time is over."""
+    mark = _current.set(Deadline.after(seconds))
+    try:
+        yield
+    finally:
+        _current.reset(mark)
+
+
+class within:  # noqa: N801 - used as a word: `async with within(5, what="lunch")`
+    """As `under`, and interrupt the code inside when its time is up.
+
+    Every hop goes through here, so it does what `asyncio.timeout` does with less around it, and sets no timer where
+    the running task is interrupted no later anyway.
+    """
+
+    __slots__ = ("_allowed_s", "_cancelling", "_expired", "_mark", "_seconds", "_task", "_timer", "_what")
+
+    def __init__(self, seconds: float | None, *, what: str) -> None:
+        self._seconds, self._what = seconds, what
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> None:
+        outer, task = _current.get(), asyncio.current_task()
+        deadline = _sooner(outer, self._seconds)
+        if task is None or deadline is None or (deadline is outer and deadline.task is task):
             return
-        allowed_s = deadline.left_s()
-        try:
-            async with asyncio.timeout(allowed_s) as limit:
-                yield
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise RolloutError("timeout", f"{what} did not finish within {allowed_s:.3g} s.") from error
+        self._allowed_s, self._expired = deadline.left_s(), False
+        self._task, self._cancelling = task, task.cancelling()
+        self._mark: Token[Deadline | None] = _current.set(Deadline(deadline.at, task))
+        self._timer = task.get_loop().call_later(self._allowed_s, self._expire)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        _current.reset(self._mark)
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            limit = f"{round(self._allowed_s, 2):g} s"
+            raise RolloutError("timeout", f"{self._what} did not finish within {limit}.") from error
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._task.cancel()
+
+
+def _sooner(outer: Deadline | None, seconds: float | None) -> Deadline | None:
+    if seconds is None:
+        return outer
+    inner = Deadline.after(seconds)
+    return inner if outer is None or inner.at < outer.at else outer

@@ -2,13 +2,16 @@
 
 import logging
 import sys
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
-import aiohttp
 import orjson
 
 from nemo_gym.endpoints import BadBodyError
 from nemo_gym.errors import CAUSES, Cause, RolloutError, SessionError, UpstreamError
+
+if TYPE_CHECKING:
+    import aiohttp
+    from starlette.exceptions import HTTPException
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +44,10 @@ def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fail
         return _told(str(error), error.cause, error.server or server)
     if isinstance(error, UpstreamError):
         return _told(str(error), error.cause or cause, server)
-    if isinstance(error, aiohttp.ClientResponseError):
+    if _is_inner_error(error):
         return _inner_failure(error, key)
     if _is_http_exception(error):
-        return Failure(error.status_code, {"detail": error.detail})  # type: ignore[attr-defined]
+        return Failure(error.status_code, {"detail": error.detail})
     logger.error("%s failed in a handler: %r", server, error, exc_info=error)
     return Failure(500, repr(error))
 
@@ -69,7 +72,7 @@ def _found(value: Any) -> dict[str, Any]:
     return {"input": value} if isinstance(value, int | float | bool | None) else {}
 
 
-def _inner_failure(error: aiohttp.ClientResponseError, key: str) -> Failure:
+def _inner_failure(error: "aiohttp.ClientResponseError", key: str) -> Failure:
     """A handler called another server itself and let its failure through."""
     content: bytes = getattr(error, "response_content", b"")
     try:
@@ -81,6 +84,14 @@ def _inner_failure(error: aiohttp.ClientResponseError, key: str) -> Failure:
     return Failure(500, f"Hit an exception in {key} calling an inner server: {content!r}")
 
 
-def _is_http_exception(error: Exception) -> bool:
-    module = sys.modules.get("starlette.exceptions")
-    return module is not None and isinstance(error, module.HTTPException)
+def _is_inner_error(error: Exception) -> "TypeGuard[aiohttp.ClientResponseError]":
+    return _is_a(error, "aiohttp", "ClientResponseError")
+
+
+def _is_http_exception(error: Exception) -> "TypeGuard[HTTPException]":
+    return _is_a(error, "starlette.exceptions", "HTTPException")
+
+
+def _is_a(error: Exception, module: str, name: str) -> bool:
+    """Whether it is an error of a module that, if nobody has imported it, cannot have raised it."""
+    return module in sys.modules and isinstance(error, getattr(sys.modules[module], name))

@@ -1,17 +1,21 @@
-"""One pooled HTTP client for each event loop, with a time limit on everything, and the rules for trying again."""
+"""One pooled HTTP client for each event loop, with a time limit on everything, and the rules for trying again.
+
+aiohttp is imported by the first request: it takes longer than all else a command or worker imports to start."""
 
 import asyncio
 import random
 from collections.abc import Mapping
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
-import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from nemo_gym.deadline import HEADER, current_deadline, time_for
 from nemo_gym.errors import UpstreamError
+
+if TYPE_CHECKING:
+    import aiohttp
 
 CONNECT_TIMEOUT_S = 10.0
 CONNECTION_LIMIT = 102_400
@@ -22,6 +26,8 @@ KEEP_ALIVE_S = 30.0
 """Shorter than the 75 s our servers keep an idle connection, so a client never reuses one that is being closed."""
 
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
+THROTTLING_STATUSES = frozenset((429, 503, 529))
+"""By these an endpoint asks for fewer requests."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 
@@ -73,9 +79,11 @@ class HttpClient:
             self._session = None
 
     @property
-    def session(self) -> aiohttp.ClientSession:
+    def session(self) -> "aiohttp.ClientSession":
         """The pool beneath, opened at first use because it belongs to the running loop."""
         if self._session is None:
+            import aiohttp
+
             connector = aiohttp.TCPConnector(
                 keepalive_timeout=KEEP_ALIVE_S, limit=self._limit, limit_per_host=self._limit_per_host
             )
@@ -94,10 +102,14 @@ class HttpClient:
         server: str | None = None,
     ) -> HttpAnswer:
         """Send one request and read all of the answer, in `timeout_s` and within the deadline of the running task."""
+        import aiohttp
+
         allowed_s = time_for(timeout_s)
         sent = _headers(headers, cookies, has_body=body is not None)
         limit = aiohttp.ClientTimeout(total=allowed_s, sock_connect=min(CONNECT_TIMEOUT_S, allowed_s))
         name = server or url
+        if allowed_s <= 0:  # which aiohttp would take for no limit at all
+            raise UpstreamError(name, 0, f"no time left to ask {url}", cause="timeout")
         try:
             async with self.session.request(
                 method, url, data=body, headers=sent, timeout=limit, allow_redirects=False

@@ -13,9 +13,11 @@ from pydantic import BaseModel, Field
 from nemo_gym.codec import encode
 from nemo_gym.deadline import time_for
 from nemo_gym.errors import UpstreamError
-from nemo_gym.http import RETRIED_STATUSES, HttpClient, pause_s, shared_client
+from nemo_gym.http import RETRIED_STATUSES, THROTTLING_STATUSES, HttpClient, pause_s, shared_client
+from nemo_gym.log import Seldom
+from nemo_gym.tally import count
 
-logger = logging.getLogger(__name__)
+seldom = Seldom(logging.getLogger(__name__))
 T = TypeVar("T")
 
 MAX_TRIES = 5
@@ -39,7 +41,9 @@ async def tried_again(attempt: Callable[[], Awaitable[T]], *, max_tries: int) ->
             pause = pause_s(number, retry_after_s=error.retry_after_s)
             if not may_pass(error) or number == max_tries or pause >= time_for(math.inf):
                 raise
-            logger.warning("%s; attempt %d of %d, again in %.1f s", error, number, max_tries, pause)
+            count(retries=1)
+            kind = f"{error.server} {error.status}"
+            seldom.warning(kind, "%s; attempt %d of %d, again in %.1f s", error, number, max_tries, pause)
         await asyncio.sleep(pause)
     raise AssertionError("unreachable")
 
@@ -80,17 +84,23 @@ class NeMoGymAsyncOpenAI(BaseModel):
     async def _fetch_once(self, method: str, url: str, body: bytes | None) -> bytes:
         query = f"?{urlencode(self.default_query)}" if self.default_query else ""
         headers = {**self.authorization(), **self.default_headers}
-        answer = await self.http().fetch(method, url + query, body=body, headers=headers, timeout_s=self.timeout_s)
+        try:
+            answer = await self.http().fetch(method, url + query, body=body, headers=headers, timeout_s=self.timeout_s)
+        except UpstreamError as error:
+            count(throttled=int(error.cause == "timeout"))
+            raise
         if answer.status < 400:
             return answer.body
-        text = self._without_key(answer.body.decode(errors="replace"))
+        count(throttled=int(answer.status in THROTTLING_STATUSES))
+        text = self.without_key(answer.body.decode(errors="replace"))
         raise UpstreamError(url, answer.status, text, cause="model", retry_after_s=answer.retry_after_s)
 
     def authorization(self) -> dict[str, str]:
         """The headers that show the key."""
         return {"Authorization": f"Bearer {self.api_key}"}
 
-    def _without_key(self, text: str) -> str:
+    def without_key(self, text: str) -> str:
+        """What an endpoint wrote, fit for an error or a log."""
         return text.replace(self.api_key, "****") if self.api_key else text
 
     def _object(self, body: bytes) -> dict[str, Any]:
@@ -101,6 +111,6 @@ class NeMoGymAsyncOpenAI(BaseModel):
         else:
             reason = f"found {type(found).__name__}"
         if not isinstance(found, dict):
-            text = f"no JSON object ({reason}): {body[:300].decode(errors='replace')}"
+            text = f"no JSON object ({reason}): {self.without_key(body.decode(errors='replace'))}"
             raise UpstreamError(self.base_url, 200, text, cause="model")
         return found

@@ -21,6 +21,7 @@ from nemo_gym.chat_types import (
     NeMoGymFunction,
     NeMoGymFunctionDefinition,
 )
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.openai_types import (
     RESPONSES_TO_TRAIN,
     NeMoGymEasyInputMessage,
@@ -47,6 +48,7 @@ from nemo_gym.wire import TokenIDLogProbMixin
 
 __all__ = [
     "RESPONSES_TO_TRAIN",
+    "NeMoGymAsyncOpenAI",
     "NeMoGymChatCompletion",
     "NeMoGymChatCompletionAssistantMessageForTrainingParam",
     "NeMoGymChatCompletionAssistantMessageParam",

@@ -1,14 +1,40 @@
-"""The answer of a peer in the shape of an aiohttp response, for servers written against that shape."""
+"""The answer of a peer: as it came, read into a type, as an error, or in the shape of an aiohttp response."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from http.cookies import SimpleCookie
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-import aiohttp
 import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
-from yarl import URL
+from pydantic import ValidationError
+
+from nemo_gym.codec import Decoder, encode
+from nemo_gym.errors import CAUSES, Cause, RolloutError
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a server answered: the live object when it is in this worker, else the bytes it sent."""
+
+    server: str
+    status: int
+    value: Any = None
+    cookies: dict[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def content(self) -> bytes:
+        """The body as it is, or would be, on the wire."""
+        if not isinstance(self.value, bytes):
+            self.value = b"" if self.value is None else encode(self.value)
+        return self.value
+
+    def text(self) -> str:
+        return self.content().decode(errors="replace")
 
 
 class PeerResponse:
@@ -47,6 +73,9 @@ class PeerResponse:
         """Raise aiohttp's own error, with the body as `response_content`."""
         if self.ok:
             return
+        import aiohttp
+        from yarl import URL
+
         info = aiohttp.RequestInfo(URL("http://peer"), "POST", CIMultiDictProxy(CIMultiDict()), URL("http://peer"))
         message = f"{self.url}: {self._body[:500].decode(errors='replace')}"
         error = aiohttp.ClientResponseError(info, (), status=self.status, message=message)
@@ -65,3 +94,36 @@ class PeerResponse:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+@lru_cache(maxsize=512)
+def _decoder(kind: Hashable) -> Decoder:
+    return Decoder(kind)
+
+
+def read_answer(got: Answer, path: str, kind: type[T], cause: Cause) -> T:
+    if type(got.value) is kind:
+        return got.value
+    try:
+        value: T = _decoder(kind)(got.value)  # type: ignore[arg-type]
+    except ValidationError as error:
+        found = f"{error.error_count()} errors, first {error.errors(include_url=False, include_input=False)[0]}"
+        raise RolloutError(
+            cause,
+            f"{got.server}{path} answered what is no {kind.__name__} ({found}): {got.text()[:500]}",
+            server=got.server,
+        ) from error
+    return value
+
+
+def failure_in(got: Answer, path: str, cause: Cause) -> RolloutError:
+    """The error that the server's answer tells of. Its own word on the cause counts more than the caller's guess."""
+    text = got.text()
+    message, server = f"{got.server}{path} answered {got.status}: {text[:500]}", got.server
+    try:
+        told = orjson.loads(got.content())["error"]
+        if told["cause"] in CAUSES:
+            return RolloutError(told["cause"], told["message"], server=told.get("server") or server)
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        pass
+    return RolloutError("input" if got.status == 422 else cause, message, server=server)

@@ -4,20 +4,32 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from pydantic import Field
 
 from nemo_gym.client import Answer, ServerClient
-from nemo_gym.config_types import CommandConfig
-from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.deadline import within
+from nemo_gym.errors import Cause, ConfigError, RolloutError
+from nemo_gym.gate import Gate, Window
+from nemo_gym.http import pause_s
 from nemo_gym.lazy import lazily
+from nemo_gym.manifest import make_manifest, manifest_path, question, read_manifest, write_manifest
 from nemo_gym.metrics import RunningMetrics
 from nemo_gym.paths import find
+from nemo_gym.rollout_rows import RolloutCollectionConfig as RolloutCollectionConfig
+from nemo_gym.rollout_rows import count_rollouts as count_rollouts
+from nemo_gym.rollout_rows import read_rows
+from nemo_gym.rollout_store import Done, Keep, RolloutStore, failures_path
+from nemo_gym.rollout_stream import Finishing, finished_blocking
 from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored
+from nemo_gym.stragglers import Pace, watched
+from nemo_gym.tally import counting
+from nemo_gym.traffic import Recorder, Replayer, playing
 
 if TYPE_CHECKING:
     from nemo_gym.config_types import BaseServerConfig
@@ -26,190 +38,264 @@ logger = logging.getLogger(__name__)
 
 __getattr__ = lazily(__name__, {"collect_rollouts": "nemo_gym.cli.rollouts:collect_rollouts"})
 
-DEFAULT_PARALLEL = 1024
-Keep = Callable[[Outcome], None]
+LEAST_PARALLEL = 8
+MOST_PARALLEL = 4096
+"""Between these the number in flight adapts to the endpoint. More needs to be asked for: it costs open files."""
+LASTING_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
+"""Trying again would end the same way."""
+
+Report = Callable[[Outcome], None]
 Run = Callable[[Row], Awaitable[Outcome]]
 
 
-class RolloutCollectionConfig(CommandConfig):
-    """Have an agent answer every row of a dataset and write down the scored rollouts.
+async def collect(rows: Iterable[Row | NoResult], run: Run, keep: Keep, gate: Gate) -> None:
+    """Run every row, as many at once as the gate lets through, and keep each outcome as it lands."""
 
-    With config_paths the servers are held by this command itself, unless `ng_run` is up with the same configuration;
-    without, the servers of a running `ng_run` are used.
-    """
-
-    agent_name: str | None = None
-    """The agent that answers, by its name in the config. Without it every row must name one in its `agent_ref`."""
-
-    input_jsonl_fpath: str
-    """The dataset: a JSON object a line, with `responses_create_params` and what its environment needs."""
-
-    output_jsonl_fpath: str
-    """Where scored rollouts are added. Failed ones go to a file beside it, `<name>_failures.jsonl`."""
-
-    limit: int | None = Field(default=None, ge=0)
-    """Take only so many rows from the start of the dataset. 0 means all."""
-
-    num_repeats: int = Field(default=1, ge=1)
-    """How many rollouts to make of each row: abc becomes aabbcc."""
-
-    num_samples_in_parallel: int = Field(default=DEFAULT_PARALLEL, ge=1)
-    """How many rollouts may be in flight at once."""
-
-    responses_create_params: dict[str, Any] = Field(default_factory=dict)
-    """Fields that replace those of every row, such as +responses_create_params.temperature=0.7"""
-
-
-def read_rows(config: RolloutCollectionConfig) -> Iterator[Row | NoResult]:
-    """The rollouts to make, one after the other. A line that is no row is an outcome already."""
-    with find(config.input_jsonl_fpath, what="dataset").open("rb") as lines:
-        index = -1
-        for line in lines:
-            if not line.strip():
-                continue
-            index += 1
-            if config.limit and index >= config.limit:
-                return
-            for repeat in range(config.num_repeats):
-                yield _row(line.strip(), index, repeat, config)
-
-
-def count_rollouts(config: RolloutCollectionConfig) -> int:
-    """How many rollouts `read_rows` will ask for."""
-    with find(config.input_jsonl_fpath, what="dataset").open("rb") as lines:
-        rows = sum(1 for line in lines if line.strip())
-    return (min(rows, config.limit) if config.limit else rows) * config.num_repeats
-
-
-def _row(line: bytes, index: int, repeat: int, config: RolloutCollectionConfig) -> Row | NoResult:
-    if config.agent_name is not None and not config.responses_create_params and line.startswith(b"{"):
-        return Row(index, repeat, config.agent_name, line)
-    try:
-        data = orjson.loads(line)
-        if not isinstance(data, dict):
-            raise ValueError(f"found a {type(data).__name__}")
-    except ValueError as error:
-        message = f"Row {index} of {config.input_jsonl_fpath} is not a JSON object: {error}."
-        return NoResult(index, repeat, "input", message, row=line.decode(errors="replace")[:2000])
-    reference = data.get("agent_ref")
-    agent = config.agent_name or (reference.get("name") if isinstance(reference, dict) else None)
-    if agent is None:
-        message = "No agent: the row has no `agent_ref` with a `name`, and the command no +agent_name."
-        return NoResult(index, repeat, "input", message, row=data)
-    if config.responses_create_params:
-        data["responses_create_params"] = {
-            **(data.get("responses_create_params") or {}),
-            **config.responses_create_params,
-        }
-        line = orjson.dumps(data)
-    return Row(index, repeat, agent, line)
-
-
-async def collect(rows: Iterable[Row | NoResult], run: Run, keep: Keep, *, parallel: int) -> None:
-    """Run every row, at most `parallel` at once, and keep each outcome as it lands."""
-    todo = iter(rows)
-
-    async def worker() -> None:
-        for row in todo:
-            keep(row if isinstance(row, NoResult) else await run(row))
+    async def one(row: Row, era: int) -> None:
+        throttled = False
+        try:
+            with counting() as tally:
+                outcome = await run(row)
+            throttled = tally.throttled > 0
+        finally:
+            gate.leave(era, throttled=throttled)
+        await keep(outcome)
 
     try:
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(parallel):
-                workers.create_task(worker())
+        async with asyncio.TaskGroup() as running:
+            for row in rows:
+                if isinstance(row, NoResult):
+                    await keep(row)
+                else:
+                    running.create_task(one(row, await gate.enter()))
+                    await asyncio.sleep(0)  # let what was started reach its endpoint before the next one starts
     except BaseExceptionGroup as several:
         raise several.exceptions[0] from several
 
 
-async def run_row(client: ServerClient, row: Row) -> Outcome:
-    """One rollout. Whatever goes wrong is an outcome, so one row cannot end the others."""
-    try:
-        answer = await client.call(row.agent, "/run", row.body, answer=Answer)
-        record = answer.content()
-        reward = orjson.loads(record).get("reward")
-        if not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise RolloutError("verifier", f"The reward is {reward!r}; expected a finite number.", server=row.agent)
-    except RolloutError as error:
-        return _failed(row, error)
-    except ConfigError:
-        raise
-    except Exception as error:
-        logger.exception("rollout of row %d failed", row.task_index)
-        return _failed(row, RolloutError("internal", repr(error)))
-    return Scored(row, record)
+async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int = 1) -> Outcome:
+    """One attempt at a rollout. Whatever goes wrong is an outcome, so one row cannot end the others."""
+    started_at, started = time.time(), time.monotonic()
+    with counting() as tally, playing(row.id, number):
+        try:
+            async with within(timeout_s, what="The rollout"):
+                answer = await client.call(row.agent, "/run", row.body, answer=Answer, timeout_s=timeout_s)
+            record = answer.content()
+            figures = figures_of(orjson.loads(record))
+            reward = figures.get("reward")
+            if not isinstance(reward, int | float) or not math.isfinite(reward):
+                message = f"The reward is {reward!r}; expected a finite number."
+                raise RolloutError("verifier", message, server=row.agent)
+        except RolloutError as error:
+            failure = error
+        except ConfigError:
+            raise
+        except Exception as error:
+            logger.exception("rollout of row %d failed", row.id.task_index)
+            failure = RolloutError("internal", repr(error))
+        else:
+            return Scored(row.id, record, figures, retries=tally.retries, seconds=time.monotonic() - started)
+    return NoResult(
+        row.id,
+        failure.cause,
+        str(failure),
+        failure.server,
+        started_at=started_at,
+        seconds=time.monotonic() - started,
+        row=_readable(row.body),
+    )
 
 
-def _failed(row: Row, error: RolloutError) -> NoResult:
+def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The small part of a record that metrics look at, so that the rest need not be held or decoded twice."""
+    small = {name: value for name, value in record.items() if not isinstance(value, dict | list)}
+    response = record.get("response")
+    return {**small, "response": {"usage": response.get("usage")} if isinstance(response, dict) else None}
+
+
+def _readable(body: bytes) -> Any:
     try:
-        data = orjson.loads(row.body)
+        return orjson.loads(body)
     except ValueError:
-        data = row.body.decode(errors="replace")[:2000]
-    return NoResult(row.task_index, row.repeat_index, error.cause, str(error), error.server, data)
+        return body.decode(errors="replace")[:2000]
 
 
-def failures_path(output: Path) -> Path:
-    """Where failed attempts go: beside the output."""
-    return output.with_name(f"{output.stem}_failures.jsonl")
+def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: Keep) -> Run:
+    """How this job makes a rollout: several attempts, each failed one kept, stragglers seen to."""
 
-
-@contextlib.contextmanager
-def kept_in(output: Path, metrics: RunningMetrics) -> Iterator[Keep]:
-    """Add outcomes to the output and its `_failures` neighbour, whole lines, each on disk before it is counted."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as files:
-        scored = files.enter_context(output.open("ab", buffering=0))
-        failed = None
-
-        def keep(outcome: Outcome) -> None:
-            nonlocal failed
+    async def run(row: Row) -> Outcome:
+        for number in range(1, config.max_attempts + 1):
+            outcome = await attempt(client, row, timeout_s=config.rollout_timeout_s, number=number)
             if isinstance(outcome, Scored):
-                scored.write(outcome.line())
-                metrics.add(orjson.loads(outcome.record))
-                return
-            if failed is None:
-                failed = files.enter_context(failures_path(output).open("ab", buffering=0))
-            failed.write(outcome.line())
-            metrics.add_failure(outcome.cause)
+                return replace(outcome, attempts=number)
+            is_final = number == config.max_attempts or outcome.cause in LASTING_CAUSES
+            outcome = replace(outcome, attempt=number, is_final=is_final)
+            if is_final:
+                return outcome
+            await keep(outcome)
+            await asyncio.sleep(pause_s(number))
+        raise AssertionError("unreachable")
 
-        yield keep
+    if config.straggler_percentile is None:
+        return run
+    return watched(run, pace=Pace(), percentile=config.straggler_percentile, action=config.straggler_action)
+
+
+class Groups:
+    """Holds back the outcomes of a row until all its repeats are in."""
+
+    def __init__(self, keep: Keep, *, num_repeats: int) -> None:
+        self._keep, self._num_repeats = keep, num_repeats
+        self._waiting: dict[int, list[Outcome]] = {}
+
+    async def put(self, outcome: Outcome) -> None:
+        group = self._waiting.setdefault(outcome.id.task_index, [])
+        group.append(outcome)
+        if len(group) == self._num_repeats:
+            await self._let_go(outcome.id.task_index)
+
+    async def close(self) -> None:
+        """Let go of groups that an interrupted run had begun already."""
+        for task_index in list(self._waiting):
+            await self._let_go(task_index)
+
+    async def _let_go(self, task_index: int) -> None:
+        for outcome in sorted(self._waiting.pop(task_index), key=lambda outcome: outcome.id):
+            await self._keep(outcome)
 
 
 class RolloutCollectionHelper:
     """Rollouts for programs: a trainer hands in rows and awaits scored records."""
 
     async def run_from_config(
-        self, config: RolloutCollectionConfig, *, client: ServerClient | None = None, report: Keep | None = None
+        self,
+        config: RolloutCollectionConfig,
+        *,
+        client: ServerClient | None = None,
+        settings: Mapping[str, Any] | None = None,
+        report: Report | None = None,
     ) -> RunningMetrics:
-        """Collect all that `config` asks for into its output file."""
-        metrics = RunningMetrics()
-        caller = client or self.setup_server_client()
-        with kept_in(Path(config.output_jsonl_fpath), metrics) as keep:
+        """Make all that `config` asks for and is not in its output file yet. `settings` is the servers' configuration,
+        as far as known: it is kept beside the output, without secrets, to notice a change."""
+        output, metrics = Path(config.output_jsonl_fpath), RunningMetrics()
+        if config.resume == "restart":
+            moved_aside(output)
 
-            def keep_and_report(outcome: Outcome) -> None:
-                keep(outcome)
-                if report is not None:
-                    report(outcome)
+        def kept(outcome: Outcome) -> None:
+            note(metrics, outcome)
+            if report is not None:
+                report(outcome)
 
-            await collect(
-                read_rows(config),
-                lambda row: run_row(caller, row),
-                keep_and_report,
-                parallel=config.num_samples_in_parallel,
-            )
+        with contextlib.closing(RolloutStore(output, kept=kept)) as store:
+            done = _look_up_done(store, config, settings or {}, metrics)
+            await self._make_missing(config, store, done, client or self.setup_server_client())
         return metrics
 
+    async def _make_missing(
+        self, config: RolloutCollectionConfig, store: RolloutStore, done: Done, client: ServerClient
+    ) -> None:
+        parallel = config.num_samples_in_parallel
+        window = Window(LEAST_PARALLEL, MOST_PARALLEL) if parallel is None else Window(parallel, parallel)
+        async with within(config.run_timeout_s, what="The run"), store.writing() as keep:
+            groups = Groups(keep, num_repeats=config.num_repeats) if config.group_output else None
+            await collect(
+                read_rows(config, done),
+                run_with(client, config, keep),
+                groups.put if groups else keep,
+                Gate(window),
+            )
+            if groups:
+                await groups.close()
+
     def run_examples(
-        self, examples: Iterable[dict[str, Any]], head_server_config: "BaseServerConfig | None" = None
-    ) -> Iterator[Awaitable[tuple[dict[str, Any], dict[str, Any]]]]:
-        """Awaitables of (row, result), in the order in which the rollouts finish. A failed one raises RolloutError."""
-        client = self.setup_server_client(head_server_config)
+        self,
+        examples: Iterable[dict[str, Any]],
+        head_server_config: "BaseServerConfig | None" = None,
+        *,
+        client: ServerClient | None = None,
+        num_samples_in_parallel: int = MOST_PARALLEL,
+        rollout_timeout_s: float = 3600.0,
+    ) -> "Iterator[asyncio.Future[tuple[dict[str, Any], dict[str, Any]]]]":
+        """Futures of (row, result), in the order in which the rollouts finish. A failed one raises RolloutError.
+
+        In an event loop the futures are awaited; in plain code they are settled already, and `result()` is called.
+        """
+        caller = client or self.setup_server_client(head_server_config)
 
         async def run(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-            answer = await client.call(row["agent_ref"]["name"], "/run", row, answer=Answer)
+            agent = row["agent_ref"]["name"]
+            async with within(rollout_timeout_s, what="The rollout"):
+                answer = await caller.call(agent, "/run", row, answer=Answer, timeout_s=rollout_timeout_s)
             return row, orjson.loads(answer.content())
 
-        return asyncio.as_completed([run(row) for row in examples])
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return finished_blocking(examples, run, parallel=num_samples_in_parallel)  # type: ignore[return-value]
+        return iter(Finishing(examples, run, parallel=num_samples_in_parallel))
 
     def setup_server_client(self, head_server_config: "BaseServerConfig | None" = None) -> ServerClient:
         """A client of the running servers."""
         return ServerClient.load_from_global_config(head_server_config)
+
+
+def note(metrics: RunningMetrics, outcome: Outcome) -> None:
+    """Count an outcome that is on disk."""
+    if isinstance(outcome, Scored):
+        metrics.add({**outcome.figures, **outcome.marks()})
+    elif outcome.is_final:
+        metrics.add_failure(outcome.cause)
+
+
+def _look_up_done(
+    store: RolloutStore, config: RolloutCollectionConfig, settings: Mapping[str, Any], metrics: RunningMetrics
+) -> Done:
+    """What is in the output already, if it was made the same way; otherwise ask what to do."""
+    options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
+    now = make_manifest(find(config.input_jsonl_fpath, what="dataset"), options=options, settings=settings)
+    before = read_manifest(store.output)
+    has_records = any(True for _ in store.records())
+    changes = [] if before is None or not has_records else before.changes_to(now)
+    if has_records and before is None:
+        changes = [f"{manifest_path(store.output).name}, which says how they were made, is not there"]
+    if changes and config.resume == "ask":
+        raise question(store.output, changes)
+    done = Done(num_repeats=config.num_repeats, by_content=bool(changes))
+    store.load(done)
+    if before is None or changes or not has_records:
+        write_manifest(store.output, now)
+    if done.count:
+        logger.info("%d rollouts are in %s already", done.count, store.output)
+        for line in store.records():
+            metrics.add(figures_of(orjson.loads(line)))
+    return done
+
+
+def moved_aside(output: Path) -> None:
+    """Give the files of an earlier run other names, so that nothing of them is lost."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for path in (output, failures_path(output), manifest_path(output)):
+        if path.exists():
+            path.rename(path.with_name(f"{path.stem}.{stamp}{path.suffix}"))
+
+
+@contextlib.contextmanager
+def traffic_of(client: ServerClient, config: RolloutCollectionConfig, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Record or replay the calls of a client that holds the servers itself, if `config` asks for it."""
+    if config.record is None and config.replay is None:
+        yield
+        return
+    if config.record is not None and config.replay is not None:
+        raise ConfigError("Both record and replay are given. Expected one of them.")
+    if not client.local:
+        raise ConfigError("Traffic can be recorded and replayed only by a command that holds the servers itself.")
+    models = frozenset(
+        name for name, block in settings.items() if isinstance(block, dict) and "responses_api_models" in block
+    )
+    tap = Recorder(Path(config.record), models) if config.record else Replayer(Path(config.replay or ""), models)
+    client.tap = tap
+    try:
+        yield
+    finally:
+        client.tap = None
+        tap.close()

@@ -1,7 +1,10 @@
 """What becomes of a row: a scored record, or no result and the cause."""
 
-from dataclasses import dataclass
-from typing import Any
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -9,14 +12,38 @@ from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
 from nemo_gym.errors import Cause
 
 REPEAT_INDEX_KEY_NAME = "_repeat_index"
+ROW_HASH_KEY_NAME = "_row_hash"
+_MARKS = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
+
+
+class RowId(NamedTuple):
+    """Which rollout: the row's place in the dataset, which one of its repeats, and the row's content."""
+
+    task_index: int
+    repeat_index: int
+    row_hash: str
+
+    def marks(self) -> dict[str, Any]:
+        """The identity as records carry it."""
+        return dict(zip((TASK_INDEX_KEY_NAME, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME), self, strict=True))
+
+
+def hash_of(line: bytes) -> str:
+    """What a row's content is known by."""
+    return hashlib.sha256(line).hexdigest()[:16]
+
+
+def id_in(line: bytes) -> RowId | None:
+    """The identity that a kept line carries. The marks stand near its end, so a long record need not be decoded."""
+    found = _MARKS.search(line, max(0, len(line) - 400)) or _MARKS.search(line)
+    return RowId(int(found[1]), int(found[2]), found[3].decode()) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One rollout to make: a row of the dataset, and which one of its repeats."""
+    """One rollout to make."""
 
-    task_index: int
-    repeat_index: int
+    id: RowId
     agent: str
     body: bytes
     """The row as JSON, as the agent gets it."""
@@ -26,32 +53,53 @@ class Row:
 class Scored:
     """A rollout with a finite reward."""
 
-    row: Row
+    id: RowId
     record: bytes
     """The agent's answer, a JSON object."""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """The numbers in it, decoded."""
+    attempts: int = 1
+    retries: int = 0
+    seconds: float = 0.0
+
+    def marks(self) -> dict[str, Any]:
+        """What is added to the agent's answer: the row it belongs to, and what it took."""
+        took = {"_attempts": self.attempts, "_retries": self.retries, "_seconds": round(self.seconds, 6)}
+        return {**self.id.marks(), **took}
 
     def line(self) -> bytes:
-        """The record as it is kept, marked with the row it came from."""
-        marks = {TASK_INDEX_KEY_NAME: self.row.task_index, REPEAT_INDEX_KEY_NAME: self.row.repeat_index}
-        return self.record[:-1] + b"," + orjson.dumps(marks)[1:] + b"\n"
+        """The record as it is kept."""
+        return self.record[:-1] + b"," + orjson.dumps(self.marks())[1:] + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
 class NoResult:
-    """A rollout that the machinery failed. Never the same as reward 0."""
+    """An attempt that the machinery failed. Never the same as reward 0."""
 
-    task_index: int
-    repeat_index: int
+    id: RowId
     cause: Cause
     message: str
     server: str | None = None
+    attempt: int = 1
+    is_final: bool = True
+    """Whether it was the last attempt at this rollout."""
+    started_at: float = 0.0
+    seconds: float = 0.0
     row: Any = None
     """What was to be run, as far as it could be read."""
 
     def line(self) -> bytes:
-        marks = {TASK_INDEX_KEY_NAME: self.task_index, REPEAT_INDEX_KEY_NAME: self.repeat_index}
-        told = {"cause": self.cause, "message": self.message, "server": self.server, "row": self.row}
-        return orjson.dumps({**marks, **told}) + b"\n"
+        told = {
+            "cause": self.cause,
+            "message": self.message,
+            "server": self.server,
+            "attempt": self.attempt,
+            "is_final": self.is_final,
+            "started_at": round(self.started_at, 3),
+            "seconds": round(self.seconds, 6),
+            "row": self.row,
+        }
+        return orjson.dumps({**self.id.marks(), **told}) + b"\n"
 
 
 Outcome = Scored | NoResult

@@ -1,6 +1,7 @@
 """Serve ASGI apps on sockets that somebody else has bound, all of them in the running event loop."""
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -11,16 +12,22 @@ import uvicorn
 
 from nemo_gym.errors import PortError
 
+logger = logging.getLogger(__name__)
+
 KEEP_ALIVE_S = 75
 BACKLOG = 16_384
 GRACE_S = 3
 """How long requests in flight may still take once the server is told to stop."""
+POLL_S = 0.002
+"""uvicorn tells of its start and of its connections by plain attributes only."""
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket. From here on connections queue up, so nobody can take the port and nobody is refused."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named because asyncio sends without delay only on sockets that name it, and those that are
+    # accepted inherit it: else every answer on a kept connection waits 40 ms for the other side's acknowledgement.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
@@ -32,11 +39,34 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the process that holds the loop decides when to stop."""
+    """uvicorn without its signal handlers and its clock: whoever holds the loop decides when to stop, and the server
+    neither wakes up to look nor waits longer than requests in flight need."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.stop = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        await self.stop.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(GRACE_S):
+                while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn offers no event
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            logger.warning("%d requests took longer than %g s to finish and are cancelled", len(state.tasks), GRACE_S)
+            for task in state.tasks:
+                task.cancel()
 
 
 @asynccontextmanager
@@ -53,21 +83,21 @@ async def serving(apps: Mapping[int, Any], sockets: list[socket.socket]) -> Asyn
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=False,
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=GRACE_S,
         backlog=BACKLOG,
     )
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=sockets))
     try:
         while not server.started and not running.done():  # noqa: ASYNC110 - uvicorn offers no event
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(POLL_S)
         if running.done():
             running.result()
         yield
     finally:
-        server.should_exit = True
+        server.stop.set()
         await running
 
 

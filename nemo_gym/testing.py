@@ -11,7 +11,9 @@ import orjson
 
 from nemo_gym.client import ServerClient, base_url
 from nemo_gym.codec import encode
+from nemo_gym.global_config import load_config, server_instances
 from nemo_gym.http import HttpClient
+from nemo_gym.launcher import held_server
 from nemo_gym.paths import find
 from nemo_gym.server import SimpleServer
 from nemo_gym.serving import bind, serving
@@ -80,14 +82,16 @@ async def client_for(
 ) -> AsyncIterator[BrowserLikeClient]:
     """Serve one server on a free port of this machine and give a client for it."""
     settings = {"name": "test", "host": LOOPBACK, "port": 0, "entrypoint": "app.py", **config}
-    server = server_class(
-        config=server_class.config_class().model_validate(settings), server_client=server_client or ServerClient()
-    )
-    app = server.mounted()
     with bind(LOOPBACK, 0) as listening:
         port = listening.getsockname()[1]
-        async with app.lifespan(), serving({port: app}, [listening]), HttpClient() as http:
-            yield BrowserLikeClient(server, base_url(LOOPBACK, port), http)
+        async with HttpClient() as http:
+            server = server_class(
+                config=server_class.config_class().model_validate(settings),
+                server_client=server_client or ServerClient(http=http),
+            )
+            app = server.mounted()
+            async with app.lifespan(), serving({port: app}, [listening]):
+                yield BrowserLikeClient(server, base_url(LOOPBACK, port), http)
 
 
 def held(
@@ -97,6 +101,12 @@ def held(
     settings = {"host": LOOPBACK, "port": 0, "entrypoint": "app.py", **config}
     place = str(folder or find(f"{server_type}/{implementation}", what="server folder"))
     return HeldServer(name, server_type, implementation, place, settings["entrypoint"], settings)
+
+
+def servers_of(*config_paths: str, **settings: Any) -> list[HeldServer]:
+    """The servers of config files for `running`. `settings` win over the files; no `env.yaml` is read."""
+    config = load_config(initial={"config_paths": list(config_paths), **settings}, use_dotenv=False, fill_ports=False)
+    return [held_server(instance, port=0) for instance in server_instances(config)]
 
 
 @asynccontextmanager

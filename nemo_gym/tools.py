@@ -38,10 +38,9 @@ def tool(
 
 def tools_of(server: object) -> dict[str, Callable[..., Any]]:
     """The tools of a server: name to bound method, in the order in which the class names them."""
-    kind = type(server)
-    names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))
-    marked = ((getattr(inspect.getattr_static(kind, name), _MARK, None), name) for name in names)
-    return {mark.name: getattr(server, name) for mark, name in marked if mark is not None}
+    members = {name: member for base in reversed(type(server).__mro__) for name, member in vars(base).items()}
+    marks = {name: getattr(member, _MARK, None) for name, member in members.items()}
+    return {mark.name: getattr(server, name) for name, mark in marks.items() if mark is not None}
 
 
 def arguments_model(name: str, parameters: list[inspect.Parameter]) -> type[BaseModel]:

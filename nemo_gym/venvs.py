@@ -12,11 +12,13 @@ import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
-
-from packaging.requirements import InvalidRequirement, Requirement
+from typing import TYPE_CHECKING
 
 from nemo_gym.errors import ConfigError, StartupError
 from nemo_gym.paths import PARENT_DIR, cache_dir
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,8 @@ def requirements_of(folder: Path) -> list[str]:
 
 def is_met(line: str) -> bool:
     """Whether this interpreter has what a requirement line asks for, with the extras and what those need in turn."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
         wanted = Requirement(line)
     except InvalidRequirement:
@@ -56,7 +60,9 @@ def is_met(line: str) -> bool:
     return _is_installed(wanted, seen=set())
 
 
-def _is_installed(wanted: Requirement, *, seen: set[str]) -> bool:
+def _is_installed(wanted: "Requirement", *, seen: set[str]) -> bool:
+    from packaging.requirements import Requirement
+
     if wanted.marker is not None and not wanted.marker.evaluate():
         return True
     try:
@@ -73,7 +79,7 @@ def _is_installed(wanted: Requirement, *, seen: set[str]) -> bool:
     return True
 
 
-def _without_marker(requirement: Requirement) -> Requirement:
+def _without_marker(requirement: "Requirement") -> "Requirement":
     requirement.marker = None
     return requirement
 

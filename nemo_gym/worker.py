@@ -26,6 +26,7 @@ from nemo_gym.loader import load_server_class
 from nemo_gym.log import set_up_logging
 from nemo_gym.published import publish
 from nemo_gym.serving import serving
+from nemo_gym.validation import explain
 
 EXIT_CONFIG = 78
 """What a worker exits with when starting it again would end the same way (EX_CONFIG of sysexits.h)."""
@@ -112,21 +113,14 @@ class Stack:
         kind = load_server_class(held.server_type, held.implementation, Path(held.folder), held.entrypoint)
         try:
             config = kind.config_class().model_validate({**held.config, "name": held.name})
+            server = kind(config=config, server_client=self.client)
         except ValidationError as error:
-            raise ConfigError(_config_message(held, error)) from error
-        server = kind(config=config, server_client=self.client)
+            place = f"{held.name}.{held.server_type}.{held.implementation}"
+            lines = [f"{place} does not fit {error.title}:", *explain(error)]
+            raise ConfigError("\n".join(lines)) from error
         server.core(secret=secret, worker=self.spec.worker)
         limit = self.spec.config.get("max_body_bytes", MAX_BODY_BYTES)
         return server.mounted(token=self.spec.token, max_body_bytes=limit)
-
-
-def _config_message(held: HeldServer, error: ValidationError) -> str:
-    place = f"{held.name}.{held.server_type}.{held.implementation}"
-    lines = []
-    for item in error.errors(include_url=False):
-        found = "" if item["type"] == "missing" else f" (found {item['input']!r})"
-        lines.append(f"  {place}.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}{found}")
-    return f"The configuration of '{held.name}' does not fit {error.title}:\n" + "\n".join(lines)
 
 
 async def hold(spec: StackSpec) -> None:

@@ -4,22 +4,30 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
+from pydantic import BaseModel
 
-from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, tool
 from nemo_gym.client import ServerClient
 from nemo_gym.deadline import HEADER
+from nemo_gym.endpoints import Endpoint
 from nemo_gym.event_stream import EventStream, event
+from nemo_gym.server import SimpleServer
 from nemo_gym.testing import BrowserLikeClient, client_for
 
 
-class Speaker(SimpleResourcesServer):
+class Count(BaseModel):
+    to: int
+
+
+class Speaker(SimpleServer):
     """Answers in events."""
 
-    @tool
-    async def count(self, to: int) -> EventStream:
-        return EventStream.of(event(number) for number in range(to))
+    def endpoints(self) -> list[Endpoint]:
+        handlers = (self.count, self.stumble, self.drone)
+        return [Endpoint(f"/{handler.__name__}", handler, cause="internal") for handler in handlers]
 
-    @tool
+    async def count(self, body: Count) -> EventStream:
+        return EventStream.of(event(number) for number in range(body.to))
+
     async def stumble(self) -> EventStream:
         async def events() -> AsyncGenerator[bytes, None]:
             yield event({"said": "one"})
@@ -27,7 +35,6 @@ class Speaker(SimpleResourcesServer):
 
         return EventStream(events())
 
-    @tool
     async def drone(self) -> EventStream:
         async def events() -> AsyncGenerator[bytes, None]:
             try:
@@ -38,9 +45,6 @@ class Speaker(SimpleResourcesServer):
                 ENDED.append("drone")
 
         return EventStream(events())
-
-    async def verify(self, body: BaseVerifyRequest) -> float:
-        return 1.0
 
 
 ENDED: list[str] = []

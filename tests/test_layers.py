@@ -15,12 +15,13 @@ LAYERS = [
     *("convert", "convert_messages", "completions", "endings"),
     *("masking", "validation", "overrides", "config_sources", "config_values", "command_config", "config_types"),
     *("config_checks", "config_ports", "server_instances", "config_loading", "global_config"),
-    *("deadline", "codec", "event_stream", "streaming", "http", "peer_response", "client"),
+    *("deadline", "tally", "codec", "event_stream", "streaming", "http", "peer_response", "client"),
     *("openai_client", "endpoint_pool", "openai_utils", "legacy"),
     *("session", "tools", "endpoints", "failures", "disconnect", "asgi", "serving", "server", "model_endpoints"),
     *("base_resources_server", "base_responses_api_agent", "base_responses_api_model", "head_server", "server_utils"),
     *("loader", "venvs", "worker", "process", "launcher", "peers"),
-    *("metrics", "rollout_collection", "token_check", "testing"),
+    *("metrics", "gate", "stragglers", "manifest", "rollout_store", "rollout_rows", "rollout_stream", "traffic"),
+    *("rollout_collection", "token_check", "testing"),
     *("command", "cli", "templates"),
 ]
 

@@ -11,17 +11,12 @@ from pydantic import ValidationError
 
 from nemo_gym.client import Answer
 from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.gate import Gate, Window
 from nemo_gym.metrics import RunningMetrics
-from nemo_gym.rollout_collection import (
-    RolloutCollectionConfig,
-    RolloutCollectionHelper,
-    collect,
-    count_rollouts,
-    failures_path,
-    read_rows,
-    run_row,
-)
-from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored
+from nemo_gym.rollout_collection import RolloutCollectionHelper, attempt, collect
+from nemo_gym.rollout_rows import RolloutCollectionConfig, count_rollouts, read_rows
+from nemo_gym.rollout_store import failures_path
+from nemo_gym.rollout_types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.testing import example_row, held, running
 from nemo_gym.worker import HeldServer
 
@@ -61,6 +56,7 @@ def config_for(tmp_path: Path, lines: list[Any], **options: Any) -> RolloutColle
             "agent_name": "agent",
             "input_jsonl_fpath": str(tmp_path / "rows.jsonl"),
             "output_jsonl_fpath": str(tmp_path / "deep/er/out.jsonl"),
+            "max_attempts": 1,
             **options,
         }
     )
@@ -151,26 +147,33 @@ async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed() -
         nonlocal read
         for index in range(100):
             read += 1
-            assert read - len(kept) <= 8
-            yield Row(index, 0, "agent", b"{}")
+            assert read - len(kept) <= 9
+            yield Row(RowId(index, 0, ""), "agent", b"{}")
 
     async def run(row: Row) -> Outcome:
         nonlocal in_flight, most
         in_flight += 1
         most = max(most, in_flight)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.002)
         in_flight -= 1
-        return Scored(row, b'{"reward":1}')
+        return Scored(row.id, b'{"reward":1}')
 
-    await collect(rows(), run, kept.append, parallel=7)
+    async def keep(outcome: Outcome) -> None:
+        kept.append(outcome)
+
+    await collect(rows(), run, keep, Gate(Window(7, 7)))
     assert (most, len(kept)) == (7, 100)
 
 
-async def test_output_is_added_to_never_overwritten(tmp_path: Path) -> None:
-    config = config_for(tmp_path, [counter_row("add 2")])
-    await collected(config)
-    _, scored, _ = await collected(config)
-    assert len(scored) == 2
+async def test_the_same_command_again_does_only_what_is_missing(tmp_path: Path) -> None:
+    lines = [counter_row("add 2"), counter_row("please fail"), counter_row("add 1")]
+    _, first, _ = await collected(config_for(tmp_path, lines))
+    metrics, second, failed = await collected(config_for(tmp_path, lines, num_repeats=2))
+    assert second[: len(first)] == first
+    marks = sorted((record["_task_index"], record["_repeat_index"]) for record in second)
+    assert marks == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    assert metrics.means() == {"reward": 0.5}
+    assert [record["_task_index"] for record in failed if record["is_final"]] == [1, 1, 1]
 
 
 async def test_an_agent_that_is_not_there_ends_the_job_with_its_name(tmp_path: Path) -> None:
@@ -183,11 +186,12 @@ async def test_an_agent_that_is_not_there_ends_the_job_with_its_name(tmp_path: P
 
 async def test_a_record_is_passed_through_as_the_agent_sent_it() -> None:
     async with running(servers()) as client:
-        row = Row(7, 1, "agent", orjson.dumps(counter_row("add 2")))
-        outcome = await run_row(client, row)
+        row = Row(RowId(7, 1, "abc"), "agent", orjson.dumps(counter_row("add 2")))
+        outcome = await attempt(client, row, timeout_s=10)
         assert isinstance(outcome, Scored)
         answer = await client.call("agent", "/run", counter_row("add 2"), answer=Answer)
-        assert list(orjson.loads(outcome.line())) == [*orjson.loads(answer.content()), "_task_index", "_repeat_index"]
+        marks = ["_task_index", "_repeat_index", "_row_hash", "_attempts", "_retries", "_seconds"]
+        assert list(orjson.loads(outcome.line())) == [*orjson.loads(answer.content()), *marks]
 
 
 async def test_a_failed_rollout_tells_a_program_the_cause() -> None:

@@ -25,9 +25,7 @@ class DemoConfig(CommandConfig):
 @command(DemoConfig)
 def demo() -> None:
     """Play example_simple_weather and show the scored rollouts."""
-    print(
-        "Five rollouts of example_simple_weather. The model follows a script: it needs no key, no network, no GPU.\n"
-    )
+    print("Five rollouts of example_simple_weather. The model follows a script: no key, no network, no GPU.\n")
     OUTPUT.unlink(missing_ok=True)
     collect_with_progress(
         load_config(initial={"config_paths": CONFIG_PATHS}, use_dotenv=False, fill_ports=False),

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym import loops
 from nemo_gym.command import command, read_command_line
@@ -16,8 +16,9 @@ from nemo_gym.rollout_collection import (
     RolloutCollectionConfig,
     RolloutCollectionHelper,
     count_rollouts,
-    failures_path,
+    traffic_of,
 )
+from nemo_gym.rollout_store import failures_path
 from nemo_gym.rollout_types import Outcome, Scored
 
 LINE_EVERY_S = 10.0
@@ -72,13 +73,12 @@ class Lines:
 
 
 @command(RolloutCollectionConfig)
-def collect_rollouts() -> None:
+def collect_rollouts() -> int:
     """Have an agent answer every row of a dataset and write down the scored rollouts."""
     config = read_command_line(fill_ports=False)
     options = RolloutCollectionConfig.read(config)
     metrics = collect_with_progress(config, options)
-    if metrics.failed:
-        sys.exit(1)
+    return int(metrics.failed.total() > options.tolerated_failures)
 
 
 def collect_with_progress(config: DictConfig, options: RolloutCollectionConfig) -> RunningMetrics:
@@ -96,7 +96,10 @@ def collect_with_progress(config: DictConfig, options: RolloutCollectionConfig) 
 
 async def _collect(config: DictConfig, options: RolloutCollectionConfig, progress: Progress) -> RunningMetrics:
     async with peers(config) as client:
-        return await RolloutCollectionHelper().run_from_config(options, client=client, report=progress)
+        settings: Any = OmegaConf.to_container(client.global_config_dict, resolve=True)
+        helper = RolloutCollectionHelper()
+        with traffic_of(client, options, settings):
+            return await helper.run_from_config(options, client=client, settings=settings, report=progress)
 
 
 def _summarise(metrics: RunningMetrics, output: Path) -> None:

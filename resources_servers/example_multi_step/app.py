@@ -1,7 +1,6 @@
 """Look up a number for each synonym of the right term, then hand in the numbers in the order of the list."""
 
 import json
-import math
 from typing import Any
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer, tool
@@ -67,16 +66,14 @@ def handed_in(response: NeMoGymResponse) -> list[Any]:
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether the value is a whole number, or the text of one."""
-    if isinstance(value, float):
-        return math.isfinite(value) and value.is_integer()
-    if not isinstance(value, int | str):
+    """Whether the value is a whole number, or the text of one, of a size that every reader of JSON can take."""
+    if not isinstance(value, int | float | str):
         return False
     try:
-        int(value)
-    except ValueError:
+        number = int(value)
+    except (ValueError, OverflowError):
         return False
-    return True
+    return abs(number) < 2**63 and (isinstance(value, str) or number == value)
 
 
 if __name__ == "__main__":

@@ -63,9 +63,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 jar=jar,
                 timeout_s=config.seed_timeout_s,
             )
-            response = await client.call(
-                config.name, "/v1/responses", body.responses_create_params, answer=NeMoGymResponse, jar=jar
-            )
+            response = await self._converse(body.responses_create_params, jar)
             return await client.call(
                 environment,
                 "/verify",
@@ -76,6 +74,12 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 timeout_s=config.verify_timeout_s,
                 ends_session=True,
             )
+
+    async def _converse(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
+        """What `/v1/responses` of this agent answers. A subclass may have written it to be called as an endpoint."""
+        if type(self).responses is SimpleAgent.responses:
+            return await self.responses(body, jar)
+        return await self.server_client.call(self.config.name, "/v1/responses", body, answer=NeMoGymResponse, jar=jar)
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
         """One conversation. `output` holds all that was said, thought, called and answered after the input."""
@@ -88,9 +92,10 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         step = silent_steps = 0
         while True:
             step += 1
+            await asyncio.sleep(0)  # A model in this worker may never make us wait: give the clock its turn.
             response = await self._ask_model(body.model_copy(update={"input": [*start, *said]}), jar)
             said.extend(response.output)
-            usage = response.usage if usage is None or response.usage is None else usage + response.usage
+            usage = usage + response.usage if usage and response.usage else usage or response.usage
             calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
             has_message = any(item.type == "message" for item in response.output)
             silent_steps = 0 if calls or has_message else silent_steps + 1

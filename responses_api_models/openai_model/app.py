@@ -12,6 +12,7 @@ from nemo_gym.completions import read_completion
 from nemo_gym.endings import ended_completion, ended_response
 from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
 from nemo_gym.errors import UpstreamError
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.openai_types import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
@@ -53,7 +54,7 @@ class SimpleModelServer(SimpleResponsesAPIModel):
             raw = await self._post("/responses", body.model_copy(update=update), jar)
         except UpstreamError as error:
             return ended_response(error, body, model=model)
-        return _read_response(raw, self._url)
+        return _read_response(raw, self._pool.clients[0])
 
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: Jar
@@ -63,7 +64,8 @@ class SimpleModelServer(SimpleResponsesAPIModel):
             raw = await self._post("/chat/completions", body.model_copy(update={"model": model}), jar)
         except UpstreamError as error:
             return ended_completion(error, model=model)
-        return read_completion(raw, url=self._url)
+        endpoint = self._pool.clients[0]
+        return read_completion(raw, url=endpoint.base_url, hide=endpoint.without_key)
 
     async def _post(self, path: str, body: BaseModel, jar: Jar) -> bytes:
         extra = self.config.extra_body
@@ -73,21 +75,18 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         session = self._pool.session(jar, self.config.name)
         return await self._pool.call(lambda client: client.post(path, raw), session=session)
 
-    @property
-    def _url(self) -> str:
-        return self._pool.clients[0].base_url
 
-
-def _read_response(raw: bytes, url: str) -> NeMoGymResponse:
+def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
     try:
         response = NeMoGymResponse.model_validate_json(raw)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)[0]
-        text = f"no NeMoGymResponse ({found['loc']}: {found['msg']}): {raw[:300].decode(errors='replace')}"
-        raise UpstreamError(url, 200, text, cause="model") from error
+        text = f"{found['loc']}: {found['msg']}): {endpoint.without_key(raw.decode(errors='replace'))}"
+        raise UpstreamError(endpoint.base_url, 200, f"no NeMoGymResponse ({text}", cause="model") from error
     if response.status in ("failed", "cancelled"):
         told = f"{response.error.code}: {response.error.message}" if response.error else "no reason given"
-        raise UpstreamError(url, 200, f"a response that has {response.status} ({told})", cause="model")
+        text = f"a response that has {response.status} ({endpoint.without_key(told)})"
+        raise UpstreamError(endpoint.base_url, 200, text, cause="model")
     return response
 
 

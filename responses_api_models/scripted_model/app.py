@@ -97,11 +97,12 @@ class ScriptedModel(SimpleResponsesAPIModel):
         latency_s = self.config.latency_s if reply.latency_s is None else reply.latency_s
         if latency_s > 0:
             await asyncio.sleep(latency_s)
-        if reply.status is not None:
-            headers = {} if reply.retry_after_s is None else {"Retry-After": f"{reply.retry_after_s:g}"}
-            error = {"error": {"message": f"The script answers {reply.status}.", "type": "scripted"}}
-            return Answer(self.config.name, reply.status, error, headers=headers)
-        return None if reply.garbage is None else Answer(self.config.name, 200, reply.garbage.encode())
+        if reply.status is None and reply.garbage is None:
+            return None
+        headers = {} if reply.retry_after_s is None else {"Retry-After": f"{reply.retry_after_s:g}"}
+        error = {"error": {"message": f"The script answers {reply.status}.", "type": "scripted"}}
+        body = error if reply.garbage is None else reply.garbage.encode()
+        return Answer(self.config.name, reply.status or 200, body, headers=headers)
 
 
 def _output(reply: Reply) -> list[dict[str, Any]]:

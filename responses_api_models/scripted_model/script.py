@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.openai_types import (
@@ -15,8 +15,11 @@ from nemo_gym.openai_types import (
     NeMoGymMessage,
     NeMoGymResponseInputItem,
     NeMoGymResponseOutputMessage,
+    NeMoGymResponseReasoningItem,
 )
 from nemo_gym.paths import find
+
+_GROUP_REFERENCE = re.compile(r"\\(\d)")
 
 
 class ToolCall(BaseModel):
@@ -29,7 +32,8 @@ class ToolCall(BaseModel):
 
 
 class Reply(BaseModel):
-    """What to say, and when. Without a condition, replies are given in turn, the last one from then on."""
+    """What to say, and when: the first reply whose conditions hold is given. Those without any are given in turn, the
+    last of them from then on."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
@@ -43,7 +47,7 @@ class Reply(BaseModel):
     """At most this many times in all."""
 
     say: str | None = None
-    """A message. Here and in arguments, \\1 stands for the first group of the pattern that matched."""
+    """A message. Here, in reasoning and in arguments, \\1 is the first group of the pattern, if it has groups."""
     think: str | None = None
     """Reasoning."""
     call: list[ToolCall] = Field(default_factory=list)
@@ -60,9 +64,36 @@ class Reply(BaseModel):
     garbage: str | None = None
     """Answer with this text in place of JSON."""
 
+    @field_validator("user", "tool_output")
+    @classmethod
+    def _is_a_pattern(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+        return pattern
+
+    @model_validator(mode="after")
+    def _names_groups_there_are(self) -> Self:
+        groups = next((found for found in map(_group_count, (self.tool_output, self.user)) if found), None)
+        texts = [self.say or "", self.think or "", *(str(call.arguments) for call in self.call)]
+        highest = max((int(number) for text in texts for number in _GROUP_REFERENCE.findall(text)), default=0)
+        if groups is not None and highest > groups:
+            raise ValueError(f"\\{highest} stands for a group of the pattern, which has only {groups}")
+        return self
+
     @property
-    def is_unconditional(self) -> bool:
-        return self.user is None and self.tool_output is None and self.turn is None
+    def is_given_in_turn(self) -> bool:
+        return self.user is None and self.tool_output is None and self.turn is None and self.times is None
+
+
+class _Told(NamedTuple):
+    """One item of a conversation."""
+
+    role: str
+    text: str
+    opens_reply: bool = False
+    """Whether the model starts anew here, even right after something else that it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,28 +110,26 @@ class Conversation:
         """From the input of a Responses request."""
         if isinstance(items, str):
             return cls(user=items, tool_output=None, turn=0, words=len(items.split()))
-        told = [_told(item) for item in items]
-        return cls._of(told)
+        return cls._of([_told(item) for item in items])
 
     @classmethod
     def of_chat(cls, messages: Iterable[dict[str, Any]]) -> Self:
         """From the messages of a Chat Completions request."""
-        return cls._of([(message["role"], _text(message.get("content"))) for message in messages])
+        return cls._of([_Told(message["role"], _text(message.get("content")), True) for message in messages])
 
     @classmethod
-    def _of(cls, told: list[tuple[str, str]]) -> Self:
-        last_user = max((index for index, (role, _) in enumerate(told) if role == "user"), default=-1)
-        since = [role for role, _ in told[last_user + 1 :]]
+    def _of(cls, told: list[_Told]) -> Self:
+        last_user = max((index for index, item in enumerate(told) if item.role == "user"), default=-1)
+        since = told[last_user + 1 :]
         turns = sum(
-            role == "assistant" and before != "assistant"
-            for before, role in zip(["user", *since], since, strict=False)
+            item.role == "assistant" and (item.opens_reply or before.role != "assistant")
+            for before, item in zip([_Told("user", ""), *since], since, strict=False)
         )
-        ends_with_tool = bool(told) and told[-1][0] == "tool"
         return cls(
-            user=told[last_user][1] if last_user >= 0 else "",
-            tool_output=told[-1][1] if ends_with_tool else None,
+            user=told[last_user].text if last_user >= 0 else "",
+            tool_output=told[-1].text if told and told[-1].role == "tool" else None,
             turn=turns,
-            words=sum(len(text.split()) for _, text in told),
+            words=sum(len(item.text.split()) for item in told),
         )
 
 
@@ -110,7 +139,7 @@ class Script:
     def __init__(self, replies: Sequence[Reply]) -> None:
         self._replies = list(replies)
         self._served = [0] * len(self._replies)
-        in_turn = [index for index, reply in enumerate(self._replies) if reply.is_unconditional]
+        in_turn = [index for index, reply in enumerate(self._replies) if reply.is_given_in_turn]
         self._position = {index: position for position, index in enumerate(in_turn)}
 
     @classmethod
@@ -118,44 +147,49 @@ class Script:
         """A JSONL file, one reply a line."""
         file = find(path, what="script")
         return cls(
-            [_parsed(file, number, line) for number, line in enumerate(file.read_text().splitlines(), 1) if line]
+            [
+                _parsed(file, number, line)
+                for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1)
+                if line.strip()
+            ]
         )
 
     def reply(self, conversation: Conversation) -> Reply:
         """The first reply whose conditions hold, filled in; its use is counted."""
         for index, reply in enumerate(self._replies):
-            match = self._match(index, reply, conversation)
-            if match is not None:
+            if not self._may_be_given(index, reply, conversation.turn):
+                continue
+            matches = _matches(reply, conversation)
+            if matches is not None:
                 self._served[index] += 1
-                return _filled_in(reply, match)
+                return _filled_in(reply, matches)
         raise RolloutError("model", f"The script has no reply to {conversation}.")
 
-    def _match(self, index: int, reply: Reply, conversation: Conversation) -> "re.Match[str] | None":
+    def _may_be_given(self, index: int, reply: Reply, turn: int) -> bool:
         if reply.times is not None and self._served[index] >= reply.times:
-            return None
-        if reply.turn is not None and reply.turn != conversation.turn:
-            return None
-        if index in self._position and not self._is_its_turn(index, conversation.turn):
-            return None
-        found = re.search("", "")
-        if reply.user is not None:
-            found = re.search(reply.user, conversation.user)
-        if found is not None and reply.tool_output is not None:
-            found = (
-                re.search(reply.tool_output, conversation.tool_output)
-                if conversation.tool_output is not None
-                else None
-            )
-        return found
-
-    def _is_its_turn(self, index: int, turn: int) -> bool:
+            return False
+        if index not in self._position:
+            return reply.turn is None or reply.turn == turn
         position = self._position[index]
         is_last = position == len(self._position) - 1
-        return self._replies[index].times is not None or turn == position or (is_last and turn > position)
+        return turn == position or (is_last and turn > position)
 
 
-def _filled_in(reply: Reply, match: "re.Match[str]") -> Reply:
-    if match.re.groups == 0:
+def _matches(reply: Reply, conversation: Conversation) -> "list[re.Match[str]] | None":
+    """Where the patterns of a reply were found, or None if one of them was not."""
+    matches = []
+    for pattern, text in ((reply.user, conversation.user), (reply.tool_output, conversation.tool_output)):
+        if pattern is not None:
+            found = re.search(pattern, text) if text is not None else None
+            if found is None:
+                return None
+            matches.append(found)
+    return matches
+
+
+def _filled_in(reply: Reply, matches: "list[re.Match[str]]") -> Reply:
+    match = next((match for match in reversed(matches) if match.re.groups), None)
+    if match is None:
         return reply
     calls = [call.model_copy(update={"arguments": _expanded(call.arguments, match)}) for call in reply.call]
     return reply.model_copy(
@@ -165,10 +199,14 @@ def _filled_in(reply: Reply, match: "re.Match[str]") -> Reply:
 
 def _expanded(value: Any, match: "re.Match[str]") -> Any:
     if isinstance(value, str):
-        return match.expand(value)
+        return _GROUP_REFERENCE.sub(lambda reference: match[int(reference[1])] or "", value)
     if isinstance(value, dict):
         return {key: _expanded(item, match) for key, item in value.items()}
     return [_expanded(item, match) for item in value] if isinstance(value, list) else value
+
+
+def _group_count(pattern: str | None) -> int:
+    return re.compile(pattern or "").groups
 
 
 def _parsed(file: Path, number: int, line: str) -> Reply:
@@ -180,15 +218,16 @@ def _parsed(file: Path, number: int, line: str) -> Reply:
         raise ConfigError(f"{file}, line {number}: {place}: {found['msg']}. Found: {line[:200]}") from error
 
 
-def _told(item: NeMoGymResponseInputItem) -> tuple[str, str]:
+def _told(item: NeMoGymResponseInputItem) -> _Told:
     if isinstance(item, NeMoGymFunctionCallOutput):
-        return "tool", _text(item.output)
+        return _Told("tool", _text(item.output))
     if isinstance(item, NeMoGymEasyInputMessage | NeMoGymMessage | NeMoGymResponseOutputMessage):
-        return item.role, _text(item.content)
-    return "assistant", ""
+        return _Told(item.role, _text(item.content))
+    return _Told("assistant", "", opens_reply=isinstance(item, NeMoGymResponseReasoningItem))
 
 
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    return "".join(part.get("text") or "" for part in content or ())
+    texts = (part.get("text") for part in content or ())
+    return "".join(text for text in texts if isinstance(text, str))

@@ -143,17 +143,17 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     async def _complete(self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: Jar) -> NeMoGymChatCompletion:
         params, session = self._params(body), self._pool.session(jar, self.config.name)
-        url = self._clients[0].base_url
+        endpoint = self._clients[0]
         try:
             found = await self._pool.call(lambda client: client.create_chat_completion(**params), session=session)
         except UpstreamError as error:
             return ended_completion(error, model=self.config.model)
         if self.config.return_token_id_information:
             prompt_ids = take_prompt_ids(found) or await self._tokenize(params, session)
-            put_tokens(found, prompt_ids, url=url)
-        completion = read_completion(found, url=url)
+            put_tokens(found, prompt_ids, url=endpoint.base_url)
+        completion = read_completion(found, url=endpoint.base_url, hide=endpoint.without_key)
         if not self.config.uses_reasoning_parser:
-            _refuse_reasoning(completion, url)
+            _refuse_reasoning(completion, endpoint.base_url)
         return completion
 
     def _params(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> JsonObject:

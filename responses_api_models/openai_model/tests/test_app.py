@@ -1,102 +1,211 @@
-"""What is passed on to an OpenAI endpoint, and what is made of its answers."""
-
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
-from nemo_gym.testing import message, response_of
-from tests.model_servers import in_front_of
-from tests.stub_endpoint import completion, stub_endpoint
+from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
+from nemo_gym.serving import bind
+from nemo_gym.testing import BrowserLikeClient, TestAnswer, calls, client_for, message, says, tool_output
+from responses_api_models.openai_model.app import SimpleModelServer
+from responses_api_models.scripted_model.app import ScriptedModel
 
-HI = {"role": "user", "content": "Hi."}
-OVERFLOW = {
-    "error": {"message": "Your input exceeds the context window of this model.", "code": "context_length_exceeded"}
-}
+KEY = "sk-very-secret"
+HELLO = {"input": "Hello."}
+CHAT_HELLO = {"messages": [{"role": "user", "content": "Hello."}]}
+DIALECTS = [("/v1/responses", HELLO), ("/v1/chat/completions", CHAT_HELLO)]
 
 
-async def test_a_request_is_passed_on_with_the_model_of_the_config() -> None:
-    tokens = {"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.5]}
-    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x", "status": "completed"}
-    body = {"model": "other", "input": [HI, thought, {**message("So."), **tokens}], "temperature": 0.5}
+class RecordingEndpoint(SimpleResponsesAPIModel):
+    """An endpoint that keeps what it is sent, as it came over the wire."""
+
+    heard: list[dict[str, Any]] = []  # noqa: RUF012 - a field, which pydantic copies
+    keys: list[str | None] = []  # noqa: RUF012
+
+    async def responses(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
+        self._keep(body, request)
+        return says("Hello.")
+
+    async def chat_completions(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
+        self._keep(body, request)
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello."}}
+        return {"id": "c", "created": 0, "model": "test", "object": "chat.completion", "choices": [choice]}
+
+    def _keep(self, body: dict[str, Any], request: Request) -> None:
+        self.heard.append(body)
+        self.keys.append(request.headers.get("authorization"))
+
+
+@asynccontextmanager
+async def model_of(url: str, **config: Any) -> AsyncIterator[BrowserLikeClient]:
+    """The server under test in front of an endpoint."""
+    settings = {"openai_base_url": url, "openai_api_key": KEY, "openai_model": "gpt-test", "max_tries": 2, **config}
+    async with client_for(SimpleModelServer, **settings) as model:
+        yield model
+
+
+@asynccontextmanager
+async def model_of_script(*replies: dict[str, Any], **config: Any) -> AsyncIterator[BrowserLikeClient]:
+    """The server under test in front of an endpoint that follows a script."""
     async with (
-        stub_endpoint(lambda _: response_of(message("Hi."))) as stub,
-        in_front_of("openai_model", "", openai_base_url=stub.url, default_headers={"X-Team": "gym"}) as server,
+        client_for(ScriptedModel, replies=list(replies)) as endpoint,
+        model_of(f"{endpoint.url}/v1", **config) as model,
     ):
-        assert (await server.post("/v1/responses", json=body)).status == 200
-    (sent,) = stub.requests
-    assert sent.path == "/v1/responses"
-    assert (sent.headers["Authorization"], sent.headers["X-Team"]) == ("Bearer secret", "gym")
-    assert sent.body == {
-        "model": "scripted",
-        "input": [HI, {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}, message("So.")],
-        "temperature": 0.5,
+        yield model
+
+
+async def sent(path: str, body: dict[str, Any], *, suffix: str = "/v1") -> tuple[TestAnswer, RecordingEndpoint]:
+    """What the server answers, and the endpoint that it asked."""
+    async with client_for(RecordingEndpoint) as endpoint, model_of(endpoint.url + suffix) as model:
+        assert isinstance(endpoint.server, RecordingEndpoint)
+        return await model.post(path, json=body), endpoint.server
+
+
+def failed_as(answer: TestAnswer) -> str:
+    cause: str = answer.json()["error"]["cause"]
+    return cause
+
+
+@pytest.mark.parametrize(("path", "body"), DIALECTS)
+async def test_a_request_is_passed_on_with_the_name_and_the_key_of_the_config(path: str, body: dict[str, Any]) -> None:
+    asked = {**body, "temperature": 0.5, "model": "something else"}
+    answer, endpoint = await sent(path, asked)
+    assert answer.status == 200
+    assert "Hello." in answer.text
+    assert endpoint.keys == [f"Bearer {KEY}"]
+    passed_on = endpoint.heard[0]
+    assert passed_on.pop("model") == "gpt-test"
+    del asked["model"]
+    assert passed_on == asked, "what was not set is not sent"
+
+
+async def test_all_that_a_request_says_is_passed_on() -> None:
+    request = {
+        "input": [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "input_text", "text": "Hello."}]},
+            {"role": "assistant", "content": "Hm."},
+            calls("get_weather", {"city": "Oslo"}, call_id="call_1"),
+            tool_output("cold", call_id="call_1"),
+            {**message("It is cold."), "id": "msg_1"},
+        ],
+        "tools": [{"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": True}],
+        "tool_choice": {"type": "function", "name": "get_weather"},
+        "text": {"format": {"type": "json_object"}},
+        "reasoning": {"effort": "low"},
+        "parallel_tool_calls": False,
+        "max_output_tokens": 7,
     }
+    _, endpoint = await sent("/v1/responses", request)
+    assert endpoint.heard == [{**request, "model": "gpt-test"}]
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
-async def test_what_the_config_adds_gives_way_to_the_request(path: str) -> None:
-    body = {"temperature": 0.5, **({"input": "Hi."} if path == "/v1/responses" else {"messages": [HI]})}
-    extra = {"temperature": 0.1, "cache": {"no-cache": True}}
-    async with (
-        stub_endpoint(lambda request: completion() if "chat" in request.path else response_of()) as stub,
-        in_front_of("openai_model", "", openai_base_url=stub.url, extra_body=extra) as server,
-    ):
-        assert (await server.post(path, json=body)).status == 200
-    assert stub.requests[0].body == {**body, "cache": {"no-cache": True}, "model": "scripted"}
+async def test_a_slash_at_the_end_of_the_address_makes_no_difference() -> None:
+    answer, _ = await sent("/v1/responses", HELLO, suffix="/v1/")
+    assert answer.status == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions", "/v1/messages"])
-async def test_no_room_left_ends_the_rollout_after_one_try(path: str) -> None:
-    body: dict[str, Any] = {"input": "Hi."} if path == "/v1/responses" else {"messages": [HI], "max_tokens": 9}
-    async with (
-        stub_endpoint(lambda _: (400, OVERFLOW)) as stub,
-        in_front_of("openai_model", "", openai_base_url=stub.url) as server,
-    ):
-        told = (await server.post(path, json=body)).json()
-        assert len(stub.requests) == 1
-    if path == "/v1/responses":
-        assert (told["incomplete_details"], told["output"]) == ({"reason": "max_output_tokens"}, [])
-    elif path == "/v1/messages":
-        assert (told["stop_reason"], told["content"]) == ("max_tokens", [])
-    else:
-        assert told["choices"][0]["finish_reason"] == "length"
+async def test_earlier_output_goes_back_without_what_endpoints_refuse() -> None:
+    tokens = {"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.1]}
+    content = [{"type": "reasoning_text", "text": "Hm."}]
+    reasoning: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None}
+    spoken = [
+        {"role": "user", "content": "Hello."},
+        {**reasoning, "status": "completed", "content": content},
+        {**reasoning, "id": "rs_2", "encrypted_content": "abc", **tokens},
+        {**calls("get_weather", {"city": "Oslo"}, call_id="call_1"), **tokens},
+        tool_output("cold", call_id="call_1"),
+        {**message("Cold."), **tokens},
+    ]
+    _, endpoint = await sent("/v1/responses", {"input": spoken})
+    assert endpoint.heard[0]["input"] == [
+        {"role": "user", "content": "Hello."},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "abc"},
+        calls("get_weather", {"city": "Oslo"}, call_id="call_1"),
+        tool_output("cold", call_id="call_1"),
+        message("Cold."),
+    ]
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        "<html>",
-        {"output": 7},
-        response_of(status="failed", error={"code": "server_error", "message": "Oops."}),
-        response_of(status="cancelled"),
-    ],
-)
-async def test_what_is_no_response_is_an_error_of_the_model(found: Any) -> None:
-    async with (
-        stub_endpoint(lambda _: found) as stub,
-        in_front_of("openai_model", "", openai_base_url=stub.url) as server,
-    ):
-        answer = await server.post("/v1/responses", json={"input": "Hi."})
-        assert (answer.status, answer.json()["error"]["cause"], len(stub.requests)) == (502, "model", 1)
+async def test_a_request_that_does_not_fit_is_not_passed_on() -> None:
+    answer, endpoint = await sent("/v1/responses", {"inptu": "Hello."})
+    assert (answer.status, endpoint.heard) == (422, [])
 
 
-async def test_a_response_of_vllm_is_read_too() -> None:
-    """Its thoughts are whole beside an empty summary, and its items say null where others say nothing."""
-    thought = {
-        "type": "reasoning",
-        "id": "rs_1",
-        "summary": [],
-        "status": None,
-        "encrypted_content": None,
-        "content": [{"type": "reasoning_text", "text": "hm"}],
-    }
-    call = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": "{}", "status": None}
-    found = response_of(thought, message("Hi."), call, status="completed", error=None, parallel_tool_calls=True)
-    async with (
-        stub_endpoint(lambda _: found) as stub,
-        in_front_of("openai_model", "", openai_base_url=[stub.url, stub.url]) as server,
-    ):
-        first = (await server.post("/v1/responses", json={"input": [HI]})).json()
-        assert [item["type"] for item in first["output"]] == ["reasoning", "message", "function_call"]
-        await server.post("/v1/responses", json={"input": [HI, *first["output"]]})
-    assert stub.requests[1].body["input"][1] == {"type": "reasoning", "id": "rs_1", "summary": []}
+@pytest.mark.parametrize(("path", "body"), DIALECTS)
+async def test_a_busy_endpoint_is_asked_again_after_the_pause_it_names(path: str, body: dict[str, Any]) -> None:
+    async with model_of_script({"status": 429, "retry_after_s": 0.6, "times": 1}, {"say": "Better now."}) as model:
+        started = time.monotonic()
+        answer = await model.post(path, json=body)
+    assert time.monotonic() - started >= 0.6
+    assert answer.status == 200
+    assert "Better now." in answer.text
+
+
+async def test_every_fault_that_may_pass_is_tried_again() -> None:
+    statuses = [408, 429, 500, 502, 503, 504, 520, 529]
+    faults = [{"user": str(status), "status": status, "times": 1} for status in statuses]
+    async with model_of_script(*faults, {"say": "Better now."}) as model:
+        asking = (model.post("/v1/responses", json={"input": str(status)}) for status in statuses)
+        answers = await asyncio.gather(*asking)
+    assert [answer.status for answer in answers] == [200] * len(statuses)
+
+
+async def test_a_fault_that_stays_is_a_failure_of_the_model_after_so_many_tries() -> None:
+    async with model_of_script({"status": 503, "times": 2}, {"say": "Better now."}) as model:
+        answer = await model.post("/v1/responses", json=HELLO)
+        assert (answer.status, failed_as(answer)) == (502, "model")
+        assert "answered 503: " in answer.json()["error"]["message"]
+        assert (await model.post("/v1/responses", json=HELLO)).status == 200, "it was asked twice, no more"
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 422])
+async def test_a_refused_request_is_not_tried_again(status: int) -> None:
+    async with model_of_script({"status": status, "times": 1}, {"say": "Better now."}) as model:
+        answer = await model.post("/v1/responses", json=HELLO)
+        assert (answer.status, failed_as(answer)) == (502, "model")
+        assert f"answered {status}: " in answer.json()["error"]["message"]
+        assert (await model.post("/v1/responses", json=HELLO)).status == 200
+
+
+@pytest.mark.parametrize(("path", "body"), DIALECTS)
+@pytest.mark.parametrize("garbage", ["<html>Sign in</html>", "", "null", '{"id": "resp_1"}', '{"output": "'])
+async def test_an_answer_that_is_none_is_a_failure_of_the_model(path: str, body: dict[str, Any], garbage: str) -> None:
+    async with model_of_script({"garbage": garbage}) as model:
+        answer = await model.post(path, json=body)
+    assert (answer.status, failed_as(answer)) == (502, "model")
+    assert garbage in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("fault", [{"status": 401}, {"status": 503}, {}])
+async def test_a_key_that_the_endpoint_repeats_is_not_shown(
+    fault: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with model_of_script({**fault, "garbage": f"Your key {KEY} is wrong."}) as model:
+        answer = await model.post("/v1/responses", json=HELLO)
+    assert failed_as(answer) == "model"
+    assert "Your key **** is wrong." in answer.text
+    assert KEY not in answer.text + caplog.text
+
+
+async def test_an_endpoint_out_of_reach_is_a_failure_of_the_model() -> None:
+    with bind("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+    async with model_of(f"http://127.0.0.1:{port}/v1", max_tries=1) as model:
+        answer = await model.post("/v1/responses", json=HELLO)
+    assert (answer.status, failed_as(answer)) == (502, "model")
+    assert "no connection to" in answer.text
+    assert KEY not in answer.text
+
+
+async def test_an_endpoint_that_takes_too_long_is_a_timeout_and_not_asked_again() -> None:
+    async with model_of_script({"latency_s": 5, "times": 1}, {"say": "Now."}, request_timeout_s=0.1) as model:
+        started = time.monotonic()
+        answer = await model.post("/v1/responses", json=HELLO)
+        assert time.monotonic() - started < 2
+        assert (answer.status, failed_as(answer)) == (504, "timeout")
+        assert (await model.post("/v1/responses", json=HELLO)).status == 200

@@ -1,0 +1,210 @@
+"""Run tests: those of one server folder, of all of them, of NeMo Gym itself; and look at example data."""
+
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_gym.cli.folders import Entrypoint, find_folder, parse_entrypoint
+from nemo_gym.command import FAILED, command, read_parameters
+from nemo_gym.config_types import CommandConfig
+from nemo_gym.errors import ConfigError, MissingExtraError
+from nemo_gym.paths import PARENT_DIR, SERVER_FOLDERS, search_roots
+from nemo_gym.venvs import python_for
+
+NO_TESTS = 5
+"""What pytest exits with when it finds nothing to run."""
+
+WITH_DATA = "resources_servers"
+"""The kind of server that has example data."""
+
+_OUTCOMES = {0: "passed", 1: "failed", NO_TESTS: "no tests"}
+
+_PYTEST = (
+    *("-m", "pytest", "--import-mode=importlib"),
+    *("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"),
+)
+"""A folder's tests behave alike in a clone of this project and in a directory without any pytest settings."""
+
+
+class TestConfig(CommandConfig):
+    """Run the tests of one server folder, with the interpreter that the folder needs.
+
+    The exit code is that of pytest: 1 if a test fails, 5 if there is none.
+
+    Examples:
+
+    ```bash
+    ng_test +entrypoint=resources_servers/example_simple_weather
+    ng_test +entrypoint=resources_servers/example_simple_weather +should_validate_data=true
+    ```
+    """
+
+    __test__ = False
+
+    entrypoint: str
+    """The folder: resources_servers/<name>, responses_api_agents/<name> or responses_api_models/<name>."""
+
+    should_validate_data: bool = False
+    """Also look at the example data, if it is a resources server."""
+
+
+@command(TestConfig)
+def test() -> int:
+    """Run the tests of one server folder."""
+    parameters = read_parameters(TestConfig)
+    entrypoint = parse_entrypoint(parameters.entrypoint)
+    folder = find_folder(parameters.entrypoint)
+    code = run_tests(folder)
+    if code:
+        print(f"The tests of {entrypoint} did not pass. To run them by hand:\n  {_by_hand(folder)}", file=sys.stderr)
+        return code
+    problems = _problems(entrypoint, folder) if parameters.should_validate_data else []
+    print("".join(f"{problem}\n" for problem in problems), end="", file=sys.stderr)
+    return FAILED if problems else 0
+
+
+def run_tests(folder: Path) -> int:
+    """Run pytest on a server folder, in that folder. Returns its exit code."""
+    environment = {**os.environ, "PYTHONPATH": _python_path(folder)}
+    return subprocess.run(_command(folder), cwd=folder, env=environment, check=False).returncode
+
+
+def _command(folder: Path) -> list[str]:
+    _need_pytest()
+    return [python_for(folder) or sys.executable, *_PYTEST, "."]
+
+
+def _python_path(folder: Path) -> str:
+    """Lets tests import `resources_servers.<name>.app` wherever the folder is."""
+    return os.pathsep.join(filter(None, (str(folder.parent.parent), os.environ.get("PYTHONPATH"))))
+
+
+def _by_hand(folder: Path) -> str:
+    place, path = shlex.quote(str(folder)), shlex.quote(_python_path(folder))
+    return f"cd {place} && PYTHONPATH={path} {shlex.join(_command(folder))}"
+
+
+def _need_pytest() -> None:
+    if importlib.util.find_spec("pytest") is None:
+        raise MissingExtraError("Running tests", "dev")
+
+
+def _problems(entrypoint: Entrypoint, folder: Path) -> list[str]:
+    if entrypoint.kind != WITH_DATA:
+        return []
+    from nemo_gym.cli.example_data import data_problems
+
+    return data_problems(folder)
+
+
+class TestAllConfig(CommandConfig):
+    """Run the tests of all server folders that have a README.md, one after the other, and look at their example data.
+
+    They are those of the working directory, or, if that has none, those that come with NeMo Gym. The exit code is 1 if
+    tests fail or are missing anywhere, or if data is not as it should be.
+
+    Examples:
+
+    ```bash
+    ng_test_all
+    ```
+    """
+
+    __test__ = False
+
+    fail_on_total_and_test_mismatch: bool = False
+    """Fail, too, if a folder was passed over because it has no README.md."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What came of one folder."""
+
+    entrypoint: Entrypoint
+    tests: str
+    problems: list[str]
+    duration_s: float
+
+    @property
+    def is_good(self) -> bool:
+        return self.tests == _OUTCOMES[0] and not self.problems
+
+
+@command(TestAllConfig)
+def test_all() -> int:
+    """Run the tests of all server folders and print a table of what came of them."""
+    parameters = read_parameters(TestAllConfig)
+    found = _server_folders()
+    documented = {entrypoint: folder for entrypoint, folder in found.items() if (folder / "README.md").is_file()}
+    checked = [_check(entrypoint, folder) for entrypoint, folder in documented.items()]
+    passed_over = [entrypoint for entrypoint in found if entrypoint not in documented]
+    print("\n".join(_report(checked, passed_over)))
+    is_short = bool(passed_over) and parameters.fail_on_total_and_test_mismatch
+    return 0 if all(each.is_good for each in checked) and not is_short else FAILED
+
+
+def _server_folders() -> dict[Entrypoint, Path]:
+    """The server folders of the first place that has any."""
+    for root in search_roots():
+        folders = [folder for kind in SERVER_FOLDERS for folder in sorted((root / kind).glob("*/"))]
+        servers = [folder for folder in folders if any(folder.glob("*.py"))]
+        if servers:
+            return {Entrypoint(folder.parent.name, folder.name): folder for folder in servers}
+    raise ConfigError(f"No server folder in {' nor in '.join(map(str, search_roots()))}.")
+
+
+def _check(entrypoint: Entrypoint, folder: Path) -> Checked:
+    print(f"Testing {entrypoint}", flush=True)
+    started = time.monotonic()
+    code = run_tests(folder)
+    outcome = _OUTCOMES.get(code, f"exit code {code}")
+    return Checked(entrypoint, outcome, _problems(entrypoint, folder), time.monotonic() - started)
+
+
+def _report(checked: list[Checked], passed_over: list[Entrypoint]) -> list[str]:
+    width = max(len(str(entrypoint)) for entrypoint in (*(each.entrypoint for each in checked), *passed_over))
+    lines = ["", f"{'Server':<{width}}   {'Tests':<12} {'Data':<12} Time"]
+    for each in checked:
+        data = "not good" if each.problems else "good" if each.entrypoint.kind == WITH_DATA else "-"
+        lines.append(f"{each.entrypoint!s:<{width}}   {each.tests:<12} {data:<12} {each.duration_s:.1f} s")
+    lines += [f"{entrypoint!s:<{width}}   passed over: it has no README.md" for entrypoint in passed_over]
+    lines += ["", f"Good: {_share([each for each in checked if each.is_good], checked)}"]
+    for each in checked:
+        if not each.is_good:
+            lines += [f"Again: ng_test +entrypoint={each.entrypoint} +should_validate_data=true", *each.problems]
+    return lines
+
+
+def _share(part: list[Checked], whole: list[Checked]) -> str:
+    percent = 100 * len(part) / len(whole) if whole else 100.0
+    return f"{len(part)} / {len(whole)} ({percent:.2f}%)"
+
+
+class DevTestConfig(CommandConfig):
+    """Run the tests of NeMo Gym itself, with coverage and the ten slowest named. Needs a clone of the project.
+
+    Examples:
+
+    ```bash
+    ng_dev_test
+    ```
+    """
+
+
+@command(DevTestConfig)
+def dev_test() -> int:
+    """Run the tests of NeMo Gym itself."""
+    read_parameters(DevTestConfig)
+    if not (PARENT_DIR / "tests").is_dir():
+        raise ConfigError(
+            f"There are no tests in {PARENT_DIR}. Expected a clone of NeMo Gym, not an installed package."
+        )
+    _need_pytest()
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "--cov=.", "--durations=10"], cwd=PARENT_DIR, check=False
+    ).returncode

@@ -1,0 +1,152 @@
+"""Show things: the configuration, versions, packages."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from nemo_gym.cli.folders import find_folder
+from nemo_gym.command import command, read_command_line, read_parameters
+from nemo_gym.config_types import CommandConfig
+from nemo_gym.errors import StartupError
+from nemo_gym.paths import PARENT_DIR
+from nemo_gym.venvs import find_uv, python_for
+
+_DEPENDENCIES = ("openai", "ray", "pydantic", "aiohttp", "uvicorn", "hydra-core", "omegaconf")
+
+
+class DumpConfigConfig(CommandConfig):
+    """Print the configuration that the other commands would use, as YAML: all files, env.yaml and the command line
+    merged, every interpolation resolved, secrets replaced by ****. A server that names no port has none yet.
+
+    Examples:
+
+    ```bash
+    ng_dump_config "+config_paths=[resources_servers/mcqa/configs/mcqa.yaml]"
+    ```
+    """
+
+    config_paths: list[str] | None = None
+    """The YAML files to merge."""
+
+
+@command(DumpConfigConfig)
+def dump_config() -> None:
+    """Print the merged configuration without its secrets."""
+    config = read_command_line(fill_ports=False)
+    DumpConfigConfig.read(config)
+    from nemo_gym.global_config import dump
+
+    print(dump(config), end="")
+
+
+class VersionConfig(CommandConfig):
+    """Show the versions of NeMo Gym, of Python, of what matters most among its dependencies, and of the machine.
+
+    Examples:
+
+    ```bash
+    ng_version
+    ng_version +json=true
+    ```
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    json_format: bool = Field(default=False, alias="json")
+    """Print one JSON object, for programs."""
+
+
+@command(VersionConfig)
+def version() -> None:
+    """Show what is installed, and where."""
+    parameters = read_parameters(VersionConfig)
+    facts = version_facts()
+    print(json.dumps(facts, indent=2) if parameters.json_format else _as_text(facts))
+
+
+def version_facts() -> dict[str, Any]:
+    """What is installed, and where. Nothing is imported to find out."""
+    return {
+        "nemo_gym": _version_of("nemo-gym"),
+        "python": platform.python_version(),
+        "python_path": sys.executable,
+        "installation_path": str(PARENT_DIR),
+        "dependencies": {name: _version_of(name) for name in _DEPENDENCIES},
+        "system": {
+            "os": f"{platform.system()} {platform.release()}",
+            "platform": platform.platform(),
+            "architecture": platform.machine(),
+            "processor": platform.processor() or "unknown",
+            "cpus": os.cpu_count(),
+            "memory_gb": _memory_gb(),
+        },
+    }
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _memory_gb() -> float:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 2)
+
+
+def _as_text(facts: dict[str, Any]) -> str:
+    lines = [
+        f"NeMo Gym v{facts['nemo_gym']}",
+        f"Python {facts['python']} ({facts['python_path']})",
+        f"Installed in {facts['installation_path']}",
+    ]
+    for part in ("dependencies", "system"):
+        lines += ["", f"{part.capitalize()}:"]
+        lines += [f"  {name}: {'not installed' if value is None else value}" for name, value in facts[part].items()]
+    return "\n".join(lines)
+
+
+class PipListConfig(CommandConfig):
+    """List the packages of the interpreter that a server folder runs with: a virtualenv of its own if the folder asks
+    for what this interpreter does not have, made if need be, else this one.
+
+    Examples:
+
+    ```bash
+    ng_pip_list +entrypoint=resources_servers/mcqa
+    ng_pip_list +entrypoint=resources_servers/mcqa +format=json +outdated=true
+    ```
+    """
+
+    entrypoint: str
+    """The folder: resources_servers/<name>, responses_api_agents/<name> or responses_api_models/<name>."""
+
+    format: Literal["columns", "freeze", "json"] | None = None
+    """How to print the list."""
+
+    outdated: bool = False
+    """Only packages of which there is a newer version."""
+
+
+@command(PipListConfig)
+def pip_list() -> int:
+    """List the packages that a server folder runs with."""
+    parameters = read_parameters(PipListConfig)
+    python = python_for(find_folder(parameters.entrypoint)) or sys.executable
+    print(f"Packages of {python}", file=sys.stderr, flush=True)
+    options = [f"--format={parameters.format}"] if parameters.format else []
+    options += ["--outdated"] if parameters.outdated else []
+    return subprocess.run([_uv(), "pip", "list", "--python", python, *options], check=False).returncode
+
+
+def _uv() -> str:
+    try:
+        return find_uv()
+    except StartupError as error:
+        raise StartupError("Packages are listed by uv, which is not installed. Install it: pip install uv") from error

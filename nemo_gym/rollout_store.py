@@ -1,0 +1,197 @@
+"""Where outcomes are kept. A record reported as kept is on disk, whole; whoever starts again finds what is missing."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.rollout_types import Outcome, RowId, Scored, id_in
+
+logger = logging.getLogger(__name__)
+
+Keep = Callable[[Outcome], Awaitable[None]]
+
+MAX_WAITING = 4096
+"""Outcomes on their way to disk, beyond which rollouts wait for the disk."""
+
+
+class StorageError(GymError):
+    """Outcomes cannot be written."""
+
+
+def failures_path(output: Path) -> Path:
+    """Where failed attempts go: beside the output."""
+    return output.with_name(f"{output.stem}_failures.jsonl")
+
+
+class LineFile:
+    """A file of whole lines that one process at a time adds to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            raise ConfigError(
+                f"Another process is writing {path}. Wait for it, or write to another output_jsonl_fpath."
+            ) from error
+        self._end = self._repair()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def lines(self) -> Iterator[bytes]:
+        """What is there already."""
+        with self.path.open("rb") as file:
+            yield from file
+
+    def add(self, lines: list[bytes]) -> None:
+        """Write these, down to the disk: all of them, or none."""
+        text = memoryview(b"".join(lines))
+        written = 0
+        try:
+            while written < len(text):
+                written += os.pwrite(self._fd, text[written:], self._end + written)
+            os.fsync(self._fd)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+            raise StorageError(
+                f"Cannot write {self.path}: {error.strerror}. All that was reported as kept is there; make room and "
+                "start the same command again to do the rest."
+            ) from error
+        self._end += written
+
+    def _repair(self) -> int:
+        """Drop a last line that was cut off in the writing, and say where the file ends then."""
+        size = os.fstat(self._fd).st_size
+        end, tail = size, b""
+        while end > 0:
+            step = min(65536, end)
+            tail = os.pread(self._fd, step, end - step)
+            newline = tail.rfind(b"\n")
+            if newline >= 0:
+                end = end - step + newline + 1
+                break
+            end -= step
+        if end < size:
+            logger.warning("%s ended in half a line of %d bytes, which is dropped", self.path, size - end)
+            os.ftruncate(self._fd, end)
+        return end
+
+
+class Done:
+    """Which rollouts are in the output already. Costs a bit for each while the dataset stays the same."""
+
+    def __init__(self, *, num_repeats: int, by_content: bool) -> None:
+        self._num_repeats, self._by_content = num_repeats, by_content
+        self._bits = bytearray()
+        self._contents: Counter[tuple[str, int]] = Counter()
+        self.count = 0
+
+    def add(self, row: RowId) -> None:
+        if self._by_content:
+            self._contents[row.row_hash, row.repeat_index] += 1
+        elif row.repeat_index < self._num_repeats:
+            place, bit = divmod(row.task_index * self._num_repeats + row.repeat_index, 8)
+            if place >= len(self._bits):
+                self._bits.extend(bytes(place + 1024 - len(self._bits)))
+            self._bits[place] |= 1 << bit
+        self.count += 1
+
+    def take(self, row: RowId) -> bool:
+        """Whether the rollout is there already. Of equal rows each one found counts once."""
+        if self._by_content:
+            key = (row.row_hash, row.repeat_index)
+            self._contents[key] -= 1
+            return self._contents[key] >= 0
+        place, bit = divmod(row.task_index * self._num_repeats + row.repeat_index, 8)
+        return place < len(self._bits) and bool(self._bits[place] >> bit & 1)
+
+
+class RolloutStore:
+    """The output file and its `_failures` neighbour, with one writer for both."""
+
+    def __init__(self, output: Path, *, kept: Callable[[Outcome], None]) -> None:
+        self.output = output
+        self._kept = kept
+        self._scored = LineFile(output)
+        self._failed: LineFile | None = None
+        self._queue: asyncio.Queue[Outcome | None] = asyncio.Queue(MAX_WAITING)
+        self._error: StorageError | None = None
+
+    def close(self) -> None:
+        self._scored.close()
+        if self._failed is not None:
+            self._failed.close()
+
+    def records(self) -> Iterator[bytes]:
+        """The lines of the output."""
+        return self._scored.lines()
+
+    def load(self, done: Done) -> None:
+        """Note every rollout of the output as done."""
+        for number, line in enumerate(self.records(), 1):
+            row = id_in(line)
+            if row is None:
+                raise ConfigError(
+                    f"{self.output}, line {number} does not say which row it belongs to, so it was not written by "
+                    "this command. Choose another output_jsonl_fpath, or move the file away."
+                )
+            done.add(row)
+
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator[Keep]:
+        """Inside, outcomes can be handed over; on leaving, however that comes about, they are on disk."""
+        writer = asyncio.create_task(self._write_batches())
+        try:
+            yield self._put
+        finally:
+            await self._queue.put(None)
+            await writer
+        if self._error is not None:
+            raise self._error
+
+    async def _put(self, outcome: Outcome) -> None:
+        if self._error is not None:
+            raise self._error
+        await self._queue.put(outcome)
+
+    async def _write_batches(self) -> None:
+        """What has come in while the last batch went to disk is the next one. After an error nothing is written, but
+        the queue is still emptied, so that nobody waits for a place in it."""
+        is_open = True
+        while is_open:
+            batch = [await self._queue.get()]
+            while not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            is_open = batch[-1] is not None
+            outcomes = [outcome for outcome in batch if outcome is not None]
+            if self._error is None:
+                await self._write_or_note_error(outcomes)
+
+    async def _write_or_note_error(self, outcomes: list[Outcome]) -> None:
+        try:
+            await asyncio.to_thread(self._write, outcomes)
+        except StorageError as error:
+            self._error = error
+            return
+        for outcome in outcomes:
+            self._kept(outcome)
+
+    def _write(self, outcomes: list[Outcome]) -> None:
+        scored = [outcome.line() for outcome in outcomes if isinstance(outcome, Scored)]
+        failed = [outcome.line() for outcome in outcomes if not isinstance(outcome, Scored)]
+        if scored:
+            self._scored.add(scored)
+        if failed:
+            self._failed = self._failed or LineFile(failures_path(self.output))
+            self._failed.add(failed)

@@ -1,0 +1,141 @@
+"""Rollouts for a trainer: rows in, futures of finished rollouts out, in the order in which they finish."""
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from nemo_gym import loops
+from nemo_gym.http import close_shared_client
+
+Row = TypeVar("Row")
+Result = TypeVar("Result")
+
+
+class Finishing(Generic[Row, Result]):
+    """For code in an event loop. Iterate to get a future for each row; the first of them to be settled is that of the
+    first rollout to finish, whichever row it was of. At most `parallel` run at once; rows are taken as places get
+    free."""
+
+    def __init__(self, rows: Iterable[Row], run: Callable[[Row], Awaitable[Result]], *, parallel: int) -> None:
+        self._todo, self._run, self._parallel = iter(rows), run, parallel
+        self._taken: deque[Row] = deque()
+        self._running: set[asyncio.Future[Result]] = set()
+        self._finished: deque[asyncio.Future[Result]] = deque()
+        self._promised: deque[asyncio.Future[Result]] = deque()
+        self._owed = 0
+        """Rows taken from the dataset for which no future has been handed out yet."""
+
+    def __iter__(self) -> "Iterator[asyncio.Future[Result]]":
+        try:
+            self._fill()
+            while self._owed or self._take():
+                self._owed -= 1
+                promise: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+                self._promised.append(promise)
+                self._settle()
+                self._fill()
+                yield promise
+        except GeneratorExit:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel what runs and take no more rows."""
+        self._todo = iter(())
+        self._taken.clear()
+        for task in list(self._running):
+            task.cancel()
+
+    def _take(self) -> bool:
+        """Take one more row out of the dataset, to be started when there is a place."""
+        for row in self._todo:
+            self._taken.append(row)
+            self._owed += 1
+            return True
+        return False
+
+    def _fill(self) -> None:
+        """What has finished but is not asked for yet takes a place, so that a slow reader slows us down."""
+        while len(self._running) + len(self._finished) < self._parallel and (self._taken or self._take()):
+            task = asyncio.ensure_future(self._run(self._taken.popleft()))
+            self._running.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Future[Result]") -> None:
+        self._running.discard(task)
+        self._finished.append(task)
+        self._settle()
+        self._fill()
+
+    def _settle(self) -> None:
+        while self._finished and self._promised:
+            task, promise = self._finished.popleft(), self._promised.popleft()
+            if promise.cancelled():
+                continue
+            if task.cancelled():
+                promise.cancel()
+            elif (error := task.exception()) is not None:
+                promise.set_exception(error)
+            else:
+                promise.set_result(task.result())
+
+
+def finished_blocking(
+    rows: Iterable[Row], run: Callable[[Row], Awaitable[Result]], *, parallel: int
+) -> "Iterator[Future[Result]]":
+    """For plain code: the same, in a thread of its own. Each future is settled already; closing the iterator cancels
+    what still runs."""
+    settled: queue.Queue[Future[Result] | BaseException | None] = queue.Queue(parallel)
+    stopping = threading.Event()
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[object] | None]] = []
+
+    async def fill() -> None:
+        started.append((asyncio.get_running_loop(), asyncio.current_task()))
+        try:
+            for promise in Finishing(rows, run, parallel=parallel):
+                await asyncio.to_thread(_put, settled, await _settled(promise), stopping)
+        finally:
+            await close_shared_client()
+
+    def hold() -> None:
+        try:
+            loops.run(fill())
+        except BaseException as error:
+            _put(settled, error, stopping)
+        else:
+            _put(settled, None, stopping)
+
+    thread = threading.Thread(target=hold, name="nemo-gym-rollouts", daemon=True)
+    thread.start()
+    try:
+        while (item := settled.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopping.set()
+        for loop, task in started:
+            if task is not None:
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+
+
+async def _settled(promise: "asyncio.Future[Result]") -> "Future[Result]":
+    future: Future[Result] = Future()
+    try:
+        future.set_result(await promise)
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
+def _put(settled: "queue.Queue[Any]", item: object, stopping: threading.Event) -> None:
+    while not stopping.is_set():
+        with contextlib.suppress(queue.Full):
+            settled.put(item, timeout=0.1)
+            return

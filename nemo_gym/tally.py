@@ -1,0 +1,55 @@
+"""Counts of one rollout, kept wherever it passes and carried back to whoever started it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+HEADER = "nemo-gym-tally"
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often something had to be tried again, and how often because a peer asked for less."""
+
+    retries: int = 0
+    throttled: int = 0
+
+    def add(self, retries: int, throttled: int) -> None:
+        self.retries += retries
+        self.throttled += throttled
+
+    def as_header(self) -> str:
+        return f"{self.retries} {self.throttled}"
+
+
+_current: ContextVar[Tally | None] = ContextVar("nemo_gym_tally", default=None)
+
+
+@contextmanager
+def counting() -> Iterator[Tally]:
+    """Count what the code inside, and the tasks and servers it calls, had to try again."""
+    tally, outer = Tally(), _current.get()
+    mark = _current.set(tally)
+    try:
+        yield tally
+    finally:
+        _current.reset(mark)
+        if outer is not None:
+            outer.add(tally.retries, tally.throttled)
+
+
+def count(*, retries: int = 0, throttled: int = 0) -> None:
+    """Note that something is tried again, or that a peer asked for less."""
+    tally = _current.get()
+    if tally is not None:
+        tally.add(retries, throttled)
+
+
+def count_from_header(header: str | None) -> None:
+    """Take over what a server counted while it answered."""
+    tally = _current.get()
+    if header and tally is not None:
+        retries, _, throttled = header.partition(" ")
+        if retries.isdigit() and throttled.isdigit():
+            tally.add(int(retries), int(throttled))

@@ -1,0 +1,357 @@
+"""Break things on purpose: whatever happens to a collection, every row comes to exactly one end."""
+
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.global_config import load_config
+from nemo_gym.launcher import Launcher
+from nemo_gym.rollout_collection import RolloutCollectionHelper
+from nemo_gym.rollout_rows import RolloutCollectionConfig
+from nemo_gym.rollout_store import failures_path
+from nemo_gym.testing import example_row, held, running
+from nemo_gym.worker import HeldServer
+from tests.commands import BIN
+
+KILLS = 20
+ROWS = 1200
+CONFIG = """
+counter:
+  resources_servers:
+    example_stateful_counter: {entrypoint: app.py, domain: agent}
+agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {type: resources_servers, name: counter}
+      model_server: {type: responses_api_models, name: policy_model}
+policy_model:
+  responses_api_models:
+    scripted_model:
+      entrypoint: app.py
+      latency_s: 0.02
+      replies:
+      - {user: 'add (\\d+)', turn: 0, call: [{name: increment_counter, arguments: '{"count": \\1}'}]}
+      - {say: Done.}
+"""
+TOOL = {"type": "function", "name": "increment_counter", "parameters": {}}
+
+
+def counter_row(number: int) -> dict[str, Any]:
+    row = example_row(f"add {number}", initial_count=0, expected_count=number - number % 3)
+    row["responses_create_params"]["tools"] = [TOOL]
+    return row
+
+
+def write_rows(path: Path, count: int) -> None:
+    path.write_text("".join(json.dumps(counter_row(number)) + "\n" for number in range(count)))
+
+
+def command(folder: Path, output: str, *more: str) -> list[str]:
+    return [
+        str(BIN / "ng_collect_rollouts"),
+        "+config_paths=[config.yaml]",
+        "+agent_name=agent",
+        "+input_jsonl_fpath=rows.jsonl",
+        f"+output_jsonl_fpath={output}",
+        "+num_samples_in_parallel=16",
+        "+head_server.port=1",
+        *more,
+    ]
+
+
+def comparable(path: Path) -> list[bytes]:
+    """The records in the order of their rows, without what differs between any two runs."""
+    lines = sorted(path.read_bytes().splitlines(), key=lambda line: orjson.loads(line)["_task_index"])
+    return [
+        re.sub(rb'"(resp|msg|fc|call)_[0-9a-f]+"|"created_at":[\d.]+|"_seconds":[\d.e-]+', b"*", line)
+        for line in lines
+    ]
+
+
+def test_a_collector_killed_at_random_instants_loses_nothing_and_does_nothing_twice(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    write_rows(tmp_path / "rows.jsonl", ROWS)
+    chance = random.Random(4)
+    output = tmp_path / "killed.jsonl"
+    kills = 0
+    while kills < KILLS:
+        process = subprocess.Popen(
+            command(tmp_path, "killed.jsonl"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        before = output.stat().st_size if output.exists() else 0
+        while process.poll() is None and (not output.exists() or output.stat().st_size == before):
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.1))
+        assert process.poll() is None, "it finished before it could be killed: more rows are needed"
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=30)
+        kills += 1
+    for name in ("killed.jsonl", "undisturbed.jsonl"):
+        done = subprocess.run(
+            command(tmp_path, name), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    records = comparable(output)
+    assert len(records) == ROWS
+    assert records == comparable(tmp_path / "undisturbed.jsonl")
+
+
+def test_a_full_disk_stops_the_job_with_whole_records_and_it_goes_on_later(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    write_rows(tmp_path / "rows.jsonl", 40)
+    limited = ["bash", "-c", 'ulimit -f 32; exec "$@"', "bash", *command(tmp_path, "out.jsonl")]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Cannot write out.jsonl: File too large" in done.stderr
+    assert "start the same command again" in done.stderr
+    assert "Traceback" not in done.stderr
+    kept = (tmp_path / "out.jsonl").read_bytes()
+    assert all(orjson.loads(line)["reward"] is not None for line in kept.splitlines())
+    again = subprocess.run(
+        command(tmp_path, "out.jsonl"), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "out.jsonl").read_bytes().startswith(kept)
+    assert len(comparable(tmp_path / "out.jsonl")) == 40
+
+
+def test_an_interrupted_collector_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    write_rows(tmp_path / "rows.jsonl", ROWS)
+    output = tmp_path / "out.jsonl"
+    process = subprocess.Popen(
+        command(tmp_path, "out.jsonl"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    while process.poll() is None and (not output.exists() or not output.stat().st_size):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in text
+    assert comparable(output)
+
+
+def test_a_changed_configuration_is_a_question_not_a_mix(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    write_rows(tmp_path / "rows.jsonl", 3)
+
+    def run(*more: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            command(tmp_path, "out.jsonl", *more),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert run().returncode == 0
+    changed = "policy_model.responses_api_models.scripted_model.latency_s=0.01"
+    asked = run(changed)
+    assert asked.returncode == 2
+    assert "latency_s: 0.02 before, 0.01 now" in asked.stderr
+    assert "+resume=continue" in asked.stderr
+    write_rows(tmp_path / "rows.jsonl", 4)
+    assert run(changed, "+resume=continue").returncode == 0
+    assert len(comparable(tmp_path / "out.jsonl")) == 4
+    assert run("+resume=restart").returncode == 0
+    assert len(list(tmp_path.glob("out*.jsonl"))) == 2
+    assert len(comparable(tmp_path / "out.jsonl")) == 4
+
+
+Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def http(body: bytes, *, status: str = "200 OK", headers: bytes = b"") -> bytes:
+    return b"HTTP/1.1 %s\r\ncontent-length: %d\r\n%s\r\n%s" % (status.encode(), len(body), headers, body)
+
+
+async def good(writer: asyncio.StreamWriter) -> None:
+    part = {"type": "output_text", "text": "Done.", "annotations": []}
+    item = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+    writer.write(
+        http(orjson.dumps({"id": "r", "created_at": 0, "model": "m", "object": "response", "output": [item]}))
+    )
+
+
+async def stall(_writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(30)
+
+
+async def disconnect(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def too_many(writer: asyncio.StreamWriter) -> None:
+    writer.write(http(b"{}", status="429 Too Many Requests", headers=b"retry-after: 0\r\n"))
+
+
+async def broken(writer: asyncio.StreamWriter) -> None:
+    writer.write(http(b"oh no", status="500 Internal Server Error"))
+
+
+async def half(writer: asyncio.StreamWriter) -> None:
+    writer.write(http(b"x" * 1000)[:-900])
+    await writer.drain()
+    writer.transport.abort()
+
+
+async def no_json(writer: asyncio.StreamWriter) -> None:
+    writer.write(http(b"<html>hello</html>"))
+
+
+async def junk(writer: asyncio.StreamWriter) -> None:
+    writer.write(http(os.urandom(10_000_000)))
+
+
+@asynccontextmanager
+async def endpoint_that(bad: Talk) -> AsyncIterator[str]:
+    """An endpoint that answers well, except to requests that say 'bad'."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(re.search(rb"content-length: (\d+)", head, re.IGNORECASE)[1])  # type: ignore[index]
+                body = await reader.readexactly(length)
+                await (bad if b"bad" in body else good)(writer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    finally:
+        server.close()
+
+
+def weather_servers(url: str) -> list[HeldServer]:
+    model = {"openai_base_url": url, "openai_api_key": "key", "openai_model": "m"}
+    references: dict[str, Any] = {
+        "resources_server": {"type": "resources_servers", "name": "weather"},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+    return [
+        held("weather", "resources_servers", "example_simple_weather", domain="agent"),
+        held("policy_model", "responses_api_models", "openai_model", max_tries=2, request_timeout_s=0.5, **model),
+        held("agent", "responses_api_agents", "simple_agent", **references),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bad", "cause"),
+    [
+        (stall, "timeout"),
+        (disconnect, "model"),
+        (too_many, "model"),
+        (broken, "model"),
+        (half, "model"),
+        (no_json, "model"),
+        (junk, "model"),
+    ],
+)
+async def test_an_endpoint_that_misbehaves_costs_only_the_rows_it_misbehaves_on(
+    tmp_path: Path, bad: Talk, cause: str
+) -> None:
+    rows = [example_row("bad" if number == 3 else "hello") for number in range(8)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = RolloutCollectionConfig(
+        agent_name="agent",
+        input_jsonl_fpath=str(tmp_path / "rows.jsonl"),
+        output_jsonl_fpath=str(tmp_path / "out.jsonl"),
+        max_attempts=2,
+    )
+    async with endpoint_that(bad) as url, running(weather_servers(url)) as client:
+        metrics = await asyncio.wait_for(RolloutCollectionHelper().run_from_config(config, client=client), 30)
+    assert metrics.failed == {cause: 1}
+    assert metrics.scored == 7
+    attempts = [orjson.loads(line) for line in failures_path(tmp_path / "out.jsonl").read_bytes().splitlines()]
+    assert [(told["_task_index"], told["attempt"], told["is_final"]) for told in attempts] == [
+        (3, 1, False),
+        (3, 2, True),
+    ]
+
+
+async def test_a_killed_worker_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(CONFIG.replace("latency_s: 0.02", "latency_s: 0.2"))
+    write_rows(tmp_path / "rows.jsonl", 120)
+    arguments = ["config_paths=[config.yaml]", "head_server={host: 127.0.0.1, port: 0}"]
+    output = tmp_path / "out.jsonl"
+    launcher = Launcher(load_config(arguments, use_dotenv=False, fill_ports=False), echo=print)
+    config = RolloutCollectionConfig(
+        agent_name="agent",
+        input_jsonl_fpath="rows.jsonl",
+        output_jsonl_fpath="out.jsonl",
+        num_samples_in_parallel=40,
+        max_attempts=4,
+    )
+    async with launcher, launcher.client() as client:
+        collecting = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))
+        while not output.exists() or not output.stat().st_size:  # noqa: ASYNC110 - a file tells no event
+            await asyncio.sleep(0.02)
+        pid = launcher.running()[0].pid
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+        metrics = await asyncio.wait_for(collecting, 60)
+    assert (metrics.scored, metrics.failed) == (120, {})
+    failed = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
+    assert failed
+    assert not any(told["is_final"] for told in failed)
+
+
+async def test_one_poisoned_row_among_ten_thousand_harms_no_other(tmp_path: Path) -> None:
+    row, poisoned = (
+        json.dumps(example_row("hello")),
+        json.dumps({"responses_create_params": {"input": {"not": "a list"}}}),
+    )
+    (tmp_path / "rows.jsonl").write_text((row + "\n") * 5000 + poisoned + "\n" + (row + "\n") * 4999)
+    config = RolloutCollectionConfig(
+        agent_name="agent",
+        input_jsonl_fpath=str(tmp_path / "rows.jsonl"),
+        output_jsonl_fpath=str(tmp_path / "out.jsonl"),
+    )
+    servers = [server for server in weather_servers("unused") if server.name != "policy_model"]
+    servers.append(held("policy_model", "responses_api_models", "scripted_model", replies=[{"say": "Hi."}]))
+    async with running(servers) as client:
+        metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert (metrics.scored, metrics.failed) == (9999, {"input": 1})
+
+
+def test_two_collectors_do_not_share_an_output(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.jsonl", 1)
+    program = (
+        "import sys, time; from pathlib import Path; from nemo_gym.rollout_store import LineFile;"
+        "f = LineFile(Path(sys.argv[1])); print('locked', flush=True); time.sleep(30)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "out.jsonl")], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "locked\n"
+        config = RolloutCollectionConfig(
+            agent_name="a",
+            input_jsonl_fpath=str(tmp_path / "rows.jsonl"),
+            output_jsonl_fpath=str(tmp_path / "out.jsonl"),
+        )
+        with pytest.raises(ConfigError, match="Another process is writing"):
+            asyncio.run(RolloutCollectionHelper().run_from_config(config))
+        holder.kill()

@@ -1,0 +1,103 @@
+"""A recorded run played again gives the same records without its model, and says where it parts from them."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.metrics import RunningMetrics
+from nemo_gym.rollout_collection import RolloutCollectionHelper, traffic_of
+from nemo_gym.rollout_rows import RolloutCollectionConfig
+from nemo_gym.testing import example_row, held, running
+from nemo_gym.traffic import first_difference
+from nemo_gym.worker import HeldServer
+
+ADD = {"name": "increment_counter", "arguments": {"count": 1}}
+SCRIPT: list[dict[str, Any]] = [{"turn": 0, "call": [ADD, ADD]}, {"say": "Done."}]
+SETTINGS: dict[str, Any] = {"policy_model": {"responses_api_models": {"scripted_model": {}}}}
+
+
+def servers(replies: list[dict[str, Any]]) -> list[HeldServer]:
+    references: dict[str, Any] = {
+        "resources_server": {"type": "resources_servers", "name": "counter"},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+    return [
+        held("counter", "resources_servers", "example_stateful_counter", domain="agent"),
+        held("policy_model", "responses_api_models", "scripted_model", replies=replies),
+        held("agent", "responses_api_agents", "simple_agent", **references),
+    ]
+
+
+def write_rows(folder: Path, *, start: int = 0) -> None:
+    rows = [example_row(f"row {number}", initial_count=start, expected_count=start + 2) for number in range(5)]
+    for row in rows:
+        row["responses_create_params"]["tools"] = [{"type": "function", "name": "increment_counter", "parameters": {}}]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+async def run(folder: Path, output: str, replies: list[dict[str, Any]], **options: Any) -> RunningMetrics:
+    config = RolloutCollectionConfig(
+        agent_name="agent",
+        input_jsonl_fpath=str(folder / "rows.jsonl"),
+        output_jsonl_fpath=str(folder / output),
+        max_attempts=1,
+        **options,
+    )
+    async with running(servers(replies)) as client:
+        with traffic_of(client, config, SETTINGS):
+            return await RolloutCollectionHelper().run_from_config(config, client=client)
+
+
+def records(path: Path) -> list[bytes]:
+    lines = sorted(path.read_bytes().splitlines(), key=lambda line: orjson.loads(line)["_task_index"])
+    return [re.sub(rb'"_seconds":[\d.e-]+', b"", line) for line in lines]
+
+
+async def test_a_replay_gives_the_same_records_byte_for_byte_without_the_model(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+    metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(tmp_path / "traffic"))
+    assert (metrics.scored, metrics.failed) == (5, {})
+    assert records(tmp_path / "replayed.jsonl") == records(tmp_path / "recorded.jsonl")
+
+
+async def test_a_replay_names_the_first_difference(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+    rows = (tmp_path / "rows.jsonl").read_text().replace("row 3", "another row")
+    (tmp_path / "rows.jsonl").write_text(rows)
+    metrics = await run(tmp_path, "replayed.jsonl", SCRIPT, replay=str(tmp_path / "traffic"))
+    assert (metrics.scored, metrics.failed) == (4, {"model": 1})
+    (failure,) = (tmp_path / "replayed_failures.jsonl").read_bytes().splitlines()
+    message = orjson.loads(failure)["message"]
+    assert message.startswith("Replay differs at row 3, repeat 0, call 1 of policy_model/v1/responses")
+    assert 'the request.input[0].content was "row 3", is "another row"' in message
+
+
+async def test_what_cannot_be_recorded_or_replayed_is_refused(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    with pytest.raises(ConfigError, match="There is no record in"):
+        await run(tmp_path, "x.jsonl", SCRIPT, replay=str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match="Both record and replay"):
+        await run(tmp_path, "x.jsonl", SCRIPT, replay="a", record="b")
+    await run(tmp_path, "x.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+    with pytest.raises(ConfigError, match="is there already"):
+        await run(tmp_path, "y.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "place"),
+    [
+        ({"a": 1}, {"a": 2}, "the request.a was 1, is 2"),
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, "the request.a[1].b was 2, is 3"),
+        ([1], [1, 2], "the request[1] was null, is 2"),
+        ({"a": 1}, {}, "the request.a was 1, is null"),
+    ],
+)
+def test_the_first_difference_is_where_values_part(then: Any, now: Any, place: str) -> None:
+    assert first_difference(then, now) == place
