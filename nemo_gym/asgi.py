@@ -3,16 +3,18 @@
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any
 
 from nemo_gym.client import END_SESSION_HEADER, TOKEN_HEADER, Answer, ServerClient
 from nemo_gym.codec import encode
 from nemo_gym.deadline import HEADER as DEADLINE_HEADER
-from nemo_gym.deadline import within
+from nemo_gym.deadline import Deadline, within
 from nemo_gym.disconnect import cancelled_on_disconnect
 from nemo_gym.endpoints import Call, Endpoint, cookies_set_by, direct_scope
 from nemo_gym.errors import Cause
+from nemo_gym.event_stream import CONTENT_TYPE as EVENT_STREAM
+from nemo_gym.event_stream import EventStream, event
 from nemo_gym.failures import Failure, RefusedError, failure_of
 from nemo_gym.session import Session, SessionStore
 from nemo_gym.tally import HEADER as TALLY_HEADER
@@ -117,7 +119,10 @@ class ServerApp:
         endpoint = self._direct.get(path) if method == "POST" else None
         call = Call(path, body, cookies, self.core.client)
         if endpoint is not None:
-            return await self.core.run(endpoint, call, ends_session=ends_session)
+            answer = await self.core.run(endpoint, call, ends_session=ends_session)
+            if isinstance(answer.value, EventStream):
+                answer.value = await answer.value.joined()
+            return answer
         if self.foreign is not None:
             return await self._run_foreign(method, call, ends_session=ends_session)
         return self._refused(*self._not_found(method, path))
@@ -130,15 +135,16 @@ class ServerApp:
         headers = _headers_we_read(scope)
         try:
             self._admit(headers)
-            seconds = float(headers[_DEADLINE]) if _DEADLINE in headers else None
+            deadline = Deadline.after(float(headers[_DEADLINE])) if _DEADLINE in headers else None
             with counting() as tally:
-                async with within(seconds, what=f"{self.name}{scope['path']}"):
+                async with within(None if deadline is None else deadline.left_s(), what=f"{self.name}{scope['path']}"):
                     answer = await self._route(scope, receive, send, headers)
             if answer is not None:
-                told = {TALLY_HEADER: tally.as_header()} if tally.retries or tally.throttled else {}
-                await _send_answer(send, answer, self.core.session_cookie, told)
+                if tally.retries or tally.throttled:
+                    answer.headers = {**answer.headers, TALLY_HEADER: tally.as_header()}
+                await _send_answer(self.core, receive, send, answer, deadline=deadline)
         except Exception as error:
-            await _send_answer(send, Answer(self.name, *self.core.failure(error)), self.core.session_cookie)
+            await _send_answer(self.core, receive, send, Answer(self.name, *self.core.failure(error)))
 
     async def _route(
         self, scope: Scope, receive: Receive, send: Send, headers: Mapping[bytes, bytes]
@@ -222,7 +228,7 @@ class EndpointRoute:
         cookies = cookies_in(_headers_we_read(scope).get(b"cookie", b""))
         session: Session | None = scope.get(SESSION_IN_SCOPE)
         call = Call(scope["path"], await read_body(receive), cookies, self._core.client, session, dict(scope))
-        await _send_answer(send, await self._core.run(self.endpoint, call), self._core.session_cookie)
+        await _send_answer(self._core, receive, send, await self._core.run(self.endpoint, call))
 
 
 class SessionMiddleware:
@@ -257,7 +263,7 @@ class SessionMiddleware:
         except Exception as error:
             if started:
                 raise
-            await _send_answer(send_with_cookie, Answer(core.name, *core.failure(error)), core.session_cookie)
+            await _send_answer(core, receive, send_with_cookie, Answer(core.name, *core.failure(error)))
         finally:
             if session is not None:
                 session.users -= 1
@@ -320,17 +326,44 @@ def _too_large(limit: int, found: str) -> RefusedError:
     return RefusedError(413, f"The body has {found} bytes; at most {limit} are taken (config key: max_body_bytes).")
 
 
-async def _send_answer(send: Send, answer: Answer, session_cookie: str, more: Mapping[str, str] | None = None) -> None:
+async def _send_answer(
+    core: ServerCore, receive: Receive, send: Send, answer: Answer, *, deadline: Deadline | None = None
+) -> None:
+    if isinstance(answer.value, EventStream):
+        await _send_events(core, receive, send, answer, answer.value, deadline)
+        return
     is_text = isinstance(answer.value, bytes) and answer.value[:1] not in (b"{", b"[", b'"')
     body = answer.content()
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8" if is_text else b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    told = {**answer.headers, **(more or {})}
-    headers.extend((name.lower().encode(), value.encode("latin-1")) for name, value in told.items())
-    for name, value in answer.cookies.items():
-        attributes = _SESSION_COOKIE if name == session_cookie else "path=/"
-        headers.append((b"set-cookie", f"{name}={value}; {attributes}".encode()))
+    kind = "text/plain; charset=utf-8" if is_text else "application/json"
+    headers = [*_headers_of(core, answer, kind), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _send_events(
+    core: ServerCore, receive: Receive, send: Send, answer: Answer, stream: EventStream, deadline: Deadline | None
+) -> None:
+    """Send events as they come. The status is out by then, so what fails now is told as one more event."""
+    headers = [*_headers_of(core, answer, EVENT_STREAM), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    try:
+        async with (
+            within(None if deadline is None else deadline.left_s(), what=f"{core.name}'s stream"),
+            cancelled_on_disconnect(receive),
+            aclosing(stream.events) as events,
+        ):
+            async for data in events:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+    except Exception as error:
+        told = {"type": "error", "error": {"message": str(core.failure(error).body)}}
+        await send({"type": "http.response.body", "body": event(told, name="error"), "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _headers_of(core: ServerCore, answer: Answer, content_type: str) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", content_type.encode())]
+    headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
+    for name, value in answer.cookies.items():
+        attributes = _SESSION_COOKIE if name == core.session_cookie else "path=/"
+        headers.append((b"set-cookie", f"{name}={value}; {attributes}".encode()))
+    return headers

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from nemo_gym.config_types import BaseRunServerInstanceConfig
 from nemo_gym.endpoints import Endpoint
 from nemo_gym.lazy import lazily
+from nemo_gym.model_endpoints import model_endpoints
 from nemo_gym.server import BaseServer, SimpleServer
 
 if TYPE_CHECKING:
@@ -25,13 +26,10 @@ class BaseResponsesAPIModel(BaseServer):
 
 
 class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
-    """Subclass and write `responses` and `chat_completions`."""
+    """Subclass and write `responses` and `chat_completions`. Streams and `/v1/messages` come with them."""
 
     def endpoints(self) -> list[Endpoint]:
-        return [
-            Endpoint("/v1/chat/completions", self.chat_completions, cause="model"),
-            Endpoint("/v1/responses", self.responses, cause="model"),
-        ]
+        return model_endpoints(self.chat_completions, self.responses)
 
     @abstractmethod
     async def chat_completions(self, *args: Any, **kwargs: Any) -> Any:

@@ -60,7 +60,7 @@ class Decoder:
             return self._adapter.validate_python({})
         if self._model is not None and type(value) is self._model:
             return detached(value)
-        given = {name: detached(item) for name, item in _given_fields(value).items()} if _is_record(value) else value
+        given = {name: detached(item) for name, item in given_fields(value).items()} if _is_record(value) else value
         try:
             return self._adapter.validate_python(given)
         except ValidationError:
@@ -72,7 +72,8 @@ def _is_record(value: Any) -> bool:
     return isinstance(value, BaseModel | Mapping)
 
 
-def _given_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+def given_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+    """What a record was given, by name and as it is; what it fills in by itself is left out."""
     if not isinstance(value, BaseModel):
         return dict(value)
     given = {name: item for name, item in value.__dict__.items() if name in value.model_fields_set}

@@ -40,6 +40,11 @@ SETTINGS = {
     "policy_model_name": "no model",
 }
 LEFT_OPEN: dict[str, dict[str, Any]] = {
+    "azure_openai_model.yaml": {
+        "policy_model": {
+            "responses_api_models": {"azure_openai_model": {"default_query": {"api-version": "2024-10-21"}}}
+        },
+    },
     "simple_agent.yaml": {
         "config_paths": [WEATHER],
         "simple_agent": {

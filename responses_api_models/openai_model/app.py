@@ -1,14 +1,18 @@
 """Pass requests on to any endpoint that speaks the OpenAI API."""
 
-from typing import TypeVar
+from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, PrivateAttr, ValidationError
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.chat_types import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.client import Jar
 from nemo_gym.codec import encode
+from nemo_gym.completions import read_completion
+from nemo_gym.endings import ended_completion, ended_response
+from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
 from nemo_gym.errors import UpstreamError
-from nemo_gym.openai_client import MAX_TRIES, REQUEST_TIMEOUT_S, NeMoGymAsyncOpenAI
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.openai_types import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
@@ -16,49 +20,74 @@ from nemo_gym.openai_types import (
     is_resubmittable,
 )
 
-Model = TypeVar("Model", bound=BaseModel)
 
-
-class SimpleModelServerConfig(BaseResponsesAPIModelConfig):
+class SimpleModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig):
     """Where the endpoint is and what it calls the model."""
 
-    openai_base_url: str
+    openai_base_url: str | list[str]
+    """One endpoint, or several that serve the same model."""
+
     openai_api_key: str
     openai_model: str
-    max_tries: int = Field(default=MAX_TRIES, ge=1)
-    request_timeout_s: float = Field(default=REQUEST_TIMEOUT_S, gt=0)
 
 
 class SimpleModelServer(SimpleResponsesAPIModel):
     config: SimpleModelServerConfig
 
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
-        update: dict[str, object] = {"model": self.config.openai_model}
+    _pool: EndpointPool = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        config = self.config
+        self._pool = EndpointPool.of(
+            config.openai_base_url,
+            api_key=config.openai_api_key,
+            settings=config,
+            http=lambda: self.server_client.http,
+        )
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
+        model = self.config.openai_model
+        update: dict[str, object] = {"model": model}
         if not isinstance(body.input, str) and not all(map(is_resubmittable, body.input)):
             update["input"] = [for_resubmission(item) for item in body.input]
-        return await self._ask("/responses", body.model_copy(update=update), NeMoGymResponse)
-
-    async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
-        named = body.model_copy(update={"model": self.config.openai_model})
-        return await self._ask("/chat/completions", named, NeMoGymChatCompletion)
-
-    async def _ask(self, path: str, body: BaseModel, answer: type[Model]) -> Model:
-        config = self.config
-        endpoint = NeMoGymAsyncOpenAI.model_construct(
-            base_url=config.openai_base_url,
-            api_key=config.openai_api_key,
-            max_tries=config.max_tries,
-            timeout_s=config.request_timeout_s,
-            http=self.server_client.http,
-        )
-        raw = await endpoint.post(path, encode(body, exclude_unset=True))
         try:
-            return answer.model_validate_json(raw)
-        except ValidationError as error:
-            found = error.errors(include_url=False, include_input=False)[0]
-            text = endpoint.without_key(raw.decode(errors="replace"))
-            told = f"no {answer.__name__} ({found['loc']}: {found['msg']}): {text}"
-            raise UpstreamError(config.openai_base_url, 200, told, cause="model") from error
+            raw = await self._post("/responses", body.model_copy(update=update), jar)
+        except UpstreamError as error:
+            return ended_response(error, body, model=model)
+        return _read_response(raw, self._pool.clients[0])
+
+    async def chat_completions(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: Jar
+    ) -> NeMoGymChatCompletion:
+        model = self.config.openai_model
+        try:
+            raw = await self._post("/chat/completions", body.model_copy(update={"model": model}), jar)
+        except UpstreamError as error:
+            return ended_completion(error, model=model)
+        endpoint = self._pool.clients[0]
+        return read_completion(raw, url=endpoint.base_url, hide=endpoint.without_key)
+
+    async def _post(self, path: str, body: BaseModel, jar: Jar) -> bytes:
+        extra = self.config.extra_body
+        raw = encode(
+            {**extra, **body.model_dump(mode="json", exclude_unset=True)} if extra else body, exclude_unset=True
+        )
+        session = self._pool.session(jar, self.config.name)
+        return await self._pool.call(lambda client: client.post(path, raw), session=session)
+
+
+def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
+    try:
+        response = NeMoGymResponse.model_validate_json(raw)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        text = f"{found['loc']}: {found['msg']}): {endpoint.without_key(raw.decode(errors='replace'))}"
+        raise UpstreamError(endpoint.base_url, 200, f"no NeMoGymResponse ({text}", cause="model") from error
+    if response.status in ("failed", "cancelled"):
+        told = f"{response.error.code}: {response.error.message}" if response.error else "no reason given"
+        text = f"a response that has {response.status} ({endpoint.without_key(told)})"
+        raise UpstreamError(endpoint.base_url, 200, text, cause="model")
+    return response
 
 
 if __name__ == "__main__":

@@ -16,6 +16,12 @@ from nemo_gym.client import Answer
 from nemo_gym.openai_types import NeMoGymResponseCreateParamsNonStreaming
 from responses_api_models.scripted_model.script import Conversation, Reply, Script
 
+_REPEATED = (
+    *("instructions", "max_output_tokens", "metadata", "reasoning", "temperature", "text", "tool_choice", "tools"),
+    *("top_p", "truncation", "user"),
+)
+"""What a response repeats of its request."""
+
 
 class ScriptedModelConfig(BaseResponsesAPIModelConfig):
     """Where the script is, or the script itself."""
@@ -47,8 +53,9 @@ class ScriptedModel(SimpleResponsesAPIModel):
         fault = await self._behave(reply)
         if fault is not None:
             return fault
-        heard, spoken = conversation.words, _words(reply)
+        heard, spoken = conversation.words + len((body.instructions or "").split()), _words(reply)
         return {
+            **{name: getattr(body, name) for name in _REPEATED},
             "id": f"resp_{uuid4().hex}",
             "created_at": int(time.time()),
             "model": self.config.model,
@@ -57,10 +64,6 @@ class ScriptedModel(SimpleResponsesAPIModel):
             "incomplete_details": {"reason": reply.incomplete} if reply.incomplete else None,
             "output": _output(reply),
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "tool_choice": body.tool_choice,
-            "tools": body.tools,
-            "temperature": body.temperature,
-            "top_p": body.top_p,
             "usage": {
                 "input_tokens": heard,
                 "input_tokens_details": {"cached_tokens": 0},
@@ -77,7 +80,9 @@ class ScriptedModel(SimpleResponsesAPIModel):
         if fault is not None:
             return fault
         heard, spoken = conversation.words, _words(reply)
-        finish = "length" if reply.incomplete else "tool_calls" if reply.call else "stop"
+        finish = "tool_calls" if reply.call else "stop"
+        if reply.incomplete:
+            finish = "length" if reply.incomplete == "max_output_tokens" else reply.incomplete
         return {
             "id": f"chatcmpl-{uuid4().hex}",
             "created": int(time.time()),

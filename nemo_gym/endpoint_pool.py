@@ -1,0 +1,221 @@
+"""One model, several endpoints: each request goes where there is least to do, a rollout stays where it began.
+
+Which endpoint is next is decided by `Balancer`, which does no I/O and is told the time.
+"""
+
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self, TypeVar
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nemo_gym.client import Jar
+from nemo_gym.deadline import time_for
+from nemo_gym.errors import UpstreamError
+from nemo_gym.http import HttpClient
+from nemo_gym.openai_client import MAX_TRIES, REQUEST_TIMEOUT_S, NeMoGymAsyncOpenAI, tried_again
+
+T = TypeVar("T")
+
+FIRST_REST_S = 1.0
+LONGEST_REST_S = 60.0
+"""An endpoint that restarts takes minutes; one request a minute notices soon enough that it is back."""
+MAX_SESSIONS = 65_536
+"""Rollouts whose endpoint is remembered: several times as many as one worker ever has in flight."""
+MAX_SESSION_CHARS = 64
+
+_SICK = frozenset((0, 502, 503, 504, 520, 529))
+_CANNOT_TELL = frozenset((200, 408, 429, 500))
+"""Failures that say little about an endpoint's health: it has too much to do, or trouble with this one request."""
+
+
+class EndpointSettings(BaseModel):
+    """How a model's endpoints are called, the same for every kind of model server."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    default_headers: dict[str, str] = Field(default_factory=dict)
+    """Sent with every request."""
+
+    extra_body: dict[str, Any] | None = None
+    """Parameters for every request beyond its own, such as `cache: {no-cache: true}`. The request's own win."""
+
+    num_concurrent_requests: int | None = Field(default=None, ge=1)
+    """At most so many requests in flight at once from one worker. Others wait, within their own deadline."""
+
+    max_tries: int = Field(default=MAX_TRIES, ge=1)
+    """How often a request is made while its failure may pass."""
+
+    request_timeout_s: float = Field(default=REQUEST_TIMEOUT_S, gt=0)
+    """How long one try may take, and how long it may wait for its turn."""
+
+
+class Lease(NamedTuple):
+    """An endpoint in use."""
+
+    endpoint: int
+    since: float
+
+
+@dataclass(slots=True)
+class _Endpoint:
+    in_flight: int = 0
+    sessions: int = 0
+    failures: int = 0
+    """In a row, up to now."""
+    failed_at: float = -math.inf
+    rests_until: float = -math.inf
+
+
+class Balancer:
+    """Chooses among endpoints by number. A state machine without I/O: it is told what starts, what ends, and when."""
+
+    def __init__(self, count: int, *, max_sessions: int = MAX_SESSIONS) -> None:
+        self._endpoints = [_Endpoint() for _ in range(count)]
+        self._max_sessions = max_sessions
+        self._kept: OrderedDict[str, int] = OrderedDict()
+
+    def start(self, session: str | None, *, now: float) -> Lease:
+        """An endpoint for a request that starts now: the session's own while it is well, else the least busy one.
+
+        One that has failed rests for a growing while. Then one request tries it, and it rests on until the answer is
+        known. If all rest, the one that is due first is tried.
+        """
+        index = None if session is None else self._kept.get(session)
+        if index is None or not self._is_well(index, now):
+            everyone = range(len(self._endpoints))
+            well = [number for number in everyone if self._is_well(number, now)]
+            index = min(well, key=self._load) if well else min(everyone, key=self._due)
+        if session is not None:
+            self._keep(session, index)
+        endpoint = self._endpoints[index]
+        endpoint.in_flight += 1
+        endpoint.rests_until = now + _rest_s(endpoint.failures) if endpoint.failures else -math.inf
+        return Lease(index, now)
+
+    def end(self, lease: Lease, *, well: bool | None, now: float) -> None:
+        """A request is over; `well` tells how it found the endpoint, None that it cannot tell.
+
+        Requests that were under way together and fail together count as one failure.
+        """
+        endpoint = self._endpoints[lease.endpoint]
+        endpoint.in_flight -= 1
+        if well:
+            endpoint.failures, endpoint.rests_until = 0, -math.inf
+        elif well is False and lease.since > endpoint.failed_at:
+            endpoint.failures += 1
+            endpoint.failed_at, endpoint.rests_until = now, now + _rest_s(endpoint.failures)
+
+    def _is_well(self, index: int, now: float) -> bool:
+        return now >= self._endpoints[index].rests_until
+
+    def _load(self, index: int) -> tuple[int, int]:
+        return self._endpoints[index].in_flight, self._endpoints[index].sessions
+
+    def _due(self, index: int) -> float:
+        return self._endpoints[index].rests_until
+
+    def _keep(self, session: str, index: int) -> None:
+        before = self._kept.pop(session, None)
+        if before is not None:
+            self._endpoints[before].sessions -= 1
+        self._kept[session] = index
+        self._endpoints[index].sessions += 1
+        if len(self._kept) > self._max_sessions:
+            _, oldest = self._kept.popitem(last=False)
+            self._endpoints[oldest].sessions -= 1
+
+
+def _rest_s(failures: int) -> float:
+    return min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(failures - 1, 30))
+
+
+def _found_well(error: UpstreamError) -> bool | None:
+    if error.cause == "timeout" or error.status in _CANNOT_TELL:
+        return None
+    return error.status not in _SICK
+
+
+class EndpointPool:
+    """The endpoints of one model, in use by one worker."""
+
+    def __init__(self, clients: Sequence[NeMoGymAsyncOpenAI], settings: EndpointSettings) -> None:
+        self.clients = list(clients)
+        self._settings = settings
+        self._balancer = Balancer(len(self.clients))
+        limit = settings.num_concurrent_requests
+        self._places = None if limit is None else asyncio.Semaphore(limit)
+
+    @classmethod
+    def of(
+        cls,
+        urls: str | Sequence[str],
+        *,
+        api_key: str,
+        settings: EndpointSettings,
+        http: Callable[[], HttpClient],
+        kind: type[NeMoGymAsyncOpenAI] = NeMoGymAsyncOpenAI,
+        **options: Any,
+    ) -> Self:
+        """A pool of clients of `kind`, one for each URL. They try once: trying again is the pool's decision."""
+        common = {
+            "api_key": api_key,
+            "default_headers": settings.default_headers,
+            "timeout_s": settings.request_timeout_s,
+            "http": http,
+            "max_tries": 1,
+            **options,
+        }
+        listed = [urls] if isinstance(urls, str) else urls
+        return cls([kind(base_url=url, **common) for url in listed], settings)
+
+    async def call(self, send: Callable[[NeMoGymAsyncOpenAI], Awaitable[T]], *, session: str | None = None) -> T:
+        """What `send` gets from one of the endpoints; each try may be another one's."""
+        return await tried_again(lambda: self._call_once(send, session), max_tries=self._settings.max_tries)
+
+    def session(self, jar: Jar, server: str) -> str | None:
+        """What the rollout with these cookies is known by; a mark is left with it if it has none. One endpoint needs
+        no mark."""
+        if len(self.clients) < 2:
+            return None
+        cookie = f"Endpoint___{server}"
+        if cookie not in jar:
+            jar.merge({cookie: uuid4().hex})
+        return jar[cookie][:MAX_SESSION_CHARS]
+
+    async def _call_once(self, send: Callable[[NeMoGymAsyncOpenAI], Awaitable[T]], session: str | None) -> T:
+        async with self._place():
+            lease = self._balancer.start(session, now=time.monotonic())
+            well: bool | None = None
+            try:
+                result = await send(self.clients[lease.endpoint])
+                well = True
+            except UpstreamError as error:
+                well = _found_well(error)
+                raise
+            finally:
+                self._balancer.end(lease, well=well, now=time.monotonic())
+            return result
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        if self._places is None:
+            yield
+            return
+        allowed_s = time_for(self._settings.request_timeout_s)
+        try:
+            async with asyncio.timeout(allowed_s):
+                await self._places.acquire()
+        except TimeoutError as error:
+            text = f"none of {self._settings.num_concurrent_requests} places came free within {allowed_s:.3g} s"
+            raise UpstreamError(self.clients[0].base_url, 0, text, cause="timeout") from error
+        try:
+            yield
+        finally:
+            self._places.release()

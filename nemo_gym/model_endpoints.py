@@ -1,0 +1,112 @@
+"""The endpoints of a model server. Its handlers give whole answers in two dialects; streams and `/v1/messages` are
+made of those here, so that every model server has them."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import uuid4
+
+import orjson
+from pydantic import ValidationError
+
+from nemo_gym.client import Answer
+from nemo_gym.codec import Decoder, encode
+from nemo_gym.convert_messages import message_of, responses_params
+from nemo_gym.endpoints import Call, Endpoint
+from nemo_gym.errors import UpstreamError
+from nemo_gym.event_stream import EventStream
+from nemo_gym.messages_types import MessagesParams
+from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.streaming import chat_events, message_events, response_events
+from nemo_gym.wire import JsonObject
+
+AsEvents = Callable[[JsonObject, JsonObject], Iterable[bytes]]
+"""Tells an answer as events, given the request too."""
+
+_READ_RESPONSE = Decoder(NeMoGymResponse)
+
+
+class StreamableEndpoint(Endpoint):
+    """One whose caller may say `stream: true`. The handler is not told: a whole answer is streamed when it is there.
+
+    A request that fails is answered with its status, as ever, since nothing has been sent by then.
+    """
+
+    def __init__(self, path: str, function: Callable[..., Any], *, events: AsEvents) -> None:
+        super().__init__(path, function, cause="model")
+        self._events = events
+
+    async def __call__(self, call: Call) -> Any:
+        request = _take_stream(call)
+        result = await super().__call__(call)
+        if request is None or (isinstance(result, Answer) and result.status >= 400):
+            return result
+        return EventStream.of(self._events(_as_json(result), request))
+
+
+class MessagesEndpoint(Endpoint):
+    """`/v1/messages`, answered by the handler of `/v1/responses`."""
+
+    def __init__(self, responses: Endpoint) -> None:
+        super().__init__("/v1/messages", _as_responses_params, cause="model")
+        self._responses, self.needs_session = responses, responses.needs_session
+
+    async def __call__(self, call: Call) -> Any:
+        params = await super().__call__(call)
+        streams, call.body = call.body.stream, params
+        result = await self._responses(call)
+        if isinstance(result, Answer) and result.status >= 400:
+            return result
+        message = message_of(_as_response(result), message_id=f"msg_{uuid4().hex}")
+        return EventStream.of(message_events(message)) if streams else message
+
+
+def model_endpoints(chat_completions: Callable[..., Any], responses: Callable[..., Any]) -> list[Endpoint]:
+    """What a model server with these two handlers answers."""
+    in_responses = StreamableEndpoint("/v1/responses", responses, events=lambda answer, _: response_events(answer))
+    in_chat = StreamableEndpoint("/v1/chat/completions", chat_completions, events=_chat_events)
+    return [in_chat, in_responses, MessagesEndpoint(in_responses)]
+
+
+def _chat_events(completion: JsonObject, request: JsonObject) -> Iterable[bytes]:
+    options = request.get("stream_options") or {}
+    return chat_events(completion, include_usage=options.get("include_usage") is True)
+
+
+async def _as_responses_params(body: MessagesParams) -> NeMoGymResponseCreateParamsNonStreaming:
+    return responses_params(body)
+
+
+def _take_stream(call: Call) -> JsonObject | None:
+    """The request, if it asks for a stream; what is left in `call` asks for none. Others are not even decoded."""
+    body = call.body
+    if isinstance(body, bytes) and b'"stream"' in body:
+        try:
+            body = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return None
+    if not isinstance(body, dict) or body.get("stream") is not True:
+        return None
+    call.body = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+    return body
+
+
+def _as_json(result: Any) -> JsonObject:
+    raw = encode(result.value if isinstance(result, Answer) else result)
+    try:
+        answer: JsonObject = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise _unreadable(raw) from error
+    return answer
+
+
+def _as_response(result: Any) -> NeMoGymResponse:
+    value = result.value if isinstance(result, Answer) else result
+    try:
+        response: NeMoGymResponse = _READ_RESPONSE(value)
+    except ValidationError as error:
+        raise _unreadable(encode(value)) from error
+    return response
+
+
+def _unreadable(raw: bytes) -> UpstreamError:
+    return UpstreamError("The model", 200, f"no whole answer: {raw[:300].decode(errors='replace')}", cause="model")

@@ -1,0 +1,97 @@
+"""A model deployed on Azure OpenAI, called over its REST interface."""
+
+import time
+from typing import Any, Self
+from uuid import uuid4
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.chat_types import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.codec import encode, given_fields
+from nemo_gym.completions import read_completion
+from nemo_gym.convert import chat_params, response_of
+from nemo_gym.endings import ended_completion
+from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
+from nemo_gym.errors import UpstreamError
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
+from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+
+V1 = "/openai/v1"
+
+
+class AzureOpenAIModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig):
+    """Where the resource is and what the deployment is called."""
+
+    openai_base_url: str
+    """The resource, `https://<name>.openai.azure.com`, or its `/openai/v1`."""
+
+    openai_api_key: str
+    openai_model: str
+    """The name of the deployment."""
+
+    default_query: dict[str, str] = Field(default_factory=dict)
+    """Sent with every request: `api-version`, which only `/openai/v1` does without."""
+
+    num_concurrent_requests: int | None = Field(default=8, ge=1)
+
+    @model_validator(mode="after")
+    def _has_a_version(self) -> Self:
+        if V1 not in self.openai_base_url and not self.default_query.get("api-version"):
+            raise ValueError(f"default_query needs an api-version, unless openai_base_url ends with {V1}")
+        return self
+
+    @property
+    def base_url(self) -> str:
+        """Where `/chat/completions` is found."""
+        url = self.openai_base_url.rstrip("/")
+        return url if url.endswith(V1) else f"{url.removesuffix('/openai')}/openai/deployments/{self.openai_model}"
+
+
+class AzureClient(NeMoGymAsyncOpenAI):
+    """Shows the key the way Azure wants it."""
+
+    def authorization(self) -> dict[str, str]:
+        return {"api-key": self.api_key}
+
+
+class AzureOpenAIModelServer(SimpleResponsesAPIModel):
+    config: AzureOpenAIModelServerConfig
+
+    _pool: EndpointPool = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        config = self.config
+        self._pool = EndpointPool.of(
+            config.base_url,
+            api_key=config.openai_api_key,
+            settings=config,
+            http=lambda: self.server_client.http,
+            kind=AzureClient,
+            default_query=config.default_query,
+        )
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
+        params = chat_params(body, max_tokens_key="max_completion_tokens")
+        completion = await self.chat_completions(params)
+        return response_of(
+            body,
+            completion,
+            model=self.config.openai_model,
+            response_id=f"resp_{uuid4().hex}",
+            created_at=int(time.time()),
+        )
+
+    async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
+        config = self.config
+        given = {name: value for name, value in given_fields(body).items() if value is not None}
+        raw = encode({**(config.extra_body or {}), **given, "model": config.openai_model})
+        try:
+            found = await self._pool.call(lambda client: client.post("/chat/completions", raw))
+        except UpstreamError as error:
+            return ended_completion(error, model=config.openai_model)
+        return read_completion(found, url=config.base_url, hide=self._pool.clients[0].without_key)
+
+
+if __name__ == "__main__":
+    AzureOpenAIModelServer.run_webserver()

@@ -1,0 +1,195 @@
+"""A model behind chat endpoints such as vLLM's: one or several replicas, with the exact tokens if it is to train."""
+
+from collections.abc import Sequence
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from pydantic import BaseModel, PrivateAttr
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.chat_types import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymChoice,
+)
+from nemo_gym.client import Jar
+from nemo_gym.codec import given_fields
+from nemo_gym.completions import read_completion
+from nemo_gym.convert import (
+    TOKEN_FIELDS,
+    ChatMessages,
+    chat_params,
+    output_items,
+    response_of,
+    separated,
+    split_think_tags,
+    think_tags,
+)
+from nemo_gym.endings import ended_completion
+from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
+from nemo_gym.errors import UpstreamError
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
+from nemo_gym.openai_types import (
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    NeMoGymResponseOutputItem,
+)
+from nemo_gym.wire import JsonObject
+from responses_api_models.vllm_model.tokens import ASK_FOR_TOKENS, put_tokens, take_prompt_ids
+
+VLLMConverterResponsesToChatCompletionsState = ChatMessages
+
+
+class VLLMModelConfig(EndpointSettings, BaseResponsesAPIModelConfig):
+    """Where the replicas are, what they call the model, and what they are asked for."""
+
+    base_url: str | list[str]
+    """One endpoint, or several that serve the same model."""
+
+    api_key: str
+    model: str
+
+    return_token_id_information: bool
+    """For training: ask for the tokens and log-probs of every generation, and send them back with it."""
+
+    uses_reasoning_parser: bool
+    """Whether the endpoint gives and takes thoughts apart from the text."""
+
+    replace_developer_role_with_system: bool = False
+    """For chat templates that do not know the role."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Arguments to the endpoint's chat template. What a request says itself wins."""
+
+
+class VLLMConverter(BaseModel):
+    """The conversions of `nemo_gym.convert`, as this server uses them."""
+
+    return_token_id_information: bool
+    uses_reasoning_parser: bool = False
+
+    def responses_to_chat_completion_create_params(
+        self, responses_create_params: NeMoGymResponseCreateParamsNonStreaming
+    ) -> NeMoGymChatCompletionCreateParamsNonStreaming:
+        return chat_params(
+            responses_create_params,
+            reasoning_field=self.uses_reasoning_parser,
+            with_tokens=self.return_token_id_information,
+        )
+
+    def postprocess_chat_response(self, choice: NeMoGymChoice) -> list[NeMoGymResponseOutputItem]:
+        return output_items(choice, new_id=lambda: uuid4().hex)
+
+    @staticmethod
+    def _wrap_reasoning_in_think_tags(texts: Sequence[str]) -> str:
+        return think_tags(texts)
+
+    @staticmethod
+    def _parse_think_tags(content: str) -> tuple[list[str], str]:
+        return split_think_tags(content)
+
+    def _extract_reasoning_from_content(self, content: str) -> tuple[list[str], str]:
+        return self._parse_think_tags(content)
+
+
+class VLLMModel(SimpleResponsesAPIModel):
+    config: VLLMModelConfig
+
+    _pool: EndpointPool = PrivateAttr()
+    _converter: VLLMConverter = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        config = self.config
+        self._pool = EndpointPool.of(
+            config.base_url, api_key=config.api_key, settings=config, http=lambda: self.server_client.http
+        )
+        self._converter = VLLMConverter(
+            return_token_id_information=config.return_token_id_information,
+            uses_reasoning_parser=config.uses_reasoning_parser,
+        )
+
+    @property
+    def _clients(self) -> list[NeMoGymAsyncOpenAI]:
+        return self._pool.clients
+
+    @_clients.setter
+    def _clients(self, clients: list[NeMoGymAsyncOpenAI]) -> None:
+        self._pool = EndpointPool(clients, self.config)
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
+        params = self._converter.responses_to_chat_completion_create_params(body)
+        completion = await self._complete(params, jar)
+        return response_of(
+            body,
+            completion,
+            model=self.config.model,
+            response_id=f"resp_{uuid4().hex}",
+            created_at=int(time()),
+            output=self._converter.postprocess_chat_response(completion.choices[0]),
+        )
+
+    async def chat_completions(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: Jar
+    ) -> NeMoGymChatCompletion:
+        """Thoughts are in `<think>` tags here, whether or not the endpoint has them apart."""
+        completion = await self._complete(body, jar)
+        for choice in completion.choices:
+            extra = choice.message.model_extra or {}
+            thought = extra.pop("reasoning_content", None)
+            if thought:
+                choice.message.content = think_tags([thought]) + (choice.message.content or "")
+        return completion
+
+    async def _complete(self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: Jar) -> NeMoGymChatCompletion:
+        params, session = self._params(body), self._pool.session(jar, self.config.name)
+        endpoint = self._clients[0]
+        try:
+            found = await self._pool.call(lambda client: client.create_chat_completion(**params), session=session)
+        except UpstreamError as error:
+            return ended_completion(error, model=self.config.model)
+        if self.config.return_token_id_information:
+            prompt_ids = take_prompt_ids(found) or await self._tokenize(params, session)
+            put_tokens(found, prompt_ids, url=endpoint.base_url)
+        completion = read_completion(found, url=endpoint.base_url, hide=endpoint.without_key)
+        if not self.config.uses_reasoning_parser:
+            _refuse_reasoning(completion, endpoint.base_url)
+        return completion
+
+    def _params(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> JsonObject:
+        config = self.config
+        given = {name: value for name, value in given_fields(body).items() if value is not None}
+        params = {**(config.extra_body or {}), **given, "model": config.model}
+        params["messages"] = [self._message(dict(message)) for message in body.messages]
+        template = {**(config.chat_template_kwargs or {}), **params.get("chat_template_kwargs", {})}
+        if template:
+            params["chat_template_kwargs"] = template
+        return params | (ASK_FOR_TOKENS if config.return_token_id_information else {})
+
+    def _message(self, message: JsonObject) -> JsonObject:
+        if self.config.replace_developer_role_with_system and message["role"] == "developer":
+            return {**message, "role": "system"}
+        if not self.config.return_token_id_information:
+            message = {key: value for key, value in message.items() if key not in TOKEN_FIELDS}
+        return separated(message) if self.config.uses_reasoning_parser else message
+
+    async def _tokenize(self, params: JsonObject, session: str | None) -> list[int]:
+        """The tokens of the prompt, from an endpoint that does not give them with the completion."""
+        wanted = {key: params[key] for key in ("model", "messages", "tools", "chat_template_kwargs") if key in params}
+        answer = await self._pool.call(lambda client: client.create_tokenize(**wanted), session=session)
+        tokens: list[int] | None = answer.get("tokens")
+        if tokens is None:
+            raise UpstreamError(self._clients[0].base_url, 200, "no 'tokens' from /tokenize", cause="model")
+        return tokens
+
+
+def _refuse_reasoning(completion: NeMoGymChatCompletion, url: str) -> None:
+    if any((choice.message.model_extra or {}).get("reasoning_content") for choice in completion.choices):
+        text = (
+            "thoughts apart from the text, though uses_reasoning_parser is false; expected none, or the setting true"
+        )
+        raise UpstreamError(url, 200, text, cause="model")
+
+
+if __name__ == "__main__":
+    VLLMModel.run_webserver()

@@ -1,0 +1,44 @@
+"""The exact tokens of a generation, out of a vLLM completion. They are taken out, so that nothing is sent twice."""
+
+from typing import Any
+
+from nemo_gym.errors import UpstreamError
+from nemo_gym.wire import JsonObject
+
+ASK_FOR_TOKENS = {"logprobs": True, "return_tokens_as_token_ids": True, "return_token_ids": True}
+"""The second names tokens by number in the log-probs; the third, which older versions do not know, gives them apart,
+those of the prompt included."""
+
+_MARK = "token_id:"
+
+
+def take_prompt_ids(completion: JsonObject) -> list[int] | None:
+    """The prompt as the endpoint saw it, if it tells."""
+    found = [completion.pop("prompt_token_ids", None)]
+    found += [choice.pop("prompt_token_ids", None) for choice in completion.get("choices") or ()]
+    return next((ids for ids in found if ids), None)
+
+
+def put_tokens(completion: JsonObject, prompt_ids: list[int], *, url: str) -> None:
+    """Give the message of every choice its tokens."""
+    for choice in completion.get("choices") or ():
+        entries: list[Any] = (choice.pop("logprobs", None) or {}).get("content") or []
+        ids = choice.pop("token_ids", None) or [_number(entry["token"], url) for entry in entries]
+        if len(ids) != len(entries):
+            text = f"{len(ids)} token ids, but {len(entries)} log-probs for them"
+            raise UpstreamError(url, 200, text, cause="model")
+        choice["message"] |= {
+            "prompt_token_ids": prompt_ids,
+            "generation_token_ids": ids,
+            "generation_log_probs": [entry["logprob"] for entry in entries],
+        }
+
+
+def _number(token: str, url: str) -> int:
+    if not token.startswith(_MARK):
+        text = (
+            f"no token ids, but the token {token!r}; expected 'token_ids' or tokens like '{_MARK}42'. Training needs "
+            "an endpoint that knows return_token_ids or return_tokens_as_token_ids, such as vLLM"
+        )
+        raise UpstreamError(url, 200, text, cause="model")
+    return int(token.removeprefix(_MARK))
