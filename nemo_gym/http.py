@@ -4,7 +4,7 @@ aiohttp is imported by the first request: it takes longer than all else a comman
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 from weakref import WeakKeyDictionary
@@ -139,20 +139,31 @@ def _headers(
     return sent
 
 
-_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, HttpClient] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[HttpClient, AsyncIterator[None]]] = WeakKeyDictionary()
 
 
 def shared_client() -> HttpClient:
     """The client of the running loop, for code that is handed none."""
     loop = asyncio.get_running_loop()
     if loop not in _shared:
-        _shared[loop] = HttpClient()
-    return _shared[loop]
+        client = HttpClient()
+        closing = _closed_with_the_loop(client)
+        loop.create_task(anext(closing))  # type: ignore[arg-type]  # noqa: RUF006 - ends at once
+        _shared[loop] = client, closing
+    return _shared[loop][0]
+
+
+async def _closed_with_the_loop(client: HttpClient) -> AsyncIterator[None]:
+    """A loop that ends closes the generators that it has begun, and this one closes the client."""
+    try:
+        yield
+    finally:
+        await client.close()
 
 
 async def close_shared_client() -> None:
     """Close the running loop's client, if it ever had one."""
-    client = _shared.pop(asyncio.get_running_loop(), None)
+    client, _closing = _shared.pop(asyncio.get_running_loop(), (None, None))
     if client is not None:
         await client.close()
 
