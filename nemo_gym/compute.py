@@ -19,6 +19,8 @@ from nemo_gym.folder_imports import folder_of
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
+LEAST_WORKERS = 2
+"""Unless told otherwise, so that one endless task never holds up all others."""
 MEMORY_MB = 2048
 """What a worker may have if nobody says otherwise. Symbolic mathematics takes about a hundred."""
 MAX_ARGUMENT_BYTES = 32 * 2**20
@@ -41,7 +43,7 @@ class Compute:
 
     def __init__(self, *, workers: int | None = None, memory_mb: int | None = None) -> None:
         self._memory_mb = memory_mb or MEMORY_MB
-        self._turns = asyncio.Semaphore(workers or os.cpu_count() or 1)
+        self._turns = asyncio.Semaphore(workers or max(os.cpu_count() or 1, LEAST_WORKERS))
         self._modules: dict[str, Module] = {}
         self._nursery: Nursery | None = None
         self._idle: list[Worker] = []
