@@ -107,7 +107,7 @@ class Shipped(NamedTuple):
     client: ServerClient
 
     async def send(self, path: str, body: Any, jar: Jar | None = None) -> Answer:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.client.send(self.name, path, body, jar=jar)
 
 

@@ -86,7 +86,7 @@ def server_modules() -> list[Path]:
 def test_a_server_imports_the_package_and_itself_alone(path: Path) -> None:
     kind, folder = path.relative_to(PARENT_DIR).parts[:2]
     others = {name for name in imports_of(path) if name.split(".")[0] in SERVER_FOLDERS}
-    foreign = {name for name in others if not name.startswith(f"{kind}.{folder}.")}
+    foreign = {name for name in others if not f"{name}.".startswith(f"{kind}.{folder}.")}
     assert folder in ALIASES or not foreign
 
 
