@@ -3,6 +3,7 @@
 aiohttp is imported by the first request: it takes longer than all else a command or worker imports to start."""
 
 import asyncio
+import io
 import random
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
@@ -25,6 +26,7 @@ CONNECTION_LIMIT_PER_HOST = 16_384
 KEEP_ALIVE_S = 30.0
 """Shorter than the 75 s our servers keep an idle connection, so a client never reuses one that is being closed."""
 
+LARGE_BODY_BYTES = 2**20
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
 THROTTLING_STATUSES = frozenset((429, 503, 529))
 """By these an endpoint asks for fewer requests."""
@@ -112,7 +114,7 @@ class HttpClient:
             raise UpstreamError(name, 0, f"no time left to ask {url}", cause="timeout")
         try:
             async with self.session.request(
-                method, url, data=body, headers=sent, timeout=limit, allow_redirects=False
+                method, url, data=_sendable(body), headers=sent, timeout=limit, allow_redirects=False
             ) as answer:
                 return HttpAnswer(answer.status, answer.headers, await answer.read())
         except aiohttp.ConnectionTimeoutError as error:
@@ -123,6 +125,11 @@ class HttpClient:
             raise NotSentError(name, 0, f"no connection to {url}: {error.os_error}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise UpstreamError(name, 0, f"{url} broke off: {error or type(error).__name__}") from error
+
+
+def _sendable(body: bytes | None) -> bytes | io.BytesIO | None:
+    """aiohttp wants a large body as a file, which it sends piece by piece without holding up the loop."""
+    return io.BytesIO(body) if body is not None and len(body) >= LARGE_BODY_BYTES else body
 
 
 def _headers(

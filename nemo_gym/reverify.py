@@ -35,6 +35,7 @@ from nemo_gym.stored_rollouts import (
     read_records,
     written_whole,
 )
+from nemo_gym.tools import NOT_TOOLS
 from nemo_gym.validation import explain
 from nemo_gym.wire import JsonObject, WireModel
 
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 OLD_REWARD_KEY_NAME = "_old_reward"
 TOOL_OUTPUTS_CHANGED_KEY_NAME = "_tool_outputs_changed"
 SHOWN_CHANGES = 10
-NOT_TOOLS = frozenset(("seed_session", "verify"))
 """Never called again, even if a row offers a tool of that name: agents do not call them either."""
 
 EnvironmentOf = Callable[[Mapping[str, Any]], str]
