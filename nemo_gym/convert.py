@@ -100,8 +100,9 @@ def chat_params(
 ) -> NeMoGymChatCompletionCreateParamsNonStreaming:
     """The same request in the chat dialect.
 
-    `metadata.seed` is the sampling seed, for which the Responses dialect has no name. Thoughts go back in `<think>` tags, or with `reasoning_field` as `reasoning_content`. `with_tokens` sends along the
-    tokens of an item, for endpoints that can take them in place of its text.
+    `metadata.seed` is the sampling seed, for which the Responses dialect has no name. Thoughts go back in `<think>`
+    tags, or with `reasoning_field` as `reasoning_content`. `with_tokens` sends along the tokens of an item, for
+    endpoints that can take them in place of its text.
     """
     stored = [name for name in _NEEDS_A_STORE if getattr(params, name)]
     if stored:
