@@ -47,6 +47,7 @@ _LIST = (
     Command("profile", "Tell from rollouts how hard each row is.", "nemo_gym.profile:profile"),
     Command("reverify", "Score stored rollouts anew and show what moved.", "nemo_gym.cli:reverify"),
     Command("export", "Turn scored rollouts into training data.", "nemo_gym.cli:export"),
+    Command("check_tokens", "Check that turns extend each other token for token.", "nemo_gym.cli:check_tokens"),
     Command("init_resources_server", "Write a new, working environment.", "nemo_gym.cli:init_resources_server"),
     Command("test", "Run the tests of one server folder.", "nemo_gym.cli:test"),
     Command("test_all", "Run the tests of all server folders.", "nemo_gym.cli:test_all"),
