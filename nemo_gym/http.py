@@ -120,7 +120,8 @@ class HttpClient:
         except aiohttp.ConnectionTimeoutError as error:
             raise NotSentError(name, 0, f"no connection to {url} within {limit.sock_connect} s") from error
         except TimeoutError as error:
-            raise UpstreamError(name, 0, f"no answer from {url} within {allowed_s:.3g} s", cause="timeout") from error
+            waited = f"no answer from {url} within {round(allowed_s, 2):g} s"
+            raise UpstreamError(name, 0, waited, cause="timeout") from error
         except aiohttp.ClientConnectorError as error:
             raise NotSentError(name, 0, f"no connection to {url}: {error.os_error}") from error
         except (aiohttp.ClientError, OSError) as error:
