@@ -3,9 +3,10 @@
 Every made-up response is verified twice, each time in a session of its own that is brought there by its tool calls.
 """
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 from pydantic import Field
 
-from nemo_gym.base_resources_server import SimpleResourcesServer
+from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
 from nemo_gym.client import Answer, Jar, ServerClient
 from nemo_gym.codec import encode
 from nemo_gym.config_types import CommandConfig
@@ -21,13 +22,15 @@ from nemo_gym.deadline import within
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.global_config import ServerInstance, server_instances
 from nemo_gym.loader import load_server_class
-from nemo_gym.paths import nearest
-from nemo_gym.testing import response_of, rows_of, tool_output
+from nemo_gym.paths import find, nearest
+from nemo_gym.testing import response_of, tool_output
 from nemo_gym.verifier_probes import EMPTY, Gold, Items, Probe, guessed_golds, offered_tools, probes, probes_around
 from nemo_gym.wire import JsonObject
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+logger = logging.getLogger(__name__)
 
 GOLD = "gold"
 MADE_ANEW = frozenset(("id", "call_id", "created_at"))
@@ -87,7 +90,7 @@ class VerifierReport:
     false_negatives: int = 0
     """Rows whose right answer has less than the full reward."""
     trivial_rows: int = 0
-    """Rows in which no output at all has the full reward. They tell nothing about false positives."""
+    """Rows in which an empty output has the full reward. They tell nothing about false positives."""
     non_answers: int = 0
     false_positives: int = 0
     kinds: dict[str, Figures] = field(default_factory=dict)
@@ -243,18 +246,39 @@ def environments_to_check(config: CheckVerifierConfig, settings: "DictConfig") -
 
 def _checked(config: CheckVerifierConfig, environment: ServerInstance, instances: list[ServerInstance]) -> Checked:
     files = [config.input_jsonl_fpath] if config.input_jsonl_fpath else _example_files(environment.name, instances)
-    rows = list(islice((row for file in files for row in rows_of(file)), config.limit))
+    rows = list(islice((row for file in files for row in _rows(file)), config.limit))
     if not rows:
         raise ConfigError(f"There are no rows to check '{environment.name}' with. Give +input_jsonl_fpath.")
-    kind = load_server_class(
-        environment.server_type, environment.implementation, environment.folder, environment.entrypoint
-    )
+    told = _gold_response_of(environment)
 
     def golds_of(row: JsonObject) -> list[Gold]:
-        told = kind.gold_response(row) if issubclass(kind, SimpleResourcesServer) else None
-        return guessed_golds(row) if told is None else [Gold(told)]
+        items = told(row)
+        return guessed_golds(row) if items is None else [Gold(items)]
 
     return Checked(environment.name, rows, golds_of)
+
+
+def _rows(file: str) -> Iterator[JsonObject]:
+    for number, line in enumerate(find(file).read_bytes().splitlines(), start=1):
+        try:
+            row = orjson.loads(line)
+            BaseRunRequest.model_validate(row)
+        except ValueError as error:
+            raise ConfigError(f"{file}:{number} is no row: {error}") from error
+        yield row
+
+
+def _gold_response_of(environment: ServerInstance) -> Callable[[JsonObject], Items | None]:
+    """How an environment says what is right. One that cannot be imported here, for it runs elsewhere, does not say."""
+    place = (environment.server_type, environment.implementation, environment.folder, environment.entrypoint)
+    try:
+        kind = load_server_class(*place)
+    except ImportError as error:
+        logger.warning(
+            "right answers of '%s' are guessed, as its code cannot be imported: %s", environment.name, error
+        )
+        return lambda _row: None
+    return kind.gold_response if issubclass(kind, SimpleResourcesServer) else lambda _row: None
 
 
 def _example_files(environment: str, instances: list[ServerInstance]) -> list[str]:

@@ -43,7 +43,9 @@ class Gold(NamedTuple):
 
 def guessed_golds(row: JsonObject) -> list[Gold]:
     """The answer that a row expects, in the usual forms, by the fields that usually hold it; none if there is none."""
-    answer = row.get("expected_answer")
+    metadata = row.get("metadata")
+    places = (row, metadata if isinstance(metadata, dict) else {})
+    answer = next((place["expected_answer"] for place in places if "expected_answer" in place), None)
     if not isinstance(answer, str | int | float) or isinstance(answer, bool) or not str(answer).strip():
         return []
     bare = str(answer)

@@ -67,9 +67,11 @@ def _milliseconds(latency: float | None) -> str:
 def _show_remarks(report: VerifierReport) -> None:
     name = report.environment
     if not report.discriminates:
-        print(f"{name} does not discriminate: no output at all has the full reward")
+        print(f"{name} does not discriminate: an empty output has the full reward")
     elif report.trivial_rows:
-        print(f"{name}: in {report.trivial_rows} rows no output at all has the full reward; they are left out")
+        print(
+            f"{name}: {report.trivial_rows} rows are left out of the rate, an empty output has the full reward there"
+        )
     for kind, figures in report.kinds.items():
         if figures.full and not figures.may_be_right and report.discriminates:
             print(f"{name}: {kind} has the full reward in {figures.full} of {figures.rows} rows")
