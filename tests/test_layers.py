@@ -23,7 +23,7 @@ LAYERS = [
     *("loader", "venvs", "worker", "process", "launcher", "peers"),
     *("estimators", "metrics", "gate", "stragglers", "manifest", "rollout_store", "rollout_rows", "rollout_stream"),
     *("traffic", "rollout_collection", "stored_rollouts", "profile", "chat_messages", "export", "reverify"),
-    *("token_check", "testing"),
+    *("token_check", "testing", "verifier_probes", "verifier_check"),
     *("command", "cli", "templates"),
 ]
 

@@ -18,6 +18,7 @@ __getattr__ = lazily(
         "export": "nemo_gym.cli.analysis:export",
         "reverify": "nemo_gym.cli.rescoring:reverify",
         "check_tokens": "nemo_gym.cli.tokens:check_tokens",
+        "check_verifier": "nemo_gym.cli.verifiers:check_verifier",
         "test": "nemo_gym.cli.checks:test",
         "test_all": "nemo_gym.cli.checks:test_all",
         "dev_test": "nemo_gym.cli.checks:dev_test",

@@ -49,6 +49,7 @@ _LIST = (
     Command("export", "Turn scored rollouts into training data.", "nemo_gym.cli:export"),
     Command("check_tokens", "Check that turns extend each other token for token.", "nemo_gym.cli:check_tokens"),
     Command("init_resources_server", "Write a new, working environment.", "nemo_gym.cli:init_resources_server"),
+    Command("check_verifier", "Try verifiers with made-up answers.", "nemo_gym.cli:check_verifier"),
     Command("test", "Run the tests of one server folder.", "nemo_gym.cli:test"),
     Command("test_all", "Run the tests of all server folders.", "nemo_gym.cli:test_all"),
     Command("dev_test", "Run the tests of NeMo Gym itself.", "nemo_gym.cli:dev_test"),
