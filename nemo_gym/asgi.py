@@ -122,7 +122,7 @@ class ServerApp:
     ) -> Answer:
         """Answer a peer of the same worker."""
         endpoint = self._direct.get(path) if method == "POST" else None
-        call = Call(path, body, cookies, self.core.client)
+        call = Call(path, body, cookies, self.core.client, given_away=ends_session)
         if endpoint is not None:
             answer = await self.core.run(endpoint, call, ends_session=ends_session)
             if isinstance(answer.value, EventStream):

@@ -1,7 +1,7 @@
 """A model: an OpenAI-shaped server in front of whatever makes the text."""
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nemo_gym.config_types import BaseRunServerInstanceConfig
 from nemo_gym.endpoints import Endpoint
@@ -28,8 +28,11 @@ class BaseResponsesAPIModel(BaseServer):
 class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     """Subclass and write `responses` and `chat_completions`. Streams and `/v1/messages` come with them."""
 
+    READS_ONLY: ClassVar[bool] = False
+    """Set it to promise that no handler changes its body. Then a caller's objects are not copied for them."""
+
     def endpoints(self) -> list[Endpoint]:
-        return model_endpoints(self.chat_completions, self.responses)
+        return model_endpoints(self.chat_completions, self.responses, reads_only=self.READS_ONLY)
 
     @abstractmethod
     async def chat_completions(self, *args: Any, **kwargs: Any) -> Any:

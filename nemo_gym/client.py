@@ -154,7 +154,8 @@ class ServerClient:
         """POST `body` (a model, a dict, or JSON bytes) and give what came back as `answer`.
 
         `answer=Answer` leaves the answer unread. A failure raises RolloutError with `cause`, unless the server knew
-        the cause itself. `ends_session` lets the server drop the rollout's session when it has answered.
+        the cause itself. `ends_session` lets the server drop the rollout's session when it has answered, and gives it
+        the body for good.
         """
         got = await self.send(server, path, body, cause=cause, jar=jar, timeout_s=timeout_s, ends_session=ends_session)
         if got.status >= 400:

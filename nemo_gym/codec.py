@@ -53,14 +53,17 @@ class Decoder:
         self._model: type[BaseModel] | None = kind if is_model else None
         self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: Any, *, shared: bool = False) -> Any:
+        """A live object is copied first, unless it may be `shared`: its sender gives it away, or nobody changes it."""
         if isinstance(value, bytes):
             return self._adapter.validate_json(value or b"{}")
         if value is None:
             return self._adapter.validate_python({})
         if self._model is not None and type(value) is self._model:
-            return detached(value)
-        given = {name: detached(item) for name, item in given_fields(value).items()} if _is_record(value) else value
+            return value if shared else detached(value)
+        given = given_fields(value) if _is_record(value) else value
+        if not shared:
+            given = detached(given)
         try:
             return self._adapter.validate_python(given)
         except ValidationError:

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
@@ -36,7 +36,8 @@ class Call:
     scope: dict[str, Any] | None = None
     jar: Jar | None = None
     response: "Response | None" = None
-    arguments: BaseModel | None = field(default=None)
+    given_away: bool = False
+    """Whether the sender of a live body has no more use for it."""
     compute: Compute | None = None
 
 
@@ -63,8 +64,11 @@ class Endpoint:
         cause: Cause,
         finish: Finish | None = None,
         is_tool: bool = False,
+        reads_only: bool = False,
     ) -> None:
         self.path, self.function, self.cause, self.finish = path, function, cause, finish
+        self.reads_only = reads_only
+        """The handler promises not to change its body, so a live one need not be copied for it."""
         self.is_async = inspect.iscoroutinefunction(function)
         self._decode: Decoder | None = None
         self.arguments: type[BaseModel] | None = None
@@ -75,7 +79,7 @@ class Endpoint:
         """Decode the body, gather what the handler asked for, run it."""
         if self._decode is not None:
             try:
-                call.body = self._decode(call.body)
+                call.body = self._decode(call.body, shared=call.given_away or self.reads_only)
             except ValidationError as error:
                 raise BadBodyError(error) from error
         given = {name: provide(call) for name, provide in self._provide.items()}

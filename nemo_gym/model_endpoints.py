@@ -31,8 +31,8 @@ class StreamableEndpoint(Endpoint):
     A request that fails is answered with its status, as ever, since nothing has been sent by then.
     """
 
-    def __init__(self, path: str, function: Callable[..., Any], *, events: AsEvents) -> None:
-        super().__init__(path, function, cause="model")
+    def __init__(self, path: str, function: Callable[..., Any], *, events: AsEvents, reads_only: bool) -> None:
+        super().__init__(path, function, cause="model", reads_only=reads_only)
         self._events = events
 
     async def __call__(self, call: Call) -> Any:
@@ -60,11 +60,17 @@ class MessagesEndpoint(Endpoint):
         return EventStream.of(message_events(message)) if streams else message
 
 
-def model_endpoints(chat_completions: Callable[..., Any], responses: Callable[..., Any]) -> list[Endpoint]:
+def model_endpoints(
+    chat_completions: Callable[..., Any], responses: Callable[..., Any], *, reads_only: bool
+) -> list[Endpoint]:
     """What a model server with these two handlers answers."""
-    in_responses = StreamableEndpoint("/v1/responses", responses, events=lambda answer, _: response_events(answer))
-    in_chat = StreamableEndpoint("/v1/chat/completions", chat_completions, events=_chat_events)
-    return [in_chat, in_responses, MessagesEndpoint(in_responses)]
+    chat = StreamableEndpoint("/v1/chat/completions", chat_completions, events=_chat_events, reads_only=reads_only)
+    in_responses = StreamableEndpoint("/v1/responses", responses, events=_response_events, reads_only=reads_only)
+    return [chat, in_responses, MessagesEndpoint(in_responses)]
+
+
+def _response_events(response: JsonObject, _request: JsonObject) -> Iterable[bytes]:
+    return response_events(response)
 
 
 def _chat_events(completion: JsonObject, request: JsonObject) -> Iterable[bytes]:

@@ -56,6 +56,8 @@ class AzureClient(NeMoGymAsyncOpenAI):
 
 
 class AzureOpenAIModelServer(SimpleResponsesAPIModel):
+    READS_ONLY = True
+
     config: AzureOpenAIModelServerConfig
 
     _pool: EndpointPool = PrivateAttr()

@@ -32,6 +32,8 @@ class SimpleModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig):
 
 
 class SimpleModelServer(SimpleResponsesAPIModel):
+    READS_ONLY = True
+
     config: SimpleModelServerConfig
 
     _pool: EndpointPool = PrivateAttr()

@@ -39,6 +39,8 @@ class ScriptedModelConfig(BaseResponsesAPIModelConfig):
 
 
 class ScriptedModel(SimpleResponsesAPIModel):
+    READS_ONLY = True
+
     config: ScriptedModelConfig
 
     _script: Script = PrivateAttr()

@@ -94,6 +94,8 @@ class VLLMConverter(BaseModel):
 
 
 class VLLMModel(SimpleResponsesAPIModel):
+    READS_ONLY = True
+
     config: VLLMModelConfig
 
     _pool: EndpointPool = PrivateAttr()
