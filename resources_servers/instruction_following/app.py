@@ -1,6 +1,6 @@
 """Writing constraints that a program can check: how many words, which words, in what shape."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -43,8 +43,6 @@ class InstructionFollowingVerifyResponse(BaseVerifyResponse):  # type: ignore[no
 
 
 class InstructionFollowingResourcesServer(SimpleResourcesServer):
-    COMPUTE_MODULES: ClassVar[tuple[str, ...]] = ("nltk.tokenize", "langdetect")
-
     config: InstructionFollowingResourcesServerConfig
 
     def model_post_init(self, _context: Any, /) -> None:

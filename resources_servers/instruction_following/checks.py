@@ -8,11 +8,13 @@ from pydantic import ValidationError, validate_call
 from nemo_gym.answers import LONG_TEXT
 from resources_servers.instruction_following.arguments import is_plain
 from resources_servers.instruction_following.languages import CHECKS as LANGUAGE_CHECKS
+from resources_servers.instruction_following.languages import language_of
 from resources_servers.instruction_following.layout import CHECKS as LAYOUT_CHECKS
 from resources_servers.instruction_following.layout import PATTERNED as PATTERNED_LAYOUT
 from resources_servers.instruction_following.layout import POSTSCRIPTS
 from resources_servers.instruction_following.sentences import CHECKS as SENTENCE_CHECKS
 from resources_servers.instruction_following.tokens import CHECKS as TOKEN_CHECKS
+from resources_servers.instruction_following.tokens import tokens
 from resources_servers.instruction_following.words import CHECKS as WORD_CHECKS
 from resources_servers.instruction_following.words import PATTERNED as PATTERNED_WORDS
 
@@ -26,6 +28,12 @@ CHECKS: dict[str, Callable[..., bool]] = {
 }
 SLOW = frozenset((*TOKEN_CHECKS, *LANGUAGE_CHECKS))
 PATTERNED = PATTERNED_WORDS | PATTERNED_LAYOUT
+
+
+def warm_up() -> None:
+    """Load what telling languages and tokens takes, before any check and its time limit."""
+    language_of("A few plain words.")
+    tokens("A few plain words.")
 
 
 def followed(text: str, instructions: Iterable[Instruction]) -> list[bool]:

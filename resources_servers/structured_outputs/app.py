@@ -1,6 +1,6 @@
 """Does the reply fit the JSON schema that the prompt asks for? Its content is not judged."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -32,8 +32,6 @@ class StructuredOutputsVerifyResponse(BaseVerifyResponse):
 
 
 class StructuredOutputsResourcesServer(SimpleResourcesServer):
-    COMPUTE_MODULES: ClassVar[tuple[str, ...]] = ("jsonschema",)
-
     config: StructuredOutputsResourcesServerConfig
 
     async def verify(self, body: StructuredOutputsVerifyRequest, compute: Compute) -> StructuredOutputsVerifyResponse:

@@ -13,6 +13,11 @@ SCHEMAS_KEPT = 256
 """Checking a schema takes a hundred times as long as checking an answer, and a row is usually played several times."""
 
 
+def warm_up() -> None:
+    """Load the library, before any check and its time limit."""
+    fits("{}", "{}")
+
+
 def fits(text: str, schema_text: str) -> bool:
     """Whether the whole text is JSON that fits the schema, made strict. Nothing fits a schema that is not valid."""
     from referencing.exceptions import Unresolvable
