@@ -2,8 +2,8 @@
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from typing import Any
 
 from nemo_gym.client import END_SESSION_HEADER, TOKEN_HEADER, Answer, ServerClient
@@ -98,21 +98,22 @@ class ServerApp:
         endpoints: Iterable[Endpoint],
         *,
         foreign: Any = None,
+        lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
         token: str | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
-        self.core, self.name = core, core.name
+        self.core, self.name, self._lifespan = core, core.name, lifespan
         self.foreign, self.token, self.max_body_bytes = foreign, token, max_body_bytes
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.stateful = foreign is not None or any(endpoint.needs_session for endpoint in self.endpoints.values())
         self._direct = self.endpoints if foreign is None else _ours_among(foreign)
 
-    def lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """What must be entered before the first request: a FastAPI app may open things of its own."""
-        if self.foreign is None:
-            return nullcontext()
-        context: AbstractAsyncContextManager[Any] = self.foreign.router.lifespan_context(self.foreign)
-        return context
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """What must be entered before the first request: the server and a FastAPI app may hold things open."""
+        foreign = nullcontext() if self.foreign is None else self.foreign.router.lifespan_context(self.foreign)
+        async with self._lifespan(), foreign:
+            yield
 
     def release(self, token: str) -> None:
         self.core.sessions.release(token)

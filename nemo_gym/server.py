@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
@@ -67,6 +68,11 @@ class SimpleServer(BaseServer):
         """The handlers of this kind of server."""
         return []
 
+    def lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """What is held open while the server answers, such as a process or a pool. No request comes before it is
+        entered. Nothing, unless overridden."""
+        return nullcontext()
+
     def setup_webserver(self) -> "FastAPI":
         """A FastAPI app with this server's endpoints. To add routes the FastAPI way: override, call super, add."""
         from fastapi import FastAPI
@@ -102,7 +108,14 @@ class SimpleServer(BaseServer):
         """This server made callable: by FastAPI if the class brings routes of its own, else without it."""
         brings_routes = not type(self).setup_webserver.__module__.startswith("nemo_gym.")
         foreign = self.setup_webserver() if brings_routes else None
-        return ServerApp(self.core(), self.endpoints(), foreign=foreign, token=token, max_body_bytes=max_body_bytes)
+        return ServerApp(
+            self.core(),
+            self.endpoints(),
+            foreign=foreign,
+            lifespan=self.lifespan,
+            token=token,
+            max_body_bytes=max_body_bytes,
+        )
 
     def get_session_middleware_key(self) -> str:
         """The name of the session cookie."""
@@ -123,8 +136,13 @@ class SimpleServer(BaseServer):
         config = cls.load_config_from_global_config()
         client = ServerClient(global_config_dict=get_global_config_dict())
         app = cls(config=config, server_client=client).mounted()
-        with bind(config.host, config.port) as listening:
-            asyncio.run(serve_until_interrupted({listening.getsockname()[1]: app}, [listening]))
+
+        async def serve() -> None:
+            with bind(config.host, config.port) as listening:
+                async with app.lifespan():
+                    await serve_until_interrupted({listening.getsockname()[1]: app}, [listening])
+
+        asyncio.run(serve())
 
 
 def _as_dict(value: Any) -> dict[str, Any]:

@@ -183,6 +183,24 @@ async def test_a_plain_function_runs_in_a_thread() -> None:
         assert (await client.post("/plain", json={})).text == "in a thread"
 
 
+class Holding(Watched):
+    """Holds something open while it answers."""
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        EVENTS.append("opened")
+        yield
+        EVENTS.append("shut")
+
+
+async def test_what_a_server_holds_open_is_opened_before_the_first_request_and_closed_after_the_last() -> None:
+    EVENTS.clear()
+    async with client_for(Holding) as client:
+        assert EVENTS == ["opened"]
+        assert (await client.get("/health")).status == 200
+    assert EVENTS == ["opened", "shut"]
+
+
 async def test_other_methods_and_paths_are_refused() -> None:
     async with client_for(Watched) as client:
         assert (await client.get("/verify")).status == 405

@@ -36,7 +36,7 @@ from nemo_gym.openai_types import (
     NeMoGymResponseOutputItem,
 )
 from nemo_gym.wire import JsonObject
-from responses_api_models.vllm_model.tokens import ASK_FOR_TOKENS, put_tokens, take_prompt_ids
+from responses_api_models.vllm_model.tokens import ASK_FOR_TOKENS, put_tokens, take_prompt_ids, tokens_of_text
 
 VLLMConverterResponsesToChatCompletionsState = ChatMessages
 
@@ -177,10 +177,13 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     async def _tokenize(self, params: JsonObject, session: str | None) -> list[int]:
         """The tokens of the prompt, from an endpoint that does not give them with the completion."""
-        wanted = {key: params[key] for key in ("model", "messages", "tools", "chat_template_kwargs") if key in params}
+        keys = ("model", "messages", "tools", "chat_template_kwargs")
+        wanted: JsonObject = {key: params[key] for key in keys if key in params}
         answer = await self._pool.call(lambda client: client.create_tokenize(**wanted), session=session)
         tokens: list[int] | None = answer.get("tokens")
-        if tokens is None:
+        if tokens == []:
+            tokens = await self._pool.call(lambda client: tokens_of_text(client, wanted), session=session)
+        if not tokens:
             raise UpstreamError(self._clients[0].base_url, 200, "no 'tokens' from /tokenize", cause="model")
         return tokens
 

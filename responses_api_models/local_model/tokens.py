@@ -1,0 +1,150 @@
+"""A completion from tokens to tokens: what the model reads and writes is known exactly.
+
+A conversation whose last turn has its tokens is continued from those, not from its text made into tokens anew, so each
+turn's prompt extends the turn before it."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from nemo_gym.convert import TOKEN_FIELDS, UnsupportedError
+from nemo_gym.errors import UpstreamError
+from nemo_gym.wire import JsonObject
+from responses_api_models.local_model.engine import Engine
+from responses_api_models.local_model.tool_text import (
+    PREFILL,
+    Offer,
+    as_plain_chat,
+    grammar_of,
+    offer_of,
+    read_reply,
+)
+
+logger = logging.getLogger(__name__)
+
+_CHAT_ONLY = frozenset(
+    (
+        *("messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "max_tokens", "model"),
+        *("logprobs", "top_logprobs", "stream", "n", "metadata", "user", "store"),
+    )
+)
+"""What is said in other words to an engine that is asked for tokens, or not at all."""
+
+
+async def complete_tokens(engine: Engine, params: JsonObject, *, with_tokens: bool) -> JsonObject:
+    """The answer to a chat request, as a chat completion; `with_tokens`, its message has them."""
+    if (params.get("n") or 1) > 1:
+        raise UnsupportedError(f"'n': {params['n']}", "1, where tools or tokens are asked for")
+    messages = params["messages"]
+    goes_on = bool(messages) and messages[-1]["role"] == "assistant"
+    offer = Offer() if goes_on else offer_of(params)
+    start = PREFILL if offer.tools else ""
+    prompt = await _prompt(engine, messages, as_plain_chat(messages, offer), start)
+    grammar = grammar_of(offer, end=engine.turn_end)
+    found = await engine.generate("/completion", _request(params, prompt, grammar, with_tokens=with_tokens))
+    text = start + "".join(part["content"] for part in found)
+    told = [entry for part in found for entry in part.get("completion_probabilities") or ()]
+    message = _message(text, offer)
+    if with_tokens:
+        message |= _tokens(prompt, told, found[-1], engine.url)
+    return _completion(message, found[-1], _logprobs(told, params))
+
+
+def _request(params: JsonObject, prompt: list[int], grammar: str | None, *, with_tokens: bool) -> JsonObject:
+    top = max(1, params.get("top_logprobs") or 0) if with_tokens or params.get("logprobs") else 0
+    return {
+        **{name: value for name, value in params.items() if name not in _CHAT_ONLY},
+        "prompt": prompt,
+        "n_predict": params["max_tokens"],
+        "n_probs": top,
+        "stream": not top,  # a stream leaves out tokens that are only part of a character
+        **({} if grammar is None else {"grammar": grammar}),
+    }
+
+
+async def _prompt(
+    engine: Engine, messages: Sequence[Mapping[str, Any]], plain: list[JsonObject], start: str
+) -> list[int]:
+    template = await engine.ask("/apply-template", {"messages": plain})
+    text: str = template["prompt"] + start
+    known = next((message for message in reversed(messages) if message.get(TOKEN_FIELDS[0]) is not None), None)
+    if known is not None:
+        before = [*known["prompt_token_ids"], *known["generation_token_ids"]]
+        rest = await _rest(engine, text, before)
+        if rest is not None:
+            return before + await _tokenize(engine, rest, special=False)
+        logger.warning("a conversation does not read as the model wrote it; its tokens are made anew")
+    return await _tokenize(engine, text, special=True)
+
+
+async def _rest(engine: Engine, text: str, before: list[int]) -> str | None:
+    """What follows the tokens of the turn before; None if they are not what `text` begins with.
+
+    A model may end a reply with another token than its template does. Then that stands in the template's place.
+    """
+    seen = await _text_of(engine, before)
+    if text.startswith(seen):
+        return text[len(seen) :]
+    seen = await _text_of(engine, before[:-1]) + engine.turn_end
+    return text[len(seen) :] if engine.turn_end and text.startswith(seen) else None
+
+
+async def _tokenize(engine: Engine, text: str, *, special: bool) -> list[int]:
+    asked = {"content": text, "add_special": special, "parse_special": True}
+    ids: list[int] = (await engine.ask("/tokenize", asked))["tokens"]
+    return ids
+
+
+async def _text_of(engine: Engine, ids: list[int]) -> str:
+    """The text of a prompt, without the token that some models have before every text."""
+    lead = await _tokenize(engine, "", special=True)
+    rest = ids[len(lead) :] if ids[: len(lead)] == lead else ids
+    text: str = (await engine.ask("/detokenize", {"tokens": rest}))["content"]
+    return text
+
+
+def _message(text: str, offer: Offer) -> JsonObject:
+    content, calls = read_reply(text, offer)
+    message: JsonObject = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = [
+            {"id": f"call_{uuid4().hex}", "type": "function", "function": function} for function in calls
+        ]
+    return message
+
+
+def _tokens(prompt: list[int], told: list[JsonObject], last: JsonObject, url: str) -> JsonObject:
+    """The tokens the engine tells the log-probs of: all, but those of a stop word."""
+    if len(told) != last["tokens_predicted"] and last["stop_type"] != "word":
+        text = f"log-probs of {len(told)} tokens, but {last['tokens_predicted']} were made"
+        raise UpstreamError(url, 200, text, cause="model")
+    return {
+        "prompt_token_ids": prompt,
+        "generation_token_ids": [entry["id"] for entry in told],
+        "generation_log_probs": [entry["logprob"] for entry in told],
+    }
+
+
+def _logprobs(told: list[JsonObject], params: JsonObject) -> JsonObject | None:
+    if not params.get("logprobs"):
+        return None
+    top = params.get("top_logprobs") or 0
+    return {"content": [{**entry, "top_logprobs": entry["top_logprobs"][:top]} for entry in told]}
+
+
+def _completion(message: JsonObject, last: JsonObject, logprobs: JsonObject | None) -> JsonObject:
+    heard, spoken = last["tokens_evaluated"], last["tokens_predicted"]
+    finish = "length" if last["stop_type"] == "limit" else "tool_calls" if message.get("tool_calls") else "stop"
+    return {
+        "id": f"chatcmpl-{uuid4().hex}",
+        "created": int(time.time()),
+        "choices": [{"index": 0, "finish_reason": finish, "message": message, "logprobs": logprobs}],
+        "usage": {
+            "prompt_tokens": heard,
+            "completion_tokens": spoken,
+            "total_tokens": heard + spoken,
+            "prompt_tokens_details": {"cached_tokens": last["timings"]["cache_n"]},
+        },
+    }
