@@ -242,11 +242,9 @@ class ChatMessages:
 
 def thoughts_of(item: NeMoGymResponseReasoningItem) -> list[str]:
     """Its summaries; an item that has none may hold its whole text beside them."""
-    whole = (item.model_extra or {}).get("content") or ()
-    texts = [summary.text for summary in item.summary] or [
-        part.get("text") for part in whole if isinstance(part, dict)
-    ]
-    return [text for text in texts if text]
+    beside = (item.model_extra or {}).get("content") or ()
+    whole = [str(part.get("text") or "") for part in beside if isinstance(part, dict)]
+    return [text for text in [summary.text for summary in item.summary] or whole if text]
 
 
 def _said(part: NeMoGymResponseContent) -> str:

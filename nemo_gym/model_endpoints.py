@@ -103,5 +103,5 @@ def _read(decode: Decoder, result: Any) -> Any:
     try:
         return decode(value)
     except ValidationError as error:
-        text = f"no whole answer: {encode(value).decode(errors='replace')}"
+        text = f"no whole answer: {encode(value)[:500].decode(errors='replace')}"
         raise UpstreamError("The model", 200, text, cause="model") from error

@@ -12,10 +12,10 @@ MAX_LINES = 400
 LAYERS = [
     *("errors", "paths", "log", "lazy", "loops", "published"),
     *("wire", "openai_types", "chat_types", "messages_types", "config_keys", "rollout_types"),
-    *("convert", "convert_messages", "completions", "endings"),
+    *("codec", "convert", "convert_messages", "completions", "endings"),
     *("masking", "validation", "overrides", "config_sources", "config_values", "command_config", "config_types"),
     *("config_checks", "config_ports", "server_instances", "config_loading", "global_config"),
-    *("deadline", "tally", "codec", "event_stream", "streaming", "http", "peer_response", "client"),
+    *("deadline", "tally", "event_stream", "streaming", "http", "peer_response", "client"),
     *("openai_client", "endpoint_pool", "openai_utils", "legacy"),
     *("session", "tools", "endpoints", "failures", "disconnect", "asgi", "serving", "server", "model_endpoints"),
     *("base_resources_server", "base_responses_api_agent", "base_responses_api_model", "head_server", "server_utils"),
