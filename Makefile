@@ -30,6 +30,7 @@ $(READY): pyproject.toml requirements.lock | $(UV)
 	test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
 	VIRTUAL_ENV=.venv $(UV) pip install --quiet --requirement requirements.lock
 	VIRTUAL_ENV=.venv $(UV) pip install --quiet --no-deps --editable .
+	$(BIN)/python -m resources_servers.instruction_following.punkt .venv/nltk_data
 	touch $(READY)
 
 lock: | $(UV)

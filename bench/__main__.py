@@ -17,18 +17,21 @@ from bench.start import measure_start
 from nemo_gym.loops import raise_open_file_limit
 
 FULL = Settings(
-    rounds=9,
-    count=2000,
+    rounds=20,
+    rounds_s=60.0,
+    count=1000,
     in_flight=64,
     starts=3,
-    latency_loads=(Load(50, 1), Load(1280, 64), Load(4000, 1000)),
+    latency_loads=(Load(30, 1), Load(640, 64), Load(2000, 1000)),
     latency_s=0.1,
     reply_chars=200,
 )
 """Under three minutes."""
-QUICK = replace(FULL, rounds=3, count=500, starts=1, latency_loads=(Load(10, 1), Load(128, 64), Load(1000, 1000)))
+QUICK = replace(
+    FULL, rounds=4, rounds_s=10.0, count=400, starts=1, latency_loads=(Load(10, 1), Load(128, 64), Load(1000, 1000))
+)
 """Under half a minute."""
-LONGEST_S = 300.0
+LONGEST_S = 180.0
 """A run that takes longer hangs."""
 
 
@@ -39,17 +42,22 @@ class Measured(NamedTuple):
 
 def run(settings: Settings) -> Results:
     """Measure everything."""
+    machine = Machine()
     start = measure_start(settings.starts)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         rollouts, latency = runner.run(_measure(settings))
-    return Results(Machine(), settings, start, rollouts, latency, targets_of(start, rollouts))
+    return Results(machine, settings, start, rollouts, latency, targets_of(start, rollouts))
 
 
 async def _measure(settings: Settings) -> Measured:
     chars = settings.reply_chars
     async with asyncio.timeout(LONGEST_S):
         rollouts = await measure_rollouts(
-            rounds=settings.rounds, count=settings.count, in_flight=settings.in_flight, reply_chars=chars
+            rounds=settings.rounds,
+            rounds_s=settings.rounds_s,
+            count=settings.count,
+            in_flight=settings.in_flight,
+            reply_chars=chars,
         )
         loads, latency_s = settings.latency_loads, settings.latency_s
         return Measured(rollouts, await measure_latency(loads=loads, latency_s=latency_s, reply_chars=chars))

@@ -1,13 +1,14 @@
-"""What processes use: CPU time and memory, as the Linux kernel counts them under /proc."""
+"""What processes use: CPU time and memory, as the Linux kernel counts them."""
 
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_OWN_TIMES_AT, _REAPED_TIMES_AT = slice(11, 13), slice(13, 15)
-"""Where /proc/<pid>/stat has user and system time, counted from behind the command's name."""
+_REAPED_TIMES_AT = slice(13, 15)
+"""Where /proc/<pid>/stat has user and system time of children that have ended, counted from behind the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,15 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """User and system time of the processes since they started, in steps of a clock tick (10 ms as a rule)."""
-    return sum(sum(_times(pid)[_OWN_TIMES_AT]) for pid in pids) / _TICKS_PER_S
+    """User and system time of the processes since they started, to the nanosecond."""
+    return sum(time.clock_gettime(_cpu_clock(pid)) for pid in pids)
 
 
 def tree_cpu_s(pid: int) -> float:
     """As `cpu_s`, of a process and all it ever started, those that have ended included."""
     pids = tree(pid)
-    reaped = sum(sum(_times(each)[_REAPED_TIMES_AT]) for each in pids) / _TICKS_PER_S
-    return cpu_s(pids) + reaped
+    reaped_ticks = sum(int(ticks) for each in pids for ticks in _stat(each)[_REAPED_TIMES_AT])
+    return cpu_s(pids) + reaped_ticks / _TICKS_PER_S
 
 
 def memory(pids: Iterable[int]) -> Memory:
@@ -44,9 +45,13 @@ def memory(pids: Iterable[int]) -> Memory:
     return Memory(*(sum(each[key] for each in used) * 1024 / 1e6 for key in ("Rss", "Pss")))
 
 
-def _times(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/stat").read_text()
-    return [int(field) if field.lstrip("-").isdigit() else 0 for field in text.rpartition(")")[2].split()]
+def _cpu_clock(pid: int) -> int:
+    """What `clock_getcpuclockid` of the C library gives: the number of the clock that counts a process's CPU time."""
+    return (~pid << 3) | 2
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _rollup(pid: int) -> dict[str, int]:

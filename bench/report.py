@@ -21,6 +21,8 @@ class Settings:
     """How much to measure."""
 
     rounds: int
+    rounds_s: float
+    """When to stop if that many rounds take long."""
     count: int
     """Bare requests a round; rollouts are half as many."""
     in_flight: int
@@ -33,11 +35,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """When and where."""
+    """When and where, as the run begins."""
 
     date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     python: str = platform.python_version()
     cores: int = len(os.sched_getaffinity(0))
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+    """How many processes others keep busy. More than there are cores, and the figures are those of a full machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,10 @@ def as_markdown(results: Results) -> str:
     machine, settings = results.machine, results.settings
     parts = [
         "# Benchmark",
-        f"{machine.date}, Python {machine.python}, {machine.cores} cores. Made by `python -m bench`: the medians of "
-        f"{settings.rounds} rounds, {settings.in_flight} in flight, replies of {settings.reply_chars} characters. "
-        "A ratio compares with a bare aiohttp request to the same endpoint in the same round.",
+        f"{machine.date}, Python {machine.python}, {machine.cores} cores with a load of {machine.load:.1f}. Made by "
+        "`python -m bench`: the medians of "
+        f"{results.rollouts[BARE].rounds} rounds, {settings.in_flight} in flight, replies of {settings.reply_chars} "
+        "characters. A ratio compares with a bare aiohttp request to the same endpoint in the same round.",
         _targets(results.targets),
         "## CPU time",
         _rollouts(results.rollouts),

@@ -1,5 +1,6 @@
 """CPU time per rollout, in rounds that measure everything in turn: what disturbs a round disturbs all of it."""
 
+import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from statistics import median
@@ -27,6 +28,7 @@ class Scenario:
 class Figure:
     """The medians over all rounds of one scenario."""
 
+    rounds: int
     all_ms: float
     own_ms: float
     calls_per_s: float
@@ -36,8 +38,13 @@ class Figure:
     """The same, of the calling process alone."""
 
 
-async def measure_rollouts(*, rounds: int, count: int, in_flight: int, reply_chars: int) -> dict[str, Figure]:
-    """Measure all scenarios `rounds` times, a bare request `count` times a round and a rollout half as often."""
+async def measure_rollouts(
+    *, rounds: int, rounds_s: float, count: int, in_flight: int, reply_chars: int
+) -> dict[str, Figure]:
+    """Measure all scenarios `rounds` times, a bare request `count` times a round and a rollout half as often.
+
+    After `rounds_s` no further round is begun, so that a busy machine gives fewer rounds instead of a longer run.
+    """
     bare, rollout = Load(count, in_flight), Load(max(1, count // 2), in_flight)
     async with AsyncExitStack() as exits:
         enter = exits.enter_async_context
@@ -51,7 +58,11 @@ async def measure_rollouts(*, rounds: int, count: int, in_flight: int, reply_cha
             TWO_TURNS: Scenario(await enter(held_stack(tool_stub)), [tool_stub.pid], rollout),
         }
         await _round(scenarios)
-        return summarised([await _round(scenarios) for _ in range(rounds)])
+        found: list[dict[str, Cost]] = []
+        started = time.perf_counter()
+        while not found or (len(found) < rounds and time.perf_counter() - started < rounds_s):
+            found.append(await _round(scenarios))
+        return summarised(found)
 
 
 async def _round(scenarios: dict[str, Scenario]) -> dict[str, Cost]:
@@ -66,6 +77,7 @@ def summarised(rounds: list[dict[str, Cost]]) -> dict[str, Figure]:
 def _figure(costs: list[Cost], bare: list[Cost]) -> Figure:
     pairs = list(zip(costs, bare, strict=True))
     return Figure(
+        rounds=len(costs),
         all_ms=median(cost.all_ms for cost in costs),
         own_ms=median(cost.own_ms for cost in costs),
         calls_per_s=median(cost.calls_per_s for cost in costs),

@@ -8,6 +8,7 @@ from typing import Any
 
 from nemo_gym.client import END_SESSION_HEADER, TOKEN_HEADER, Answer, ServerClient
 from nemo_gym.codec import encode
+from nemo_gym.compute import Compute
 from nemo_gym.deadline import HEADER as DEADLINE_HEADER
 from nemo_gym.deadline import Deadline, within
 from nemo_gym.disconnect import cancelled_on_disconnect
@@ -39,14 +40,18 @@ _READ_HEADERS = frozenset((b"cookie", b"content-length", b"authorization", _DEAD
 
 
 class ServerCore:
-    """What a server's handlers run in: its name, its sessions, its way to other servers."""
+    """What a server's handlers run in: its name, its sessions, its way to other servers, its pool for CPU work."""
 
-    def __init__(self, *, name: str, session_cookie: str, sessions: SessionStore, client: ServerClient) -> None:
+    def __init__(
+        self, *, name: str, session_cookie: str, sessions: SessionStore, client: ServerClient, compute: Compute
+    ) -> None:
         self.name, self.session_cookie, self.sessions, self.client = name, session_cookie, sessions, client
+        self.compute = compute
         self.stateful = True
 
     async def run(self, endpoint: Endpoint, call: Call, *, ends_session: bool = False) -> Answer:
         """Call a handler; whatever it raises becomes the answer."""
+        call.compute = self.compute
         opened: Session | None = None
         try:
             if self.stateful and call.session is None:

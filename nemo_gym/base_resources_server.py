@@ -16,6 +16,7 @@ from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNo
 from nemo_gym.server import BaseServer, SimpleServer
 from nemo_gym.session import SESSION_ID_KEY, SessionState
 from nemo_gym.tools import function_tool, tool, tools_of
+from nemo_gym.wire import JsonObject
 
 if TYPE_CHECKING:
     from fastapi import Body
@@ -100,6 +101,14 @@ class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
     @abstractmethod
     async def verify(self, *args: Any, **kwargs: Any) -> Any:
         """Score a rollout: a float, or a BaseVerifyResponse with fields of its own."""
+
+    @classmethod
+    def gold_response(cls, row: JsonObject) -> list[JsonObject] | None:
+        """The output items of a right answer to a row, for `ng_check_verifier`; None if that is to be guessed.
+
+        A class method and no endpoint: nobody that can call this server may ask it for the answers.
+        """
+        return None
 
 
 def _seeded(_body: Any, result: Any) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
@@ -103,6 +103,31 @@ def almost_servers_error(almost_servers: Sequence[AlmostServer]) -> ConfigError:
 
 
 # References
+
+_SWITCH = "should_use_"
+
+
+def drop_unused_names(config: DictConfig) -> None:
+    """Take out, in place, the name of a model server that is '???' but that nobody will ask.
+
+    A block that says `should_use_judge: false` need not name its `judge_model_server`, and so for any other role.
+    """
+    blocks = [inner for name in _candidates(config) for outer in _mappings(config[name]) for inner in _mappings(outer)]
+    for block in blocks:
+        for role in [str(key).removeprefix(_SWITCH) for key in block if str(key).startswith(_SWITCH)]:
+            reference = _value(block, f"{role}_model_server")
+            is_off = _value(block, _SWITCH + role) is False
+            if is_off and isinstance(reference, DictConfig) and OmegaConf.is_missing(reference, "name"):
+                del reference["name"]
+
+
+def _mappings(node: DictConfig) -> list[DictConfig]:
+    return [value for value in (_value(node, str(key)) for key in node) if isinstance(value, DictConfig)]
+
+
+def _value(node: DictConfig, key: str) -> Any:
+    """The value, or None where there is none yet."""
+    return OmegaConf.select(node, key, throw_on_resolution_failure=False)
 
 
 def check_references(

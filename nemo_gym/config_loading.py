@@ -15,6 +15,7 @@ from nemo_gym.config_checks import (
     almost_servers_error,
     almost_servers_report,
     check_references,
+    drop_unused_names,
     server_blocks,
 )
 from nemo_gym.config_keys import (
@@ -81,6 +82,7 @@ def read_config(
 
 def complete(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES, fill_ports: bool = True) -> None:
     """Check a merged config and fill in, in place, what it leaves open."""
+    drop_unused_names(config)
     settings = read_settings(config, sources=sources)
     servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
     check_references(config, servers, sources=sources)

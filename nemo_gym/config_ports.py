@@ -75,7 +75,7 @@ def default_host(settings: GlobalSettings) -> str:
 
 
 def complete_head_server(config: DictConfig, host: str, *, sources: Sources = UNKNOWN_SOURCES) -> BaseServerConfig:
-    """Fill in, in place, what the config does not say about the head server."""
+    """Fill in, in place, what the config does not say about the head server. Port 0 stays: any that is free."""
     path = (HEAD_SERVER_KEY_NAME,)
     given = resolved(config, path, sources=sources) if HEAD_SERVER_KEY_NAME in set(config) else None
     if given is None:
@@ -83,7 +83,8 @@ def complete_head_server(config: DictConfig, host: str, *, sources: Sources = UN
     if not isinstance(given, dict):
         source = sources.where(path) or "the configuration"
         raise ConfigError(f"head_server of {source} is {given!r}, expected {{host: <address>, port: <number>}}.")
-    _fill(config[HEAD_SERVER_KEY_NAME], host=host, port=DEFAULT_HEAD_SERVER_PORT)
+    any_port = given.get("port") == 0
+    _fill(config[HEAD_SERVER_KEY_NAME], host=host, port=None if any_port else DEFAULT_HEAD_SERVER_PORT)
     values = resolved(config, path, sources=sources)
     return validate(_HeadServerConfig, values, what="The head_server", where=sources.below(path))
 

@@ -104,8 +104,9 @@ def chat_params(
 ) -> NeMoGymChatCompletionCreateParamsNonStreaming:
     """The same request in the chat dialect.
 
-    Thoughts go back in `<think>` tags, or with `reasoning_field` as `reasoning_content`. `with_tokens` sends along the
-    tokens of an item, for endpoints that can take them in place of its text.
+    `metadata.seed` is the sampling seed, for which the Responses dialect has no name. Thoughts go back in `<think>`
+    tags, or with `reasoning_field` as `reasoning_content`. `with_tokens` sends along the tokens of an item, for
+    endpoints that can take them in place of its text.
     """
     stored = [name for name in _NEEDS_A_STORE if getattr(params, name)]
     if stored:
@@ -125,6 +126,9 @@ def chat_params(
         given["logprobs"] = True
     if (params.reasoning or {}).get("effort") is not None:
         given["reasoning_effort"] = (params.reasoning or {})["effort"]
+    seed = (params.metadata or {}).get("seed", "")
+    if seed.isdigit():
+        given["seed"] = int(seed)
     given |= _text_params(params.text or {}) | _tool_params(params)
     return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(**given)
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from nemo_gym.client import Answer, Jar, ServerClient
 from nemo_gym.codec import Decoder
+from nemo_gym.compute import Compute
 from nemo_gym.deadline import Deadline, current_deadline
 from nemo_gym.errors import Cause, ConfigError
 from nemo_gym.session import Session, SessionState
@@ -36,6 +37,7 @@ class Call:
     jar: Jar | None = None
     response: "Response | None" = None
     arguments: BaseModel | None = field(default=None)
+    compute: Compute | None = None
 
 
 class BadBodyError(Exception):
@@ -128,7 +130,7 @@ class Endpoint:
         place = f"{self.function.__qualname__}() asks for '{parameter}'"
         return (
             f"{place}, which nothing provides. A handler may name: a body (a pydantic model), its session (a "
-            "SessionState subclass), a ServerClient, a Deadline, a Jar, or FastAPI's Request and Response."
+            "SessionState subclass), a ServerClient, a Compute, a Deadline, a Jar, or FastAPI's Request and Response."
         )
 
 
@@ -148,6 +150,12 @@ def _jar(call: Call) -> Jar:
     return call.jar
 
 
+def _compute(call: Call) -> Compute:
+    if call.compute is None:
+        raise AssertionError("an endpoint was called without a pool for its computing")
+    return call.compute
+
+
 def _deadline(_call: Call) -> Deadline:
     return current_deadline() or Deadline.after(FAR_AWAY_S)
 
@@ -165,7 +173,12 @@ def _response(call: Call) -> "Response":
     return call.response
 
 
-_PROVIDED: dict[type, Provide] = {ServerClient: lambda call: call.client, Jar: _jar, Deadline: _deadline}
+_PROVIDED: dict[type, Provide] = {
+    ServerClient: lambda call: call.client,
+    Compute: _compute,
+    Jar: _jar,
+    Deadline: _deadline,
+}
 
 
 def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:

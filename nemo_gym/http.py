@@ -3,8 +3,9 @@
 aiohttp is imported by the first request: it takes longer than all else a command or worker imports to start."""
 
 import asyncio
+import io
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 from weakref import WeakKeyDictionary
@@ -25,6 +26,7 @@ CONNECTION_LIMIT_PER_HOST = 16_384
 KEEP_ALIVE_S = 30.0
 """Shorter than the 75 s our servers keep an idle connection, so a client never reuses one that is being closed."""
 
+LARGE_BODY_BYTES = 2**20
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
 THROTTLING_STATUSES = frozenset((429, 503, 529))
 """By these an endpoint asks for fewer requests."""
@@ -112,17 +114,23 @@ class HttpClient:
             raise UpstreamError(name, 0, f"no time left to ask {url}", cause="timeout")
         try:
             async with self.session.request(
-                method, url, data=body, headers=sent, timeout=limit, allow_redirects=False
+                method, url, data=_sendable(body), headers=sent, timeout=limit, allow_redirects=False
             ) as answer:
                 return HttpAnswer(answer.status, answer.headers, await answer.read())
         except aiohttp.ConnectionTimeoutError as error:
             raise NotSentError(name, 0, f"no connection to {url} within {limit.sock_connect} s") from error
         except TimeoutError as error:
-            raise UpstreamError(name, 0, f"no answer from {url} within {allowed_s:.3g} s", cause="timeout") from error
+            waited = f"no answer from {url} within {round(allowed_s, 2):g} s"
+            raise UpstreamError(name, 0, waited, cause="timeout") from error
         except aiohttp.ClientConnectorError as error:
             raise NotSentError(name, 0, f"no connection to {url}: {error.os_error}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise UpstreamError(name, 0, f"{url} broke off: {error or type(error).__name__}") from error
+
+
+def _sendable(body: bytes | None) -> bytes | io.BytesIO | None:
+    """aiohttp wants a large body as a file, which it sends piece by piece without holding up the loop."""
+    return io.BytesIO(body) if body is not None and len(body) >= LARGE_BODY_BYTES else body
 
 
 def _headers(
@@ -139,20 +147,31 @@ def _headers(
     return sent
 
 
-_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, HttpClient] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[HttpClient, AsyncIterator[None]]] = WeakKeyDictionary()
 
 
 def shared_client() -> HttpClient:
     """The client of the running loop, for code that is handed none."""
     loop = asyncio.get_running_loop()
     if loop not in _shared:
-        _shared[loop] = HttpClient()
-    return _shared[loop]
+        client = HttpClient()
+        closing = _closed_with_the_loop(client)
+        loop.create_task(anext(closing))  # type: ignore[arg-type]  # noqa: RUF006 - ends at once
+        _shared[loop] = client, closing
+    return _shared[loop][0]
+
+
+async def _closed_with_the_loop(client: HttpClient) -> AsyncIterator[None]:
+    """A loop that ends closes the generators that it has begun, and this one closes the client."""
+    try:
+        yield
+    finally:
+        await client.close()
 
 
 async def close_shared_client() -> None:
     """Close the running loop's client, if it ever had one."""
-    client = _shared.pop(asyncio.get_running_loop(), None)
+    client, _closing = _shared.pop(asyncio.get_running_loop(), (None, None))
     if client is not None:
         await client.close()
 

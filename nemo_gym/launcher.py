@@ -72,6 +72,7 @@ class Launcher:
 
     async def _open(self) -> None:
         head = self._bind_head()
+        self.config.head_server.port = head.getsockname()[1]
         for instance in self._instances:
             self._sockets[instance.name] = self._exit.enter_context(self._bind(instance))
         self._note_addresses()

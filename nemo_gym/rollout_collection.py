@@ -167,6 +167,14 @@ class Groups:
 class RolloutCollectionHelper:
     """Rollouts for programs: a trainer hands in rows and awaits scored records."""
 
+    def __init__(self) -> None:
+        self._gate: Gate | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """How many rollouts `run_from_config` has under way."""
+        return self._gate.inside if self._gate else 0
+
     async def run_from_config(
         self,
         config: RolloutCollectionConfig,
@@ -177,7 +185,7 @@ class RolloutCollectionHelper:
     ) -> RunningMetrics:
         """Make all that `config` asks for and is not in its output file yet. `settings` is the servers' configuration,
         as far as known: it is kept beside the output, without secrets, to notice a change."""
-        output, metrics = Path(config.output_jsonl_fpath), RunningMetrics()
+        output, metrics = Path(config.output_jsonl_fpath), RunningMetrics(num_repeats=config.num_repeats)
         if config.resume == "restart":
             moved_aside(output)
 
@@ -197,12 +205,13 @@ class RolloutCollectionHelper:
         parallel = config.num_samples_in_parallel
         window = Window(LEAST_PARALLEL, MOST_PARALLEL) if parallel is None else Window(parallel, parallel)
         async with within(config.run_timeout_s, what="The run"), store.writing() as keep:
+            self._gate = Gate(window)
             groups = Groups(keep, num_repeats=config.num_repeats) if config.group_output else None
             await collect(
                 read_rows(config, done),
                 run_with(client, config, keep),
                 groups.put if groups else keep,
-                Gate(window),
+                self._gate,
             )
             if groups:
                 await groups.close()
@@ -244,7 +253,7 @@ def note(metrics: RunningMetrics, outcome: Outcome) -> None:
     if isinstance(outcome, Scored):
         metrics.add({**outcome.figures, **outcome.marks()})
     elif outcome.is_final:
-        metrics.add_failure(outcome.cause)
+        metrics.add_failure(outcome.cause, task_index=outcome.id.task_index)
 
 
 def _look_up_done(
@@ -271,10 +280,15 @@ def _look_up_done(
     return done
 
 
+def metrics_path(output: Path) -> Path:
+    """Where the figures of a run are kept: beside the output."""
+    return output.with_name(f"{output.stem}_metrics.json")
+
+
 def moved_aside(output: Path) -> None:
     """Give the files of an earlier run other names, so that nothing of them is lost."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    for path in (output, failures_path(output), manifest_path(output)):
+    for path in (output, failures_path(output), manifest_path(output), metrics_path(output)):
         if path.exists():
             path.rename(path.with_name(f"{path.stem}.{stamp}{path.suffix}"))
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from nemo_gym.asgi import MAX_BODY_BYTES, EndpointRoute, ServerApp, ServerCore, SessionMiddleware
 from nemo_gym.client import ServerClient
+from nemo_gym.compute import Compute
 from nemo_gym.config_types import BaseRunServerInstanceConfig
 from nemo_gym.endpoints import Endpoint
 from nemo_gym.errors import ConfigError
@@ -77,8 +78,9 @@ class SimpleServer(BaseServer):
             app.router.routes.append(Route(endpoint.path, EndpointRoute(self.core(), endpoint), methods=["POST"]))
         return app
 
-    def core(self, *, secret: bytes | None = None, worker: int = 0) -> ServerCore:
-        """What the handlers run in. Made once; whoever holds the server asks first and gives the run's secret."""
+    def core(self, *, secret: bytes | None = None, worker: int = 0, compute: Compute | None = None) -> ServerCore:
+        """What the handlers run in. Made once; whoever holds the server asks first, gives the run's secret, and closes
+        the pool it gives. One that nobody gave starts nothing before it is used, and ends with the process."""
         if self._core is None:
             sessions = SessionStore(
                 self.config.name,
@@ -88,7 +90,11 @@ class SimpleServer(BaseServer):
             )
             key = self.get_session_middleware_key()
             self._core = ServerCore(
-                name=self.config.name, session_cookie=key, sessions=sessions, client=self.server_client
+                name=self.config.name,
+                session_cookie=key,
+                sessions=sessions,
+                client=self.server_client,
+                compute=compute or Compute(),
             )
         return self._core
 

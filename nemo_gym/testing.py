@@ -11,6 +11,7 @@ import orjson
 
 from nemo_gym.client import ServerClient, base_url
 from nemo_gym.codec import encode
+from nemo_gym.compute import Compute
 from nemo_gym.global_config import load_config, server_instances
 from nemo_gym.http import HttpClient
 from nemo_gym.launcher import held_server
@@ -84,11 +85,12 @@ async def client_for(
     settings = {"name": "test", "host": LOOPBACK, "port": 0, "entrypoint": "app.py", **config}
     with bind(LOOPBACK, 0) as listening:
         port = listening.getsockname()[1]
-        async with HttpClient() as http:
+        async with HttpClient() as http, Compute() as compute:
             server = server_class(
                 config=server_class.config_class().model_validate(settings),
                 server_client=server_client or ServerClient(http=http),
             )
+            server.core(compute=compute)
             app = server.mounted()
             async with app.lifespan(), serving({port: app}, [listening]):
                 yield BrowserLikeClient(server, base_url(LOOPBACK, port), http)

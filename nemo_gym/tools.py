@@ -9,6 +9,8 @@ from pydantic import BaseModel, create_model
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__nemo_gym_tool__"
+NOT_TOOLS = frozenset(("seed_session", "verify", "run", "health", "session"))
+"""Routes of a server that no model may call, whatever its row offers."""
 
 
 @dataclass(frozen=True, slots=True)

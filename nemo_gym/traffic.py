@@ -20,9 +20,9 @@ from nemo_gym.client import Answer
 from nemo_gym.codec import encode
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.rollout_types import RowId
+from nemo_gym.tools import NOT_TOOLS
 
 FILE = "traffic.jsonl"
-NOT_TOOLS = frozenset(("/seed_session", "/verify", "/run"))
 Send = Callable[[], Awaitable[Answer]]
 
 
@@ -74,7 +74,7 @@ class Recorder:
 
     async def __call__(self, server: str, path: str, body: Any, send: Send) -> Answer:
         request = encode(body, exclude_unset=True) if body is not None else b""
-        place = None if path in NOT_TOOLS else _place(server, path, request)
+        place = None if path[1:] in NOT_TOOLS else _place(server, path, request)
         answer = await send()
         if place is not None and (server in self._models or "/v1/" not in path):
             current, call = place
@@ -106,7 +106,7 @@ class Replayer:
     async def __call__(self, server: str, path: str, body: Any, send: Send) -> Answer:
         request = encode(body, exclude_unset=True) if body is not None else b""
         is_model = server in self._models
-        place = None if path in NOT_TOOLS or (not is_model and "/v1/" in path) else _place(server, path, request)
+        place = None if path[1:] in NOT_TOOLS or (not is_model and "/v1/" in path) else _place(server, path, request)
         if place is None:
             return await send()
         current, call = place

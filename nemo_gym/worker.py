@@ -20,7 +20,8 @@ from pydantic import ValidationError
 from nemo_gym import loops
 from nemo_gym.asgi import MAX_BODY_BYTES, ServerApp
 from nemo_gym.client import ServerClient
-from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.compute import Compute
+from nemo_gym.errors import ConfigError, GymError, StartupError
 from nemo_gym.http import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, HttpClient
 from nemo_gym.loader import load_server_class
 from nemo_gym.log import set_up_logging
@@ -102,14 +103,17 @@ class Stack:
             http=http,
             token=spec.token,
         )
+        compute = await self._exit.enter_async_context(
+            Compute(workers=spec.config.get("compute_workers"), memory_mb=spec.config.get("compute_memory_mb"))
+        )
         secret = bytes.fromhex(spec.secret) if spec.secret else secrets.token_bytes(32)
         for held in spec.servers:
-            self.apps[held.name] = self._mount(held, secret)
+            self.apps[held.name] = self._mount(held, secret, compute)
         for app in self.apps.values():
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
 
-    def _mount(self, held: HeldServer, secret: bytes) -> ServerApp:
+    def _mount(self, held: HeldServer, secret: bytes, compute: Compute) -> ServerApp:
         kind = load_server_class(held.server_type, held.implementation, Path(held.folder), held.entrypoint)
         try:
             config = kind.config_class().model_validate({**held.config, "name": held.name})
@@ -118,7 +122,7 @@ class Stack:
             place = f"{held.name}.{held.server_type}.{held.implementation}"
             lines = [f"{place} does not fit {error.title}:", *explain(error)]
             raise ConfigError("\n".join(lines)) from error
-        server.core(secret=secret, worker=self.spec.worker)
+        server.core(secret=secret, worker=self.spec.worker, compute=compute)
         limit = self.spec.config.get("max_body_bytes", MAX_BODY_BYTES)
         return server.mounted(token=self.spec.token, max_body_bytes=limit)
 
@@ -150,7 +154,7 @@ def main() -> None:
     publish(spec.config)
     try:
         loops.run(hold(spec))
-    except ConfigError as error:
+    except (ConfigError, StartupError) as error:
         sys.exit(_told(error))
 
 

@@ -63,7 +63,7 @@ def test_a_ratio_is_taken_within_its_round_and_then_the_median() -> None:
 
 @pytest.mark.parametrize(("ratio", "word"), [(2.5, "met"), (2.6, "**missed**")])
 def test_a_target_is_met_up_to_its_limit(ratio: float, word: str) -> None:
-    figures = dict.fromkeys((BARE, ONE_PROCESS, OVER_HTTP, TWO_TURNS), Figure(1.0, 1.0, 1.0, ratio, 1.0))
+    figures = dict.fromkeys((BARE, ONE_PROCESS, OVER_HTTP, TWO_TURNS), Figure(1, 1.0, 1.0, 1.0, ratio, 1.0))
     start = Start(cpu_s=1.0, bare_cpu_s=1.0, ratio=1.0, wall_s=1.0, processes=1, memory=Memory(1.0, 1.0))
     targets = targets_of(start, figures)
     page = as_markdown(Results(Machine(), QUICK, start, figures, [], targets))

@@ -8,6 +8,7 @@ from nemo_gym.config_checks import (
     almost_servers_error,
     almost_servers_report,
     check_references,
+    drop_unused_names,
     server_blocks,
 )
 from nemo_gym.config_sources import read_sources
@@ -116,3 +117,29 @@ def test_a_reference_of_the_wrong_type_names_the_right_one() -> None:
 def test_a_reference_to_an_almost_server_leads_nowhere() -> None:
     with pytest.raises(UnknownServerError, match="Could not find resources_servers/r "):
         check(OmegaConf.create({"r": resources(domain="x"), "a": agent(resources_server=ref("r"))}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_dropped"),
+    [
+        ({"should_use_judge": False, "judge_model_server": {"type": "responses_api_models", "name": "???"}}, True),
+        ({"should_use_grader": False, "grader_model_server": {"type": "responses_api_models", "name": "???"}}, True),
+        ({"should_use_judge": True, "judge_model_server": {"type": "responses_api_models", "name": "???"}}, False),
+        ({"should_use_judge": False, "other_model_server": {"type": "responses_api_models", "name": "???"}}, False),
+        ({"judge_model_server": {"type": "responses_api_models", "name": "???"}}, False),
+        ({"should_use_judge": "???", "judge_model_server": {"type": "responses_api_models", "name": "???"}}, False),
+    ],
+)
+def test_a_model_server_that_is_switched_off_needs_no_name(fields: dict[str, Any], is_dropped: bool) -> None:
+    config = OmegaConf.create({"r": resources(**fields), "other": "${nowhere}", "odd": {"resources_servers": "???"}})
+    drop_unused_names(config)
+    block = config.r.resources_servers.weather
+    reference = next(block[key] for key in block if str(key).endswith("_model_server"))
+    assert ("name" not in list(reference)) == is_dropped
+
+
+def test_the_name_of_a_model_server_that_is_switched_off_is_kept_if_there_is_one() -> None:
+    fields = {"should_use_judge": False, "judge_model_server": ref("judge", "responses_api_models")}
+    config = OmegaConf.create({"r": resources(**fields)})
+    drop_unused_names(config)
+    assert config.r.resources_servers.weather.judge_model_server.name == "judge"

@@ -83,3 +83,16 @@ def test_pauses_grow_up_to_a_limit_and_honour_what_the_server_asks(
     assert 0 < pause <= 2 * LONGEST_PAUSE_S
     assert pause >= min(asked or 0.0, 2 * LONGEST_PAUSE_S)
     assert pause_s(attempt + 1, chance=chance) >= pause_s(attempt, chance=chance)
+
+
+async def test_a_large_body_arrives_whole() -> None:
+    received: list[int] = []
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(len(await reader.readexactly(3_000_000)))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        await writer.drain()
+
+    async with peer_that(count) as url, HttpClient() as http:
+        answer = await http.fetch("POST", url, body=b"x" * 3_000_000, timeout_s=10)
+    assert (answer.status, received) == (200, [3_000_000])

@@ -36,6 +36,7 @@ PUBLIC = {
     "nemo_gym.openai_utils": (
         "NeMoGymAsyncOpenAI NeMoGymResponse NeMoGymResponseCreateParamsNonStreaming RESPONSES_TO_TRAIN"
     ),
+    "nemo_gym.profile": "ProfileConfig RewardProfilingMetrics profile",
     "nemo_gym.rollout_collection": "RolloutCollectionConfig RolloutCollectionHelper collect_rollouts",
     "nemo_gym.server_utils": (
         "BaseRunServerInstanceConfig BaseServer BaseServerConfig ClientResponse DEFAULT_HEAD_SERVER_PORT DictConfig "

@@ -95,7 +95,7 @@ def test_one_command_is_enough(folder: Path) -> None:
     assert '"reward": 1.0' in done.stdout
     assert SECRET not in done.stdout + done.stderr + (folder / "weather_rollouts.jsonl").read_text()
     made = {path.name for path in folder.iterdir()} - {"env.yaml", "weather_query.jsonl"}
-    assert made == {"weather_rollouts.jsonl", "weather_rollouts_manifest.json"}
+    assert made == {f"weather_rollouts{ending}" for ending in (".jsonl", "_manifest.json", "_metrics.json")}
     assert SECRET not in (folder / "weather_rollouts_manifest.json").read_text()
 
 

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -16,60 +16,57 @@ from nemo_gym.rollout_collection import (
     RolloutCollectionConfig,
     RolloutCollectionHelper,
     count_rollouts,
+    metrics_path,
     traffic_of,
 )
 from nemo_gym.rollout_store import failures_path
 from nemo_gym.rollout_types import Outcome, Scored
+from nemo_gym.stored_rollouts import write_json
 
 LINE_EVERY_S = 10.0
 
 
-class Progress(Protocol):
-    """Told of every outcome."""
+class Progress:
+    """How a collection goes: done, mean reward, failures, in flight. A bar on a terminal, else a line now and then."""
 
-    def __call__(self, outcome: Outcome) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Bar:
-    """A progress bar, for people."""
-
-    def __init__(self, total: int) -> None:
-        from tqdm import tqdm
-
-        self._bar: Any = tqdm(total=total, desc="Collecting rollouts", unit="rollout", dynamic_ncols=True)
-        self._failed = 0
-
-    def __call__(self, outcome: Outcome) -> None:
-        if not isinstance(outcome, Scored):
-            self._failed += 1
-            self._bar.set_postfix(failed=self._failed, refresh=False)
-        self._bar.update()
-
-    def close(self) -> None:
-        self._bar.close()
-
-
-class Lines:
-    """A line now and then, for logs."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._done, self._failed = total, 0, 0
+    def __init__(self, total: int, helper: RolloutCollectionHelper) -> None:
+        self._total, self._helper = total, helper
+        self._done = self._failed = 0
+        self._rewards = 0.0
         self._next_at = time.monotonic() + LINE_EVERY_S
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, desc="Collecting rollouts", unit="rollout", dynamic_ncols=True)
 
     def __call__(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Scored):
+            self._rewards += outcome.figures.get("reward", 0.0)
+        elif not outcome.is_final:
+            return
         self._done += 1
         self._failed += not isinstance(outcome, Scored)
-        if time.monotonic() >= self._next_at:
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._figures(), refresh=False)
+            self._bar.update()
+        elif time.monotonic() >= self._next_at:
             self._next_at = time.monotonic() + LINE_EVERY_S
-            self._show()
+            self._print()
 
     def close(self) -> None:
-        self._show()
+        if self._bar is not None:
+            self._bar.close()
+        else:
+            self._print()
 
-    def _show(self) -> None:
-        print(f"Collecting rollouts: {self._done} of {self._total}, {self._failed} failed", file=sys.stderr)
+    def _figures(self) -> str:
+        scored = self._done - self._failed
+        reward = f"{self._rewards / scored:.3f}" if scored else "-"
+        return f"reward {reward}, {self._failed} failed, {self._helper.in_flight} in flight"
+
+    def _print(self) -> None:
+        print(f"Collecting rollouts: {self._done} of {self._total}, {self._figures()}", file=sys.stderr)
 
 
 @command(RolloutCollectionConfig)
@@ -83,21 +80,25 @@ def collect_rollouts() -> int:
 
 def collect_with_progress(config: DictConfig, options: RolloutCollectionConfig) -> RunningMetrics:
     """Collect, with a bar on a terminal and lines elsewhere, and print the averages."""
-    total = count_rollouts(options)
-    progress: Progress = Bar(total) if sys.stderr.isatty() else Lines(total)
+    helper = RolloutCollectionHelper()
+    progress = Progress(count_rollouts(options), helper)
     try:
-        metrics = loops.run(_collect(config, options, progress))
+        metrics = loops.run(_collect(config, options, helper, progress))
     finally:
         progress.close()
+    output = Path(options.output_jsonl_fpath)
+    write_json(metrics_path(output), metrics.summary())
     print(json.dumps(metrics.means(), indent=4))
-    _summarise(metrics, Path(options.output_jsonl_fpath))
+    print(metrics.table())
+    _summarise(metrics, output)
     return metrics
 
 
-async def _collect(config: DictConfig, options: RolloutCollectionConfig, progress: Progress) -> RunningMetrics:
+async def _collect(
+    config: DictConfig, options: RolloutCollectionConfig, helper: RolloutCollectionHelper, progress: Progress
+) -> RunningMetrics:
     async with peers(config) as client:
         settings: Any = OmegaConf.to_container(client.global_config_dict, resolve=True)
-        helper = RolloutCollectionHelper()
         with traffic_of(client, options, settings):
             return await helper.run_from_config(options, client=client, settings=settings, report=progress)
 

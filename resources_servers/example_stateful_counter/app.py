@@ -1,5 +1,7 @@
 """A counter for each rollout: seeded from the row, moved by a tool, compared with what the row expects."""
 
+import json
+
 from nemo_gym.base_resources_server import (
     BaseSeedSessionRequest,
     BaseVerifyRequest,
@@ -7,6 +9,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
+from nemo_gym.wire import JsonObject
 
 
 class Counter(SessionState):
@@ -42,6 +45,12 @@ class StatefulCounterResourcesServer(SimpleResourcesServer):
 
     async def verify(self, body: CounterVerifyRequest, session: Counter) -> float:
         return float(session.count == body.expected_count)
+
+    @classmethod
+    def gold_response(cls, row: JsonObject) -> list[JsonObject]:
+        """One call that adds what is missing."""
+        arguments = json.dumps({"count": row["expected_count"] - row["initial_count"]})
+        return [{"type": "function_call", "call_id": "call_0", "name": "increment_counter", "arguments": arguments}]
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ from nemo_gym.openai_types import (
     NeMoGymResponseInputItem,
     NeMoGymResponseUsage,
 )
+from nemo_gym.tools import NOT_TOOLS
 
 MAX_SILENT_STEPS = 3
 """Replies in a row without a message and without a tool call, after which the model is taken at its word."""
 
-NOT_TOOLS = frozenset(("seed_session", "verify", "run", "health", "session"))
 TOOL_NAME = re.compile(r"[\w.-]+")
 
 

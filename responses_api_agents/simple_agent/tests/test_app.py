@@ -332,7 +332,7 @@ async def test_a_failure_names_its_boundary_and_leaves_no_session(
         assert told["error"]["cause"] == cause
         assert status == {"input": 422, "timeout": 504}.get(cause, 502)
         assert server is None or told["error"]["server"] == server
-        assert await open_visits(client) == 0
+        await until_open_visits_are(client, 0)
 
 
 async def test_a_row_that_is_none_is_refused_at_once(transport: Transport) -> None:

@@ -1,0 +1,183 @@
+"""`python -m bench.capacity`: the real `ng_collect_rollouts` with very many rollouts in flight, and very many rows.
+
+Prints a table and keeps it as bench/capacity.md. Takes about as many minutes as a million rows need: a dozen."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from bench.processes import memory, tree, tree_cpu_s
+from bench.report import Machine
+from bench.stacks import MODEL_CONFIG, WEATHER_CONFIG
+from bench.start import SCRIPTED_MODEL_CONFIG
+from bench.stub import says, serving_stub
+
+IN_FLIGHT = (1, 1_000, 4_000, 16_000)
+LATENCY_S = 1.0
+LONG_LATENCY_S = 30.0
+"""Long enough for all of 16,000 rollouts to be in flight before the first of them is answered."""
+MANY_ROWS = 1_000_000
+REPLY_CHARS = 200
+LONGEST_S = 3600.0
+ROW = {"responses_create_params": {"input": "Hello."}}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One collection, as seen from outside."""
+
+    what: str
+    rollouts: int
+    scored: int
+    wall_s: float
+    cpu_ms: float
+    """Of the collector, for each rollout."""
+    peak_mb: float
+    """Of collector and endpoint together, at the same instant."""
+    first_mb: float
+    """The same at a tenth of the way."""
+    p50_ms: float | None
+    p99_ms: float | None
+    """Above the model's latency."""
+
+
+async def measure(*, in_flight: int, latency_s: float) -> Run:
+    """So many rows, all allowed to be in flight at once, against an endpoint in a process of its own."""
+    async with serving_stub(says(REPLY_CHARS), latency_s=latency_s) as stub:
+        told = [f"+policy_base_url={stub.url}", "+policy_api_key=none", "+policy_model_name=stub"]
+        name = f"{in_flight:,} in flight, {latency_s:g} s"
+        return await collect(name, in_flight, in_flight, [WEATHER_CONFIG, MODEL_CONFIG], told, stub.pid, latency_s)
+
+
+async def measure_many(rows: int) -> Run:
+    """Very many short rows, answered at once by a scripted model in the collector itself."""
+    return await collect(
+        f"{rows:,} rows, no latency", rows, 64, [WEATHER_CONFIG, SCRIPTED_MODEL_CONFIG], [], None, None
+    )
+
+
+async def collect(
+    what: str,
+    rows: int,
+    in_flight: int,
+    configs: list[str],
+    told: list[str],
+    endpoint: int | None,
+    latency_s: float | None,
+) -> Run:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        with (place / "rows.jsonl").open("wb") as file:
+            for _ in range(rows):
+                file.write(orjson.dumps(ROW) + b"\n")
+        started = time.monotonic()
+        collector = await asyncio.create_subprocess_exec(
+            str(Path(sys.executable).parent / "ng_collect_rollouts"),
+            f"+config_paths=[{','.join(configs)}]",
+            "+agent_name=simple_weather_simple_agent",
+            "+input_jsonl_fpath=rows.jsonl",
+            "+output_jsonl_fpath=out.jsonl",
+            f"+num_samples_in_parallel={in_flight}",
+            "+head_server.port=1",
+            *told,
+            cwd=place,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        async with asyncio.timeout(LONGEST_S):
+            seen = await watch(collector, [endpoint] if endpoint else [], place / "out.jsonl")
+        wall_s = time.monotonic() - started
+        scored, seconds = read(place / "out.jsonl", with_times=latency_s is not None)
+        above = sorted(1000 * (second - (latency_s or 0)) for second in seconds)
+        tenth = next((mb for mb, size in seen.samples if size >= seen.samples[-1][1] / 10), seen.samples[-1][0])
+        return Run(
+            what,
+            rows,
+            scored,
+            wall_s,
+            1000 * seen.cpu_s / rows,
+            max(mb for mb, _ in seen.samples),
+            tenth,
+            above[len(above) // 2] if above else None,
+            above[int(len(above) * 0.99)] if above else None,
+        )
+
+
+@dataclass(slots=True)
+class Seen:
+    samples: list[tuple[float, int]]
+    """Memory in MB and bytes written, again and again."""
+    cpu_s: float = 0.0
+
+
+async def watch(collector: asyncio.subprocess.Process, others: list[int], output: Path) -> Seen:
+    """Look at the processes until the collector ends."""
+    seen = Seen([(0.0, 0)])
+    while collector.returncode is None:
+        with contextlib.suppress(OSError, ProcessLookupError, KeyError):
+            seen.cpu_s = tree_cpu_s(collector.pid)
+            seen.samples.append((memory([*tree(collector.pid), *others]).pss_mb, size_of(output)))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(collector.wait(), 0.25)
+    return seen
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def read(output: Path, *, with_times: bool) -> tuple[int, list[float]]:
+    """How many records there are, and how long each rollout took."""
+    count, seconds = 0, []
+    with output.open("rb") as lines:
+        for line in lines:
+            count += 1
+            if with_times:
+                seconds.append(float(line.rpartition(b'"_seconds":')[2].rstrip(b"}\n")))
+    return count, seconds
+
+
+def as_markdown(runs: list[Run]) -> str:
+    machine = Machine()
+    lines = [
+        "# Capacity",
+        "",
+        f"{machine.date}, Python {machine.python}, {machine.cores} cores, load {os.getloadavg()[0]:.1f} at the end. "
+        "Made by `python -m bench.capacity`: the real `ng_collect_rollouts` of one-turn rollouts, in one process, the "
+        "endpoint in another. Memory is PSS of both together; latency is what a rollout takes above the model's.",
+        "",
+        "| collection | scored | wall s | CPU ms a rollout | peak MB | MB at a tenth | p50 ms | p99 ms |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for run in runs:
+        p50, p99 = ("-" if value is None else f"{value:,.0f}" for value in (run.p50_ms, run.p99_ms))
+        figures = f"{run.wall_s:.1f} | {run.cpu_ms:.2f} | {run.peak_mb:.0f} | {run.first_mb:.0f} | {p50} | {p99}"
+        lines.append(f"| {run.what} | {run.scored:,} of {run.rollouts:,} | {figures} |")
+    return "\n".join(lines) + "\n"
+
+
+async def measure_all(rows: int) -> list[Run]:
+    runs = [await measure(in_flight=count, latency_s=LATENCY_S) for count in IN_FLIGHT]
+    runs.append(await measure(in_flight=IN_FLIGHT[-1], latency_s=LONG_LATENCY_S))
+    return [*runs, await measure_many(rows)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.capacity", description=__doc__)
+    parser.add_argument("--rows", type=int, default=MANY_ROWS, help="how many rows the last collection has")
+    told = parser.parse_args()
+    page = as_markdown(asyncio.run(measure_all(told.rows)))
+    print(page)
+    (Path(__file__).parent / "capacity.md").write_text(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""`python -m bench.tokens`: what a reply of 65,536 tokens, with ids and log-probs, costs on its way from the endpoint
+to the record, as a multiple of one bare decode and encode of the same bytes."""
+
+import asyncio
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from bench.report import Machine
+from nemo_gym.client import Answer
+from nemo_gym.testing import example_row, held, running
+
+TOKENS = 65_536
+ROUNDS = 7
+
+ENDPOINT = """
+import asyncio, sys
+BODY = sys.stdin.buffer.read()
+HEAD = b"HTTP/1.1 200 OK\\r\\ncontent-type: application/json\\r\\ncontent-length: %d\\r\\n\\r\\n" % len(BODY)
+class Answer(asyncio.Protocol):
+    def connection_made(self, transport): self.transport, self.seen = transport, b""
+    def data_received(self, data):
+        self.seen += data
+        if self.seen.endswith(b"}"):
+            self.seen = b""
+            self.transport.write(HEAD + BODY)
+async def main():
+    server = await asyncio.get_running_loop().create_server(Answer, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+def completion() -> bytes:
+    """What vLLM answers when asked for tokens."""
+    ids = [100 + number % 30_000 for number in range(TOKENS)]
+    logprobs: list[dict[str, Any]] = [
+        {"token": f"token_id:{token}", "logprob": -0.001 * (token % 700), "bytes": None, "top_logprobs": []}
+        for token in ids
+    ]
+    message = {"role": "assistant", "content": "word " * TOKENS, "refusal": None}
+    choice = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": message,
+        "logprobs": {"content": logprobs},
+        "token_ids": ids,
+    }
+    usage = {"prompt_tokens": 16, "completion_tokens": TOKENS, "total_tokens": TOKENS + 16}
+    return orjson.dumps(
+        {
+            "id": "c",
+            "created": 0,
+            "model": "m",
+            "object": "chat.completion",
+            "choices": [choice],
+            "prompt_token_ids": list(range(16)),
+            "usage": usage,
+        }
+    )
+
+
+async def measure() -> str:
+    body = completion()
+    endpoint = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ENDPOINT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        if endpoint.stdin is None or endpoint.stdout is None:
+            raise AssertionError("both were asked to be pipes")
+        endpoint.stdin.write(body)
+        endpoint.stdin.write_eof()
+        port = int(await endpoint.stdout.readline())
+        return await _measured(body, f"http://127.0.0.1:{port}/v1")
+    finally:
+        endpoint.kill()
+        await endpoint.wait()
+
+
+async def _measured(body: bytes, url: str) -> str:
+    model: dict[str, Any] = {"base_url": url, "api_key": "none", "model": "m", "uses_reasoning_parser": True}
+    servers = [
+        held("weather", "resources_servers", "example_simple_weather", domain="agent"),
+        held("policy_model", "responses_api_models", "vllm_model", return_token_id_information=True, **model),
+        held(
+            "agent",
+            "responses_api_agents",
+            "simple_agent",
+            resources_server={"type": "resources_servers", "name": "weather"},
+            model_server={"type": "responses_api_models", "name": "policy_model"},
+        ),
+    ]
+    bare, rollouts, record = [], [], b""
+    async with running(servers) as client:
+        for _ in range(ROUNDS):
+            started = time.process_time()
+            orjson.dumps(orjson.loads(body))
+            bare.append(time.process_time() - started)
+            started = time.process_time()
+            record = (await client.call("agent", "/run", example_row("Go on."), answer=Answer)).content()
+            rollouts.append(time.process_time() - started)
+    told = orjson.loads(record)["response"]["output"][-1]
+    if len(told["generation_token_ids"]) != TOKENS or len(told["generation_log_probs"]) != TOKENS:
+        raise AssertionError("tokens were lost on the way")
+    return page(len(body), len(record), statistics.median(bare), statistics.median(rollouts))
+
+
+def page(received: int, written: int, bare_s: float, rollout_s: float) -> str:
+    machine = Machine()
+    return (
+        f"# A reply of {TOKENS:,} tokens\n\n{machine.date}, Python {machine.python}, {machine.cores} cores. Made by "
+        f"`python -m bench.tokens`: the median of {ROUNDS} rounds, CPU time of the process that holds the stack.\n\n"
+        "| bytes received | bytes of the record | bare decode + encode, ms | rollout, ms | ratio |\n"
+        "| --- | --- | --- | --- | --- |\n"
+        f"| {received:,} | {written:,} | {1000 * bare_s:.1f} | {1000 * rollout_s:.1f} | {rollout_s / bare_s:.2f} |\n"
+    )
+
+
+def main() -> None:
+    text = asyncio.run(measure())
+    print(text)
+    (Path(__file__).parent / "tokens.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""What samples tell about the whole: means and how sure they are, pass@k, majority@k, percentiles. All of it pure."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from fractions import Fraction
+from functools import lru_cache
+
+Z_95 = 1.959963984540054
+_T_95 = (math.inf, 12.706204736, 4.302652730, 3.182446305, 2.776445105, 2.570581836)
+"""Student's t for 0 to 5 degrees of freedom, where the series in `student_t_95` is not good enough."""
+
+
+def student_t_95(degrees: int) -> float:
+    """How many standard errors to either side hold 95 % of the chance."""
+    if degrees < len(_T_95):
+        return _T_95[degrees]
+    z = Z_95
+    series = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / float(degrees) ** power for power, term in enumerate(series, 1))
+
+
+class ClusteredMean:
+    """The mean of samples that come in clusters, such as the repeats of one row, and how sure it is.
+
+    Samples of one cluster are not independent, so the error comes from how much clusters differ from each other. With
+    one sample in every cluster that is the usual standard error of a mean.
+    """
+
+    __slots__ = ("_size", "_sizes", "_total", "_totals", "_totals_sizes", "clusters", "samples")
+
+    def __init__(self) -> None:
+        self.clusters = self.samples = 0
+        self._total = self._size = 0.0
+        self._totals = self._totals_sizes = self._sizes = 0.0
+
+    def add(self, total: float, size: int = 1) -> None:
+        """Add a cluster of `size` samples that sum to `total`."""
+        self.clusters += 1
+        self.samples += size
+        total_off, size_off = total - self._total, size - self._size
+        self._total += total_off / self.clusters
+        self._size += size_off / self.clusters
+        self._totals += total_off * (total - self._total)
+        self._totals_sizes += total_off * (size - self._size)
+        self._sizes += size_off * (size - self._size)
+
+    @property
+    def mean(self) -> float:
+        return self._total / self._size
+
+    @property
+    def standard_error(self) -> float | None:
+        """None if a single cluster is all there is."""
+        if self.clusters < 2:
+            return None
+        mean = self.mean
+        spread = max(0.0, self._totals - 2 * mean * self._totals_sizes + mean**2 * self._sizes)
+        return math.sqrt(spread * self.clusters / (self.clusters - 1)) / self.samples
+
+    @property
+    def interval_95(self) -> tuple[float, float] | None:
+        """Where the true mean is, with 95 % confidence."""
+        error = self.standard_error
+        if error is None:
+            return None
+        reach = error * student_t_95(self.clusters - 1)
+        return self.mean - reach, self.mean + reach
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """The chance that at least one of `k` samples, drawn without putting back, passes."""
+    return 1 - math.comb(samples - passed, k) / math.comb(samples, k)
+
+
+@lru_cache(maxsize=4096)
+def majority_at_k(votes: tuple[tuple[int, int], ...], k: int, *, silent: int = 0) -> float:
+    """The chance that the most common answer among `k` samples, drawn without putting back, passes.
+
+    `votes` says of each different answer how many samples gave it and how many of those passed. Answers that tie share
+    the win. The `silent` samples gave no answer: they are drawn like the others but do not vote.
+    """
+    samples = silent + sum(given for given, _ in votes)
+    scale = math.lcm(*(given for given, _ in votes))
+    worths = [(given, passed * scale // given) for given, passed in votes]
+    most_given = max((given for given, _ in votes), default=0)
+    width = samples + (samples * scale).bit_length()
+    won = sum(
+        (_won_with(most, worths, k, samples, width) for most in range(1, min(k, most_given) + 1)), start=Fraction()
+    )
+    return float(won / (math.comb(samples, k) * scale))
+
+
+def _won_with(most: int, worths: Iterable[tuple[int, int]], k: int, samples: int, width: int) -> Fraction:
+    """The worth of the winners, summed over the draws in which the winners have `most` votes.
+
+    Draws are counted by polynomials: the coefficient of x^d is the number of ways to draw d samples. A polynomial is
+    one integer with `width` bits a coefficient, more than any sum needs, so that Python multiplies them at once.
+    """
+    contenders = [(given, worth) for given, worth in worths if given >= most]
+    others = samples - sum(given for given, _ in contenders)
+    whole = (1 << width * (k + 1)) - 1
+    ways, worth_in = [1], [0]
+    for given, worth in contenders:
+        fewer, exactly = _choices(given, range(most), width), _choices(given, [most], width)
+        worth_in = [
+            (with_fewer * fewer + (with_most + worth * way) * exactly) & whole
+            for with_fewer, with_most, way in zip([*worth_in, 0], [0, *worth_in], [0, *ways], strict=True)
+        ]
+        ways = [(stay * fewer + win * exactly) & whole for stay, win in zip([*ways, 0], [0, *ways], strict=True)]
+    rest = _choices(others, range(min(others, k) + 1), width)
+    drawn = (((worth * rest) & whole) >> (width * k) for worth in worth_in[1:])
+    return sum((Fraction(worth, tied) for tied, worth in enumerate(drawn, 1)), start=Fraction())
+
+
+def _choices(given: int, numbers: Iterable[int], width: int) -> int:
+    """The polynomial of the ways to draw any of these numbers out of `given` samples."""
+    return sum(math.comb(given, number) << (width * number) for number in numbers)
+
+
+class LogHistogram:
+    """Percentiles of positive values in little memory: buckets that grow, so that a value is off by 1 % at most."""
+
+    ERROR = 0.01
+    LEAST, MOST = 1e-6, 1e9
+    _GROWTH = (1 + ERROR) / (1 - ERROR)
+    _LOG_GROWTH = math.log(_GROWTH)
+
+    def __init__(self) -> None:
+        self._buckets: Counter[int] = Counter()
+
+    def add(self, value: float) -> None:
+        within = min(max(value, self.LEAST), self.MOST)
+        self._buckets[math.ceil(math.log(within) / self._LOG_GROWTH)] += 1
+
+    def percentile(self, percent: float) -> float | None:
+        """The least value that at least `percent` of all values do not exceed; None if there are none."""
+        rank = math.ceil(self._buckets.total() * percent / 100)
+        for bucket in sorted(self._buckets):
+            rank -= self._buckets[bucket]
+            if rank <= 0:
+                return float(2 * self._GROWTH**bucket / (self._GROWTH + 1))
+        return None

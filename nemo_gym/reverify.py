@@ -1,0 +1,313 @@
+"""Score stored rollouts anew, with the verifier as it is now, and tell what moved. No model is asked."""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+from pydantic import Field, ValidationError
+
+from nemo_gym.client import Answer, Jar, ServerClient
+from nemo_gym.codec import encode
+from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
+from nemo_gym.config_types import CommandConfig
+from nemo_gym.deadline import within
+from nemo_gym.errors import Cause, ConfigError, RolloutError
+from nemo_gym.openai_types import (
+    NeMoGymFunctionCallOutput,
+    NeMoGymResponseFunctionToolCall,
+    NeMoGymResponseInputItem,
+)
+from nemo_gym.paths import find
+from nemo_gym.rollout_store import failures_path
+from nemo_gym.rollout_types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, hash_of
+from nemo_gym.stored_rollouts import (
+    Dataset,
+    Prompt,
+    StoredLine,
+    check_writable,
+    read_records,
+    written_whole,
+)
+from nemo_gym.tools import NOT_TOOLS
+from nemo_gym.validation import explain
+from nemo_gym.wire import JsonObject, WireModel
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+OLD_REWARD_KEY_NAME = "_old_reward"
+TOOL_OUTPUTS_CHANGED_KEY_NAME = "_tool_outputs_changed"
+SHOWN_CHANGES = 10
+"""Never called again, even if a row offers a tool of that name: agents do not call them either."""
+
+EnvironmentOf = Callable[[Mapping[str, Any]], str]
+"""Tells the name of the environment that a row is for."""
+
+
+class ReverifyConfig(CommandConfig):
+    """Send stored rollouts through the verifier as it is now, and show which rewards moved.
+
+    The exit code is 0 if all rewards are as they were, and 1 if not. With config_paths the environment is held by this
+    command itself; without, the servers of a running `ng_run` are used.
+    """
+
+    rollouts_jsonl_fpath: str
+    """What `ng_collect_rollouts` wrote."""
+
+    input_jsonl_fpath: str
+    """The dataset that the rollouts were collected from: verifying needs fields of the rows that records may lack."""
+
+    output_jsonl_fpath: str
+    """Where the rollouts go with their new rewards. The former ones are in `_old_reward`."""
+
+    agent_name: str | None = None
+    """The agent whose environment verifies. Without it, and without resources_server_name, the one a row names."""
+
+    resources_server_name: str | None = None
+    """The environment that verifies, by its name in the config."""
+
+    replay_tools: bool = True
+    """Call the tools again as the model did, so that an environment with state comes to the same state."""
+
+    allow_changed_rows: bool = False
+    """Go on if a row is not what it was when the rollouts were made, say because its expected answer was corrected."""
+
+    num_samples_in_parallel: int = Field(default=64, ge=1)
+    """How many rollouts may be in work at once."""
+
+    rollout_timeout_s: float = Field(default=3600.0, gt=0)
+    """How long one rollout may take."""
+
+    tolerance: float = Field(default=1e-9, ge=0)
+    """By how much a reward may differ and still count as unmoved."""
+
+    max_moved: int = Field(default=0, ge=0)
+    """How many rollouts may move, or stay without a new reward, before the exit code is 1."""
+
+    overwrite: bool = False
+    """Replace an older output."""
+
+
+class _Response(WireModel):
+    output: list[NeMoGymResponseInputItem]
+
+
+class _Rollout(WireModel):
+    responses_create_params: Prompt
+    response: _Response
+    reward: float
+
+
+class _ToolCall(NamedTuple):
+    name: str
+    arguments: bytes
+    output: str
+
+
+class Rescored(NamedTuple):
+    """A rollout scored anew."""
+
+    old: float
+    new: float
+    record: JsonObject
+    """What the environment answers now."""
+    tool_calls: int
+    tool_outputs_changed: int
+
+
+class Change(NamedTuple):
+    """A reward that moved. The larger change sorts first."""
+
+    minus_size: float
+    task_index: int
+    repeat_index: int
+    old: float
+    new: float
+
+
+@dataclass(slots=True)
+class ReverifyReport:
+    """What moved."""
+
+    tolerance: float
+    rescored: int = 0
+    up: int = 0
+    down: int = 0
+    failed: Counter[Cause] = field(default_factory=Counter)
+    changed_rows: int = 0
+    tool_calls: int = 0
+    tool_outputs_changed: int = 0
+    largest: list[Change] = field(default_factory=list)
+    """The largest changes, the largest one first."""
+    _old: float = 0.0
+    _new: float = 0.0
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """The mean reward before and after, over the rollouts that have both."""
+        return self._old / max(1, self.rescored), self._new / max(1, self.rescored)
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many rollouts do not have the reward they had."""
+        return self.up + self.down + self.failed.total()
+
+    def add(self, rescored: Rescored, *, task_index: int, repeat_index: int) -> None:
+        old, new = rescored.old, rescored.new
+        self.rescored += 1
+        self._old, self._new = self._old + old, self._new + new
+        self.tool_calls += rescored.tool_calls
+        self.tool_outputs_changed += rescored.tool_outputs_changed
+        if abs(new - old) > self.tolerance:
+            self.up += new > old
+            self.down += new < old
+            changes = [*self.largest, Change(-abs(new - old), task_index, repeat_index, old, new)]
+            self.largest = sorted(changes)[:SHOWN_CHANGES]
+
+
+class _Output:
+    """The files that outcomes go to. The one for failures is made when there is a failure."""
+
+    def __init__(self, path: Path, report: ReverifyReport, opened: ExitStack) -> None:
+        self._report, self._opened = report, opened
+        self._failures = failures_path(path)
+        self._scored = opened.enter_context(written_whole(path))
+        self._failed: IO[bytes] | None = None
+
+    def keep(self, rescored: Rescored, marks: JsonObject) -> None:
+        self._report.add(
+            rescored, task_index=marks[TASK_INDEX_KEY_NAME], repeat_index=marks.get(REPEAT_INDEX_KEY_NAME, 0)
+        )
+        found = {OLD_REWARD_KEY_NAME: rescored.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: rescored.tool_outputs_changed}
+        self._scored.write(orjson.dumps({**rescored.record, **marks, **found}) + b"\n")
+
+    def keep_failure(self, error: RolloutError, marks: JsonObject) -> None:
+        self._report.failed[error.cause] += 1
+        self._failed = self._failed or self._opened.enter_context(written_whole(self._failures))
+        told = {"cause": error.cause, "message": str(error), "server": error.server}
+        self._failed.write(orjson.dumps({**told, **marks}) + b"\n")
+
+
+async def reverify_rollouts(
+    config: ReverifyConfig, client: ServerClient, environment_of: EnvironmentOf
+) -> ReverifyReport:
+    """Score every rollout anew and write down the outcomes."""
+    rollouts, path = find(config.rollouts_jsonl_fpath, what="file of rollouts"), Path(config.output_jsonl_fpath)
+    report = ReverifyReport(config.tolerance)
+    todo = read_records(rollouts)
+    with Dataset(config.input_jsonl_fpath, allow_changed=config.allow_changed_rows) as dataset, ExitStack() as opened:
+        for file in (path, failures_path(path)):
+            check_writable(file, overwrite=config.overwrite, sources=(rollouts, dataset.path))
+        output = _Output(path, report, opened)
+
+        async def work() -> None:
+            for stored in todo:
+                index = dataset.index_of(stored)
+                row = dataset.row(index)
+                marks = {name: value for name, value in stored.record.items() if name.startswith("_")}
+                marks |= {TASK_INDEX_KEY_NAME: index, ROW_HASH_KEY_NAME: hash_of(dataset.line(index))}
+                try:
+                    output.keep(await rescore(client, environment_of(row), row, stored, config), marks)
+                except RolloutError as error:
+                    output.keep_failure(error, marks)
+
+        try:
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(config.num_samples_in_parallel):
+                    workers.create_task(work())
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from several
+        report.changed_rows = dataset.changed
+    if not report.failed:
+        failures_path(path).unlink(missing_ok=True)
+    return report
+
+
+async def rescore(
+    client: ServerClient, environment: str, row: JsonObject, stored: StoredLine, config: ReverifyConfig
+) -> Rescored:
+    """Bring the environment to where the rollout left it, and have it verify."""
+    try:
+        rollout = _Rollout.model_validate(stored.record)
+    except ValidationError as error:
+        raise RolloutError("input", f"{stored.place} is no scored rollout: {'; '.join(explain(error))}") from error
+    calls = _calls(rollout) if config.replay_tools else []
+    changed = 0
+    jar = Jar()
+    body = {**row, "responses_create_params": stored.record["responses_create_params"]}
+    async with within(config.rollout_timeout_s, what=f"Verifying {stored.place}"), client.sessions(jar):
+        await client.call(environment, "/seed_session", body, answer=Answer, cause="environment", jar=jar)
+        for call in calls:
+            answer = await client.send(environment, f"/{call.name}", call.arguments, cause="tool", jar=jar)
+            changed += answer.text() != call.output
+        body["response"] = stored.record["response"]
+        verified = await client.call(
+            environment, "/verify", body, answer=Answer, cause="verifier", jar=jar, ends_session=True
+        )
+    record = _scored_record(verified)
+    return Rescored(rollout.reward, record["reward"], record, len(calls), changed)
+
+
+def _calls(rollout: _Rollout) -> list[_ToolCall]:
+    """The tool calls that reached the environment: of tools that the row offers, and answered."""
+    offered = {tool.get("name") for tool in rollout.responses_create_params.tools or ()} - NOT_TOOLS
+    items = rollout.response.output
+    outputs = {item.call_id: item.output for item in items if isinstance(item, NeMoGymFunctionCallOutput)}
+    calls = (item for item in items if isinstance(item, NeMoGymResponseFunctionToolCall))
+    return [
+        _ToolCall(call.name, call.arguments.encode(), _text(outputs[call.call_id]))
+        for call in calls
+        if call.name in offered and call.call_id in outputs
+    ]
+
+
+def _text(output: Any) -> str:
+    return output if isinstance(output, str) else encode(output).decode()
+
+
+def _scored_record(answer: Answer) -> JsonObject:
+    try:
+        record = orjson.loads(answer.content())
+        if math.isfinite(record["reward"]):
+            return dict(record)
+    except (ValueError, KeyError, TypeError):
+        pass
+    message = f"/verify answered without a finite reward: {answer.text()[:500]}"
+    raise RolloutError("verifier", message, server=answer.server)
+
+
+def environment_finder(config: ReverifyConfig, settings: "DictConfig") -> EnvironmentOf:
+    """How to tell the environment of a row: as the command says, as the row's agent does, or the only one there is."""
+    from nemo_gym.global_config import get_first_server_config_dict, server_instances
+
+    @cache
+    def of_agent(agent: str) -> str:
+        try:
+            return str(get_first_server_config_dict(settings, agent)["resources_server"]["name"])
+        except (KeyError, TypeError) as error:
+            message = (
+                f"The agent '{agent}' names no resources_server in its configuration. Give +resources_server_name."
+            )
+            raise ConfigError(message) from error
+
+    @cache
+    def only_one() -> str:
+        names = [one.name for one in server_instances(settings) if one.server_type == "resources_servers"]
+        if len(names) != 1:
+            message = f"Which environment is to verify? Give +resources_server_name, one of: {', '.join(names)}."
+            raise ConfigError(message)
+        return names[0]
+
+    def environment_of(row: Mapping[str, Any]) -> str:
+        reference = row.get("agent_ref")
+        agent = config.agent_name or (reference.get("name") if isinstance(reference, Mapping) else None)
+        return config.resources_server_name or (of_agent(agent) if agent else only_one())
+
+    return environment_of

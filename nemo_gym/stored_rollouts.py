@@ -1,0 +1,207 @@
+"""Files of rollouts, read again line by line, and the rows of the dataset that they were made of."""
+
+import contextlib
+import hashlib
+import logging
+import os
+from array import array
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import orjson
+from pydantic import ValidationError
+
+from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
+from nemo_gym.errors import ConfigError
+from nemo_gym.openai_types import NeMoGymResponseInputItem, NeMoGymToolParam
+from nemo_gym.paths import find
+from nemo_gym.rollout_types import ROW_HASH_KEY_NAME, hash_of
+from nemo_gym.wire import TextOrList, WireModel
+
+logger = logging.getLogger(__name__)
+
+_REMEDY = "Give the dataset that the rollouts were collected from."
+
+
+class StoredRolloutsError(ConfigError):
+    """A file of rollouts, or the dataset given with it, does not hold what the job needs."""
+
+
+class StoredLine(NamedTuple):
+    """One record, and where it is."""
+
+    offset: int
+    place: str
+    """The file and the line, for messages."""
+    record: dict[str, Any]
+
+
+def read_records(path: Path) -> Iterator[StoredLine]:
+    """The records of a JSONL file. Half a line at its end is passed over: a run may still be at work on it."""
+    offset = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            place = f"{path}, line {number}"
+            try:
+                record = orjson.loads(line) if line.strip() else None
+            except ValueError as error:
+                if line.endswith(b"\n"):
+                    raise StoredRolloutsError(f"{place} is not JSON: {error}.") from error
+                logger.warning("%s is half a record and passed over", place)
+                return
+            if isinstance(record, dict):
+                yield StoredLine(offset, place, record)
+            elif record is not None:
+                raise StoredRolloutsError(f"{place} is a {type(record).__name__}, expected a JSON object.")
+            offset += len(line)
+
+
+class Prompt(WireModel):
+    """What a model was asked. Sampling parameters are no part of it: they may be given anew for each run."""
+
+    input: TextOrList[NeMoGymResponseInputItem]
+    instructions: str | None = None
+    tools: list[NeMoGymToolParam] | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """The same for a row as it was written and for its copy in a record, where defaults are filled in."""
+        asked = self.model_dump(mode="json", include={"input", "instructions", "tools"}, warnings=False)
+        return hashlib.sha256(orjson.dumps(_without_nulls(asked), option=orjson.OPT_SORT_KEYS)).digest()
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value without what is null or an empty list, at any depth: what was left out, and its default."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None and item != []}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def prompt_digest(row: Mapping[str, Any]) -> bytes | None:
+    """What tells the prompt of a row or a record from others; none if it has no prompt that can be read."""
+    try:
+        return Prompt.model_validate(row.get("responses_create_params")).digest
+    except ValidationError:
+        return None
+
+
+class Dataset:
+    """The rows that rollouts were made of. Only where each one is in the file is kept in memory."""
+
+    def __init__(self, path: str, *, allow_changed: bool | None = None) -> None:
+        """`allow_changed` is None where nobody can be asked for it."""
+        self.path = find(path, what="dataset")
+        self.matched_by_prompt = self.changed = 0
+        """How many records were found without a mark, and how many of a row that is another one now."""
+        self._allow_changed = allow_changed
+        self._file = self.path.open("rb")
+        self._offsets = array("Q")
+        self._by_prompt: dict[bytes, list[int]] | None = None
+        offset = 0
+        for line in self._file:
+            if line.strip():
+                self._offsets.append(offset)
+            offset += len(line)
+
+    def __enter__(self) -> "Dataset":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def line(self, index: int) -> bytes:
+        """A row as it is written."""
+        self._file.seek(self._offsets[index])
+        return self._file.readline().strip()
+
+    def row(self, index: int) -> dict[str, Any]:
+        row = _parsed(self.line(index))
+        if row is None:
+            raise StoredRolloutsError(f"Row {index} of {self.path} is not a JSON object.")
+        return row
+
+    def index_of(self, stored: StoredLine) -> int:
+        """The row a record was made of: by its mark, or if it has none by its prompt."""
+        index, told_hash = stored.record.get(TASK_INDEX_KEY_NAME), stored.record.get(ROW_HASH_KEY_NAME)
+        if index is None:
+            return self._index_by_prompt(stored)
+        if not isinstance(index, int) or not 0 <= index < len(self):
+            raise StoredRolloutsError(
+                f"{stored.place} was made of row {index!r}; {self.path} has the rows 0 to {len(self) - 1}. {_REMEDY}"
+            )
+        if told_hash is not None and told_hash != hash_of(self.line(index)):
+            if not self._allow_changed:
+                hint = "" if self._allow_changed is None else " If the change is meant: +allow_changed_rows=true."
+                raise StoredRolloutsError(
+                    f"{stored.place} was made of row {index} of {self.path}, which has changed since. {_REMEDY}{hint}"
+                )
+            self.changed += 1
+        return index
+
+    def _index_by_prompt(self, stored: StoredLine) -> int:
+        if self._by_prompt is None:
+            self._by_prompt = self._read_prompts()
+        digest = prompt_digest(stored.record)
+        found = [] if digest is None else self._by_prompt.get(digest, [])
+        if len(found) != 1:
+            which = f"rows {', '.join(map(str, found))}" if found else "no row"
+            raise StoredRolloutsError(
+                f"{stored.place} has no `{TASK_INDEX_KEY_NAME}` that tells which row it was made of, and its prompt, "
+                f"`responses_create_params`, is that of {which} of {self.path}; expected exactly one. {_REMEDY}"
+            )
+        self.matched_by_prompt += 1
+        return found[0]
+
+    def _read_prompts(self) -> dict[bytes, list[int]]:
+        found: dict[bytes, list[int]] = {}
+        for index in range(len(self)):
+            digest = prompt_digest(_parsed(self.line(index)) or {})
+            if digest is not None:
+                found.setdefault(digest, []).append(index)
+        return found
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = orjson.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def beside(path: Path, ending: str) -> Path:
+    """The file beside `path` whose name goes on with `ending` in place of the suffix."""
+    return path.with_name(path.stem + ending)
+
+
+def check_writable(path: Path, *, overwrite: bool, sources: tuple[Path, ...] = ()) -> None:
+    """Refuse to write over what the job reads and, unless told to, over anything else."""
+    if path.exists() and any(path.samefile(source) for source in sources):
+        raise ConfigError(f"{path} is what the command reads. Give another file for the output.")
+    if path.exists() and not overwrite:
+        raise ConfigError(f"{path} exists. Give another file for the output, or +overwrite=true to replace it.")
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only once it is complete, and in place of an older one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write one JSON document, indented."""
+    with written_whole(path) as file:
+        file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")

@@ -1,0 +1,133 @@
+"""Short answers, graded by a judge model: is the answer equivalent to the gold answer?"""
+
+from typing import Any, NamedTuple
+
+from pydantic import ConfigDict, PrivateAttr
+
+from nemo_gym.base_resources_server import BaseVerifyResponse, SimpleResourcesServer
+from nemo_gym.client import ServerClient
+from nemo_gym.compute import Compute, Overrun
+from nemo_gym.judge import Judge, JudgeEvaluation, Verdict, ask_both_ways
+from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
+from resources_servers.equivalence_llm_judge.engine import last_match
+from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest, last_reply
+
+
+class EquivalenceEvaluation(JudgeEvaluation):
+    verdict_label: str | None
+
+
+class EquivalenceVerifyResponse(BaseVerifyResponse):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    expected_answer: str
+    judge_evaluations: list[EquivalenceEvaluation]
+
+    timed_out: bool
+    """The regex took longer on the reply than it may, and was stopped."""
+
+    too_long: bool
+    """The reply is longer than what is judged."""
+
+
+class _Case(NamedTuple):
+    """What the judge is asked about."""
+
+    question: str
+    expected: str
+    answer: str
+    """What of the reply counts."""
+    reply: str
+    has_regex: bool
+    """Whether the row says how to find the answer in the reply, and this was done."""
+    is_long: bool
+    """Whether the row says so, but its gold answer is too long for that."""
+
+
+class _Score(NamedTuple):
+    reward: float
+    verdicts: list[Verdict]
+
+
+class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
+    config: EquivalenceConfig
+
+    _judge: Judge = PrivateAttr()
+    _template: str = PrivateAttr()
+
+    def model_post_init(self, _context: Any, /) -> None:
+        config = self.config
+        self._template = config.prompt_template()
+        self._judge = Judge(
+            config,
+            system=config.judge_system_message,
+            equal_label=config.judge_equal_label,
+            not_equal_label=config.judge_not_equal_label,
+        )
+
+    async def verify(
+        self, body: EquivalenceVerifyRequest, client: ServerClient, compute: Compute
+    ) -> EquivalenceVerifyResponse:
+        reply = last_reply(body.response)
+        if len(reply) > self.config.max_answer_chars:
+            return _response(body, _Score(0.0, []), too_long=True)
+        question = await self._part(body.question(), self.config.question_extract_regex, compute)
+        try:
+            case = await self._case(body, question, reply, compute)
+        except Overrun:
+            return _response(body, _Score(0.0, []), timed_out=True)
+        return _response(body, await self._score(case, client))
+
+    async def _case(self, body: EquivalenceVerifyRequest, question: str, reply: str, compute: Compute) -> _Case:
+        expected, longest = body.gold_answer(), self.config.extraction_length_threshold
+        of_row = body.output_regex() if self.config.use_per_record_regex else None
+        is_long = of_row is not None and longest is not None and len(expected) > longest
+        answer = await self._part(reply, None if is_long else of_row or self.config.response_extract_regex, compute)
+        return _Case(question, expected, answer, reply, has_regex=of_row is not None and not is_long, is_long=is_long)
+
+    async def _part(self, text: str, regex: str | None, compute: Compute) -> str:
+        """What a regex finds in a text; all of it if there is no regex, or none that finds anything."""
+        if not regex:
+            return text
+        found = await compute.run(last_match, regex, text, timeout_s=self.config.regex_timeout_s)
+        return text if found is None else found
+
+    async def _score(self, case: _Case, client: ServerClient) -> _Score:
+        async def ask(expected: str, answer: str) -> Verdict:
+            prompt = self._template.format(question=case.question, expected_answer=expected, generated_answer=answer)
+            return await self._judge.ask(client, prompt)
+
+        config = self.config
+        if config.check_twice_swap and not case.is_long:
+            verdicts = await ask_both_ways(ask, case.expected, case.answer)
+        else:
+            verdicts = [await ask(case.expected, case.answer)]
+        if verdicts[0].is_equal:
+            return _Score(1.0 if verdicts[-1].is_equal else config.reward_if_swap_fails, verdicts)
+        if not (case.has_regex and config.check_full_generation_on_fail):
+            return _Score(0.0, verdicts)
+        verdicts.append(await ask(case.expected, case.reply))
+        return _Score(config.reward_if_full_generation_succeeds if verdicts[-1].is_equal else 0.0, verdicts)
+
+
+def _response(
+    body: EquivalenceVerifyRequest, score: _Score, *, timed_out: bool = False, too_long: bool = False
+) -> EquivalenceVerifyResponse:
+    return EquivalenceVerifyResponse(
+        responses_create_params=body.responses_create_params,
+        response=body.response,
+        reward=score.reward,
+        expected_answer=body.gold_answer(),
+        judge_evaluations=[
+            EquivalenceEvaluation(
+                responses_create_params=verdict.params, response=verdict.response, verdict_label=verdict.label
+            )
+            for verdict in score.verdicts
+        ],
+        timed_out=timed_out,
+        too_long=too_long,
+    )
+
+
+if __name__ == "__main__":
+    EquivalenceLLMJudgeResourcesServer.run_webserver()

@@ -1,0 +1,90 @@
+"""Writing constraints that a program can check: how many words, which words, in what shape."""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from nemo_gym.answers import first_part_of_last_item
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SimpleResourcesServer,
+)
+from nemo_gym.compute import Compute, Overrun
+from resources_servers.instruction_following.checks import Instruction, followed, may_take_long
+from resources_servers.instruction_following.punkt import ensure_tables
+
+
+class InstructionFollowingResourcesServerConfig(BaseResourcesServerConfig):
+    check_timeout_s: float = Field(default=10.0, gt=0)
+    """How long checking an answer may take. A keyword is a pattern, and a pattern can run for ever."""
+
+
+# A field called `kwargs` confuses mypy's plugin for pydantic, hence the two remarks.
+class InstructionFollowingVerifyRequest(BaseVerifyRequest):  # type: ignore[no-redef]
+    id: int
+    instruction_id_list: list[str]
+    prompt: str
+    kwargs: list[dict[str, Any] | None]
+    """What each instruction is about."""
+    grading_mode: Literal["binary", "fraction"] = "binary"
+
+
+class InstructionFollowingVerifyResponse(BaseVerifyResponse):  # type: ignore[no-redef]
+    follow_all_instructions: bool
+    follow_instruction_list: list[bool]
+    kwargs: list[dict[str, Any] | None]
+    instruction_id_list: list[str]
+    prompt: str
+    grading_mode: Literal["binary", "fraction"]
+    timed_out: bool
+    """Whether checking took more time, or memory, than it may; no instruction counts as followed then."""
+
+
+class InstructionFollowingResourcesServer(SimpleResourcesServer):
+    COMPUTE_MODULES: ClassVar[tuple[str, ...]] = ("nltk.tokenize", "langdetect")
+
+    config: InstructionFollowingResourcesServerConfig
+
+    def model_post_init(self, _context: Any, /) -> None:
+        ensure_tables()
+
+    async def verify(
+        self, body: InstructionFollowingVerifyRequest, compute: Compute
+    ) -> InstructionFollowingVerifyResponse:
+        instructions: list[Instruction] = list(zip(body.instruction_id_list, body.kwargs, strict=False))
+        timed_out = False
+        try:
+            results = await self._followed(first_part_of_last_item(body.response), instructions, compute)
+        except Overrun:
+            results, timed_out = [False] * len(instructions), True
+        return InstructionFollowingVerifyResponse(
+            responses_create_params=body.responses_create_params,
+            response=body.response,
+            reward=reward(results, fraction=body.grading_mode == "fraction"),
+            follow_all_instructions=reward(results, fraction=False) == 1.0,
+            follow_instruction_list=results,
+            kwargs=body.kwargs,
+            instruction_id_list=body.instruction_id_list,
+            prompt=body.prompt,
+            grading_mode=body.grading_mode,
+            timed_out=timed_out,
+        )
+
+    async def _followed(self, text: str, instructions: list[Instruction], compute: Compute) -> list[bool]:
+        """Whether each instruction is followed. What may take long leaves the loop."""
+        if not may_take_long(text, instructions):
+            return followed(text, instructions)
+        return await compute.run(followed, text, instructions, timeout_s=self.config.check_timeout_s)
+
+
+def reward(results: list[bool], *, fraction: bool) -> float:
+    """The share of what is followed, or whether all is. Of no instructions none is followed."""
+    if not results:
+        return 0.0
+    return sum(results) / len(results) if fraction else float(all(results))
+
+
+if __name__ == "__main__":
+    InstructionFollowingResourcesServer.run_webserver()

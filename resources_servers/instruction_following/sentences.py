@@ -1,0 +1,71 @@
+"""Sentences by a list of rules, and instructions about them. Rewards depend on each rule and on their order."""
+
+import re
+from collections.abc import Callable
+
+from resources_servers.instruction_following.arguments import FirstText, Text
+from resources_servers.instruction_following.words import is_last_word
+
+_DOT, _BREAK = "\ufdd0", "\ufdd1"
+"""A full stop that ends no sentence, and the end of a sentence. Unicode keeps both free for uses like this one."""
+
+_STARTERS = r"(Mr|Mrs|Ms|Dr|Prof|Capt|Cpt|Lt|(?:He|She|It|They|Their|Our|We|But|However|That|This)\s|Wherever)"
+_LETTER, _SUFFIX = "([A-Za-z])", "(Inc|Ltd|Jr|Sr|Co)"
+
+
+def _protected_run(run: re.Match[str]) -> str:
+    return _DOT * len(run[0]) + _BREAK
+
+
+_RULES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"(Mr|St|Mrs|Ms|Dr)\.", rf"\1{_DOT}"),
+        (r"\.(com|net|org|io|gov|edu|me)", rf"{_DOT}\1"),
+        (r"([0-9])\.([0-9])", rf"\1{_DOT}\2"),
+        (r"\.{2,}", _protected_run),
+        (r"Ph\.D\.", f"Ph{_DOT}D{_DOT}"),
+        (rf"\s{_LETTER}\. ", rf" \1{_DOT} "),
+        (rf"([A-Z]\.[A-Z]\.(?:[A-Z]\.)?) {_STARTERS}", rf"\1{_BREAK} \2"),
+        (rf"{_LETTER}\.{_LETTER}\.{_LETTER}\.", rf"\1{_DOT}\2{_DOT}\3{_DOT}"),
+        (rf"{_LETTER}\.{_LETTER}\.", rf"\1{_DOT}\2{_DOT}"),
+        (rf" {_SUFFIX}\. {_STARTERS}", rf" \1{_BREAK} \2"),
+        (rf" {_SUFFIX}\.", rf" \1{_DOT}"),
+        (rf" {_LETTER}\.", rf" \1{_DOT}"),
+        (r"\.”", "”."),
+        (r'\."', '".'),
+        (r'!"', '"!'),
+        (r'\?"', '"?'),
+        (r"([.?!])", rf"\1{_BREAK}"),
+    )
+]
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text, stripped. One between others may be blank."""
+    text = f" {text}  ".replace("\n", " ")
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
+    found = [sentence.strip() for sentence in text.replace(_DOT, ".").split(_BREAK)]
+    return found if found[-1] else found[:-1]
+
+
+def has_hyphens_between_sentences(text: str, /) -> bool:
+    """The pieces between hyphens, compared one by one with the sentences there would be without the hyphens."""
+    pairs = zip(text.split("-"), sentences(text.replace("-", " ")), strict=False)
+    return all(piece == piece.strip() == sentence for piece, sentence in pairs)
+
+
+def begins_sentences_with_word(text: str, /, *, first_word: Text) -> bool:
+    return all(sentence.lower().split()[:1] == [first_word.lower()] for sentence in sentences(text))
+
+
+def ends_sentences_with_word(text: str, /, *, last_word: FirstText) -> bool:
+    return all(is_last_word(last_word, sentence) for sentence in sentences(text))
+
+
+CHECKS: dict[str, Callable[..., bool]] = {
+    "detectable_format:sentence_hyphens": has_hyphens_between_sentences,
+    "first_word:first_word_sent": begins_sentences_with_word,
+    "last_word:last_word_sent": ends_sentences_with_word,
+}

@@ -1,0 +1,223 @@
+"""Every instruction: texts that follow it and texts that do not."""
+
+import re
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.answers import LONG_TEXT
+from resources_servers.instruction_following.checks import CHECKS, PATTERNED, SLOW, followed, may_take_long
+from resources_servers.instruction_following.sentences import sentences
+from resources_servers.instruction_following.tests.cases import AT_LEAST, BY_ID, CASES, LESS_THAN, Case
+from resources_servers.instruction_following.tokens import punkt_sentences, tokens
+
+
+def is_followed(name: str, arguments: dict[str, Any] | None, text: str) -> bool:
+    return followed(text, [(name, arguments)])[0]
+
+
+def test_there_are_54_instructions_and_each_has_its_cases() -> None:
+    assert len(CHECKS) == 54
+    assert set(BY_ID) == set(CHECKS)
+    assert all(case.followed_by and case.broken_by for case in BY_ID.values())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {case.arguments or ''}")
+def test_an_instruction_tells_texts_apart(case: Case) -> None:
+    assert [text for text in case.followed_by if not is_followed(case.name, case.arguments, text)] == []
+    assert [text for text in case.broken_by if is_followed(case.name, case.arguments, text)] == []
+
+
+WITH_ARGUMENTS = [case for case in BY_ID.values() if case.arguments]
+
+
+@pytest.mark.parametrize("case", WITH_ARGUMENTS, ids=lambda case: case.name)
+def test_a_missing_argument_means_not_followed(case: Case) -> None:
+    arguments = case.arguments or {}
+    for name in arguments:
+        rest = {key: value for key, value in arguments.items() if key != name}
+        assert not any(is_followed(case.name, rest, text) for text in case.followed_by), name
+        assert not any(is_followed(case.name, rest | {name: None}, text) for text in case.followed_by), name
+
+
+@pytest.mark.parametrize("case", BY_ID.values(), ids=lambda case: case.name)
+def test_an_unknown_argument_means_not_followed_but_a_null_is_none(case: Case) -> None:
+    text = case.followed_by[0]
+    assert not is_followed(case.name, {**(case.arguments or {}), "unknown": 1}, text)
+    assert not is_followed(case.name, {**(case.arguments or {}), "text": "x"}, text)
+    assert is_followed(case.name, {**(case.arguments or {}), "unknown": None}, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("keywords:existence", {"keywords": []}),
+        ("keywords:existence", {"keywords": "sun"}),
+        ("keywords:existence", {"keywords": ["("]}),
+        ("keywords:existence", {"keywords": ["a{99999999999999999999}"]}),
+        ("keywords:existence", {"keywords": ["(" * 10_000 + ")" * 10_000]}),
+        ("keywords:existence", {"keywords": [1]}),
+        ("keywords:forbidden_words", {"forbidden_words": ["("]}),
+        ("keywords:forbidden_words", {"forbidden_words": [""]}),
+        ("keywords:word_once", {"keyword": ""}),
+        ("keywords:frequency", {"keyword": "ab", "frequency": 1, "relation": "at most"}),
+        ("keywords:frequency", {"keyword": "ab", "frequency": -1, "relation": AT_LEAST}),
+        ("keywords:frequency", {"keyword": "ab", "frequency": "1", "relation": AT_LEAST}),
+        ("keywords:letter_frequency", {"letter": "ä", "let_frequency": 0, "let_relation": AT_LEAST}),
+        ("keywords:letter_frequency", {"letter": "ab", "let_frequency": 0, "let_relation": AT_LEAST}),
+        ("keywords:letter_frequency", {"letter": "#", "let_frequency": 0, "let_relation": AT_LEAST}),
+        ("detectable_content:postscript", {"postscript_marker": "("}),
+        ("keywords:keyword_specific_position", {"keyword": "a", "n": 0, "m": 1}),
+        ("keywords:keyword_specific_position", {"keyword": "a", "n": 1, "m": 0}),
+        ("length_constraints:nth_paragraph_first_word", {"num_paragraphs": 1, "nth_paragraph": 0, "first_word": "a"}),
+        ("last_word:last_word_sent", {"last_word": []}),
+        ("last_word:last_word_answer", {"last_word": ["a"]}),
+        ("copy:repeat_phrase", {"phrase": " ", "small_n": 0}),
+        ("new:copy_span_idx", {"prompt_to_repeat": "a", "n_start": -1, "n_end": 1}),
+        ("no:such_instruction", {}),
+    ],
+)
+def test_a_bad_argument_means_not_followed(name: str, bad: dict[str, Any]) -> None:
+    assert [is_followed(name, bad, text) for text in ("a", "sun", "", "ab ab")] == [False] * 4
+
+
+def test_a_count_may_be_written_as_a_float() -> None:
+    assert is_followed("length_constraints:number_words", {"num_words": 2.0, "relation": AT_LEAST}, "a b")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        ("One two", ["One two"]),
+        ("One. Two! Three?", ["One.", "Two!", "Three?"]),
+        ("One.\nTwo", ["One.", "Two"]),
+        (
+            "Mr. Fox met Mrs. Hen, Ms. Owl, Dr. Who and St. Paul.",
+            ["Mr. Fox met Mrs. Hen, Ms. Owl, Dr. Who and St. Paul."],
+        ),
+        ("See example.com or a.io now.", ["See example.com or a.io now."]),
+        ("It is 3.14 now. Yes.", ["It is 3.14 now.", "Yes."]),
+        ("Version 1.2.3 is out.", ["Version 1.2.", "3 is out."]),
+        ("Wait... what? No..", ["Wait...", "what?", "No.."]),
+        ("A Ph.D. thesis.", ["A Ph.D. thesis."]),
+        ("Plan B. is off.", ["Plan B. is off."]),
+        ("In the U.S. He left.", ["In the U.S.", "He left."]),
+        ("In the U.S. Heat rose.", ["In the U.S. Heat rose."]),
+        ("The U.S.A. However big.", ["The U.S.A.", "However big."]),
+        ("At 5 p.m. today.", ["At 5 p.m. today."]),
+        ("Acme Inc. It grew.", ["Acme Inc", "It grew."]),
+        ("Acme Inc. grew.", ["Acme Inc. grew."]),
+        ('He said "no." Then left.', ['He said "no".', "Then left."]),
+        ('"Stop!" "Why?"', ['"Stop"!', '"Why"?']),
+        ("He said “no.” Then left.", ["He said “no”.", "Then left."]),
+        ("He said “no!” Then left.", ["He said “no!", "” Then left."]),
+        ("What?! No", ["What?", "!", "No"]),
+    ],
+)
+def test_sentences_by_the_rules(text: str, found: list[str]) -> None:
+    assert sentences(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        ("It's done, isn't it?", ["It", "'s", "done", ",", "is", "n't", "it", "?"]),
+        (
+            'He paid $3.50 to Dr. Who. "Good."',
+            ["He", "paid", "$", "3.50", "to", "Dr.", "Who", ".", "``", "Good", ".", "''"],
+        ),
+        ("a-b (c) ... x", ["a-b", "(", "c", ")", "...", "x"]),
+    ],
+)
+def test_tokens_are_those_of_nltk(text: str, found: list[str]) -> None:
+    assert tokens(text) == found
+
+
+def test_sentences_of_punkt_are_not_those_of_the_rules() -> None:
+    text = "Smith et al. left at 5 p.m. on Jan. 3. It rained."
+    assert punkt_sentences(text) == ["Smith et al.", "left at 5 p.m. on Jan. 3.", "It rained."]
+    assert sentences(text) == ["Smith et al.", "left at 5 p.m. on Jan.", "3.", "It rained."]
+
+
+def test_what_may_take_long_leaves_the_loop() -> None:
+    once = "keywords:word_once"
+    assert not may_take_long("a", [(once, {"keyword": "New York's well-being"}), ("punctuation:no_comma", None)])
+    assert may_take_long("a" * (LONG_TEXT + 1), [("punctuation:no_comma", None)])
+    assert may_take_long("a", [("punctuation:no_comma", None), (once, {"keyword": "(a+)+$"})])
+    assert may_take_long("a", [("keywords:forbidden_words", {"forbidden_words": ["plain", "a+"]})])
+    assert may_take_long("a", [("detectable_content:postscript", {"postscript_marker": "(a+)+$"})])
+    assert not may_take_long("a", [("detectable_content:postscript", {"postscript_marker": "P.S."})])
+    assert all(may_take_long("", [(name, None)]) for name in SLOW)
+
+
+HOSTILE = [
+    *(
+        "a",
+        "*",
+        "[",
+        "<",
+        "-",
+        ".",
+        " ",
+        "\n",
+        "é",
+        "*a",
+        "[a",
+        "<<",
+        "<<a>>",
+        "***",
+        " ***\n",
+        "p. ",
+        "a.",
+        "A.",
+        "1.",
+    ),
+    *("the ", "the a ", "aa", "- \n", "\n\n", " Inc.", "My answer is ", '."', "Section ", "Section 1", "U.S. He "),
+]
+
+
+@pytest.mark.parametrize("name", sorted(set(CHECKS) - SLOW))
+def test_what_stays_on_the_loop_is_quick_whatever_the_text(name: str) -> None:
+    arguments = BY_ID[name].arguments or {}
+    if name in PATTERNED:
+        arguments = {key: _plain(value) for key, value in arguments.items()}
+    assert not may_take_long("", [(name, arguments)])
+    for part in HOSTILE:
+        started = time.process_time()
+        is_followed(name, arguments, part * (LONG_TEXT // len(part)))
+        assert time.process_time() - started < 0.5, part
+
+
+def _plain(value: Any) -> Any:
+    """The same argument with each pattern as a word that is often nearly there."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return "aaaab" if isinstance(value, str) and value not in (AT_LEAST, LESS_THAN) else value
+
+
+PLAIN = st.none() | st.booleans() | st.integers(-3, 5) | st.floats(allow_nan=True) | st.text("ab(*.\\ +", max_size=5)
+VALUES = PLAIN | st.lists(PLAIN, max_size=2)
+NAMES = sorted({name for case in CASES for name in case.arguments or {}})
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(sorted(CHECKS)),
+    st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3),
+    st.text("ab AB.!?*-[]<>\"'\n{}1é” ", max_size=40),
+)
+def test_no_row_and_no_text_is_an_error(name: str, arguments: dict[str, Any], text: str) -> None:
+    known = BY_ID[name].arguments or {}
+    mixed = {**known, **{key: value for key, value in arguments.items() if key in known}}
+    assert followed(text, [(name, arguments), (name, mixed)]) == followed(text, [(name, arguments), (name, mixed)])
+
+
+@given(st.text('ab.!?"” \n-AUS1', max_size=60))
+def test_no_text_is_lost_between_sentences(text: str) -> None:
+    letters = re.compile(r"[\s.\"”!?]")
+    assert letters.sub("", "".join(sentences(text))) == letters.sub("", text)

@@ -1,0 +1,216 @@
+"""Instructions about words and letters. Words are what white space separates; every check takes time in proportion to
+the text, except those of `PATTERNED`, which may be given a pattern that can do anything."""
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field
+
+from resources_servers.instruction_following.arguments import (
+    Count,
+    Index,
+    Letter,
+    Pattern,
+    Relation,
+    Text,
+    WholeWord,
+    stands_in,
+)
+
+_WORD = re.compile(r"\w+")
+_LOWER_CASE_WORD = re.compile(r"\b[a-z]+\b")
+_LETTER = re.compile(r"[A-Za-z]")
+_PUNCTUATION = re.compile(r"[^\w\s]")
+_CONSTRAINED = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+
+
+def has_keywords(text: str, /, *, keywords: Annotated[list[Pattern], Field(min_length=1)]) -> bool:
+    return all(keyword.search(text) for keyword in keywords)
+
+
+def has_keyword_so_often(text: str, /, *, keyword: Pattern, frequency: Count, relation: Relation) -> bool:
+    return stands_in(_matches(keyword, text), relation, frequency)
+
+
+def has_keyword_once(text: str, /, *, keyword: Pattern) -> bool:
+    return _matches(keyword, text) == 1
+
+
+def has_keywords_once_and_twice(text: str, /, *, keyword1: Pattern, keyword2: Pattern) -> bool:
+    return _matches(keyword1, text) == 1 and _matches(keyword2, text) == 2
+
+
+def lacks_words(text: str, /, *, forbidden_words: Annotated[list[WholeWord], Field(min_length=1)]) -> bool:
+    return not any(word.search(text) for word in forbidden_words)
+
+
+def lacks_spaced_word(text: str, /, *, keyword: Text) -> bool:
+    return f" {keyword} " not in text
+
+
+def has_letter_so_often(text: str, /, *, letter: Letter, let_frequency: Count, let_relation: Relation) -> bool:
+    return stands_in(text.lower().count(letter), let_relation, let_frequency)
+
+
+def has_so_many_letters(text: str, /, *, N: Count, relation: Relation) -> bool:  # noqa: N803
+    return stands_in(_matches(_LETTER, text), relation, N)
+
+
+def has_so_many_words(text: str, /, *, num_words: Count, relation: Relation) -> bool:
+    return stands_in(_matches(_WORD, text), relation, num_words)
+
+
+def has_few_lower_case_words(text: str, /, *, N: Count) -> bool:  # noqa: N803
+    return _matches(_LOWER_CASE_WORD, text) <= N
+
+
+def has_no_consecutive_initials(text: str, /) -> bool:
+    """No word begins with the letter that comes right after the first letter of the word before it."""
+    initials = [ord(word.lower()[0]) for word in text.split()]
+    return all(second - first != 1 for first, second in pairwise(initials))
+
+
+def has_palindrome(text: str, /) -> bool:
+    return any(word == word[::-1] for word in text.split())
+
+
+def lacks_comma(text: str, /) -> bool:
+    return "," not in text
+
+
+def lacks_full_stop(text: str, /) -> bool:
+    return "." not in text
+
+
+def lacks_exclamation_mark(text: str, /) -> bool:
+    return "!" not in text
+
+
+def begins_with_word(text: str, /, *, first_word: Text) -> bool:
+    return [word.lower() for word in text.split(maxsplit=1)[:1]] == [first_word.lower()]
+
+
+def ends_with_word(text: str, /, *, last_word: Text) -> bool:
+    return is_last_word(last_word, text)
+
+
+def is_last_word(word: str, text: str) -> bool:
+    """Whether a text ends with a word, whatever the case and the punctuation."""
+    return [_PUNCTUATION.sub("", last).lower() for last in text.split()[-1:]] == [word.lower()]
+
+
+def ends_with_phrase(text: str, /, *, end_phrase: Text) -> bool:
+    return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
+
+
+def is_quoted(text: str, /) -> bool:
+    bare = text.strip()
+    return len(bare) > 1 and bare.startswith('"') and bare.endswith('"')
+
+
+def has_words_in_brackets(text: str, /) -> bool:
+    return all(word.startswith("[") and word.endswith("]") for word in text.split())
+
+
+def has_wrapped_bigrams(text: str, /) -> bool:
+    """Words two by two in `<<` and `>>`; a lone last word is not looked at."""
+    words = text.split()
+    pairs = zip(words[::2], words[1::2], strict=False)
+    return all(first.startswith("<<") and second.endswith(">>") for first, second in pairs)
+
+
+def is_constrained(text: str, /) -> bool:
+    return any(option in text for option in _CONSTRAINED)
+
+
+def begins_with_prompt(text: str, /, *, prompt_to_repeat: Text) -> bool:
+    return _bare(text).startswith(_bare(prompt_to_repeat))
+
+
+def is_copy(text: str, /, *, prompt_to_repeat: Text) -> bool:
+    return _bare(text) == _bare(prompt_to_repeat)
+
+
+def is_copy_of_span(text: str, /, *, prompt_to_repeat: Text, n_start: Index, n_end: Index) -> bool:
+    return _bare(text) == _bare(prompt_to_repeat[n_start:n_end])
+
+
+def is_so_many_copies(text: str, /, *, prompt_to_repeat: Text, N: Count) -> bool:  # noqa: N803
+    pieces = text.split("******")
+    return len(pieces) == N and all(_bare(piece) == _bare(prompt_to_repeat) for piece in pieces)
+
+
+def repeats_phrase_with_a_change(text: str, /, *, phrase: Text, small_n: Count) -> bool:
+    """The phrase so many times, each time with at most one word changed, and the last time with exactly one."""
+    wanted = phrase.split()
+    found = _stretches(text, wanted[0], wanted[-1]) if wanted else []
+    if not found or len(found) != small_n or any(len(words) != len(wanted) for words in found):
+        return False
+    changes = [sum(one != other for one, other in zip(words, wanted, strict=True)) for words in found]
+    return max(changes) <= 1 and changes[-1] == 1
+
+
+def _stretches(text: str, first: str, last: str) -> list[list[str]]:
+    """The words of each shortest stretch from one word to another on one line."""
+    found = []
+    for line in text.split("\n"):
+        start = line.find(f"{first} ")
+        while start != -1 and (end := line.find(f" {last}", start + len(first) + 1)) != -1:
+            end += len(last) + 1
+            found.append(line[start:end].split())
+            start = line.find(f"{first} ", end)
+    return found
+
+
+def _matches(pattern: re.Pattern[str], text: str) -> int:
+    return len(pattern.findall(text))
+
+
+def _bare(text: str) -> str:
+    return text.strip().lower()
+
+
+CHECKS: dict[str, Callable[..., bool]] = {
+    "keywords:existence": has_keywords,
+    "keywords:frequency": has_keyword_so_often,
+    "keywords:forbidden_words": lacks_words,
+    "keywords:letter_frequency": has_letter_so_often,
+    "keywords:no_adjacent_consecutive": has_no_consecutive_initials,
+    "keywords:word_once": has_keyword_once,
+    "keywords:word_count_different_numbers": has_keyword_so_often,
+    "keywords:exclude_word_harder": lacks_spaced_word,
+    "keywords:palindrome": has_palindrome,
+    "count:count_increment_word": has_keywords_once_and_twice,
+    "count:lowercase_counting": has_few_lower_case_words,
+    "letters:letter_counting": has_so_many_letters,
+    "letters:letter_counting2": has_letter_so_often,
+    "length_constraints:number_words": has_so_many_words,
+    "punctuation:no_comma": lacks_comma,
+    "punctuation:punctuation_dot": lacks_full_stop,
+    "punctuation:punctuation_exclamation": lacks_exclamation_mark,
+    "first_word:first_word_answer": begins_with_word,
+    "last_word:last_word_answer": ends_with_word,
+    "startend:end_checker": ends_with_phrase,
+    "startend:quotation": is_quoted,
+    "detectable_format:constrained_response": is_constrained,
+    "detectable_format:square_brackets": has_words_in_brackets,
+    "detectable_format:bigram_wrapping": has_wrapped_bigrams,
+    "combination:repeat_prompt": begins_with_prompt,
+    "copy:copy": is_copy,
+    "copy:copying_simple": is_copy,
+    "copy:copying_multiple": is_so_many_copies,
+    "copy:repeat_phrase": repeats_phrase_with_a_change,
+    "new:copy_span_idx": is_copy_of_span,
+}
+PATTERNED = frozenset(
+    (
+        "keywords:existence",
+        "keywords:frequency",
+        "keywords:forbidden_words",
+        "keywords:word_once",
+        "keywords:word_count_different_numbers",
+        "count:count_increment_word",
+    )
+)

@@ -1,0 +1,108 @@
+"""Mathematical answers, checked by a library and, where that finds no agreement and it is on, by a judge model."""
+
+from typing import Any, NamedTuple
+
+from pydantic import ConfigDict, Field, PrivateAttr
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SimpleResourcesServer,
+)
+from nemo_gym.client import ServerClient
+from nemo_gym.compute import Compute, Overrun
+from nemo_gym.judge import Judge, JudgeConfig, JudgeEvaluation, Verdict, ask_both_ways
+from resources_servers.math_with_judge import prompts
+from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check
+
+
+class LibraryJudgeMathConfig(BaseResourcesServerConfig, JudgeConfig):
+    """Who judges, whether anybody does, and how long the library may take."""
+
+    should_use_judge: bool = True
+    """Whether the judge is asked about what the library does not find equal."""
+
+    library_timeout_s: float = Field(default=15.0, gt=0)
+    """How long the library may take for a row. The default is what its own limits would allow it for reading two
+    answers and comparing them. What takes longer scores 0.0 and is marked."""
+
+    max_answer_chars: int = Field(default=1_000_000, ge=1)
+    """A longer reply is not checked at all: it scores 0.0 and is marked."""
+
+    def asks_judge(self) -> bool:
+        return self.should_use_judge
+
+
+class MathVerifyRequest(BaseVerifyRequest):
+    question: str
+    expected_answer: str
+
+
+class MathVerifyResponse(BaseVerifyResponse):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    expected_answer: str
+    extracted_answer: str | None
+    library_reward: float
+    judge_evaluations: list[JudgeEvaluation] | None
+
+    timed_out: bool
+    """The library took more time, or memory, than it may, and was stopped."""
+
+    too_long: bool
+    """The reply is longer than what is checked."""
+
+
+class _Checked(NamedTuple):
+    found: LibraryCheck
+    timed_out: bool = False
+
+
+class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
+    config: LibraryJudgeMathConfig
+
+    _judge: Judge = PrivateAttr()
+
+    def model_post_init(self, _context: Any, /) -> None:
+        self._judge = Judge(self.config, system=prompts.SYSTEM)
+
+    async def verify(self, body: MathVerifyRequest, client: ServerClient, compute: Compute) -> MathVerifyResponse:
+        reply = body.response.output_text
+        too_long = len(reply) > self.config.max_answer_chars
+        checked = _Checked(NOTHING) if too_long else await self._checked(body.expected_answer, reply, compute)
+        reward, verdicts = checked.found.reward, None
+        if self.config.should_use_judge and reward <= 0.5 and not too_long:
+            verdicts = await self._verdicts(body, reply, client)
+            reward = float(verdicts[-1].is_equal)
+        return MathVerifyResponse(
+            responses_create_params=body.responses_create_params,
+            response=body.response,
+            reward=reward,
+            expected_answer=body.expected_answer,
+            extracted_answer=checked.found.extracted,
+            library_reward=checked.found.reward,
+            judge_evaluations=verdicts and [_evaluation(verdict) for verdict in verdicts],
+            timed_out=checked.timed_out,
+            too_long=too_long,
+        )
+
+    async def _checked(self, expected: str, reply: str, compute: Compute) -> _Checked:
+        try:
+            return _Checked(await compute.run(check, expected, reply, timeout_s=self.config.library_timeout_s))
+        except Overrun:
+            return _Checked(NOTHING, timed_out=True)
+
+    async def _verdicts(self, body: MathVerifyRequest, reply: str, client: ServerClient) -> list[Verdict]:
+        async def ask(answer_a: str, answer_b: str) -> Verdict:
+            return await self._judge.ask(client, prompts.question(body.question, answer_a, answer_b))
+
+        return await ask_both_ways(ask, body.expected_answer, reply)
+
+
+def _evaluation(verdict: Verdict) -> JudgeEvaluation:
+    return JudgeEvaluation(responses_create_params=verdict.params, response=verdict.response)
+
+
+if __name__ == "__main__":
+    LibraryJudgeMathResourcesServer.run_webserver()

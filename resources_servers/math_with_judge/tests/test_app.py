@@ -1,0 +1,371 @@
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from nemo_gym.client import Answer, ServerClient
+from nemo_gym.compute import Compute
+from nemo_gym.errors import RolloutError
+from nemo_gym.paths import PARENT_DIR
+from nemo_gym.testing import (
+    calls,
+    example_row,
+    held,
+    message,
+    response_of,
+    rows_of,
+    running,
+    says,
+)
+from nemo_gym.worker import HeldServer
+from resources_servers.math_with_judge.engine import check
+from resources_servers.math_with_judge.tests.metric import metric
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FOLDER = Path("resources_servers/math_with_judge")
+PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/math_with_judge/example.jsonl"
+
+EQUAL, DIFFERENT = "The same. [[A=B]]", "Not the same. [[A!=B]]"
+ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
+"""To compare this with anything, the library tries to work it out."""
+HASTY_S = 0.5
+
+JUDGE: dict[str, list[dict[str, Any]]] = {
+    "equal both ways": [{"say": EQUAL}],
+    "different": [{"say": DIFFERENT}],
+    "equal only with the expected answer first": [
+        {"user": r"<answer_a>\n4\n", "say": EQUAL},
+        {"user": r"<answer_b>\n4\n", "say": DIFFERENT},
+    ],
+    "equal only with the expected answer second": [
+        {"user": r"<answer_a>\n4\n", "say": DIFFERENT},
+        {"user": r"<answer_b>\n4\n", "say": EQUAL},
+    ],
+    "equal, then silent": [
+        {"user": r"<answer_a>\n4\n", "say": EQUAL},
+        {"user": r"<answer_b>\n4\n", "say": "Hm."},
+    ],
+    "both labels, equal first": [{"say": "[[A=B]], not [[A!=B]]"}],
+    "both labels, different first": [{"say": "[[A!=B]], not [[A=B]]"}],
+    "no label": [{"say": "Hm."}],
+    "only thinks": [{"think": EQUAL}],
+    "calls a tool last": [{"say": EQUAL, "call": [{"name": "help"}]}],
+    "says nothing": [{}],
+    "fails": [{"status": 500}],
+    "answers other JSON": [{"garbage": '{"other": "JSON"}'}],
+}
+"""What the judge does; which of these is named in the question."""
+
+
+def script() -> list[dict[str, Any]]:
+    """Each way of the judge, told from the others by the name of it in the problem."""
+    return [
+        {**reply, "user": rf"(?s)<problem>\n{way}\n.*{reply.get('user', '')}"}
+        for way, replies in JUDGE.items()
+        for reply in replies
+    ]
+
+
+def environment(name: str, **config: Any) -> HeldServer:
+    judge = {"type": "responses_api_models", "name": "judge"}
+    settings = {"judge_model_server": judge, "judge_responses_create_params": {"input": [], "temperature": 0.1}}
+    return held(name, "resources_servers", "math_with_judge", **{"domain": "math", **settings, **config})
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def client() -> AsyncIterator[ServerClient]:
+    """One stack for all tests, since the library takes seconds to import."""
+    servers = [
+        environment("library", should_use_judge=False),
+        environment("hasty", should_use_judge=False, library_timeout_s=HASTY_S),
+        environment("patient", should_use_judge=False, library_timeout_s=120),
+        environment("judged"),
+        environment("judged_hasty", library_timeout_s=HASTY_S),
+        environment("judged_short", max_answer_chars=10),
+        held("judge", "responses_api_models", "scripted_model", replies=script()),
+    ]
+    async with running(servers) as stack:
+        await verified(stack, "library", "1", "1")
+        yield stack
+
+
+async def verified(
+    client: ServerClient, name: str, expected: str, response: Any, *, question: str = "How much?"
+) -> dict[str, Any]:
+    """What an environment answers about a reply, or about a whole response."""
+    reply = says(response) if isinstance(response, str) else response
+    return await sent(client, name, example_row(question=question, expected_answer=expected, response=reply))
+
+
+async def sent(client: ServerClient, name: str, row: dict[str, Any]) -> dict[str, Any]:
+    answer = await client.call(name, "/verify", row, answer=Answer, cause="verifier")
+    value: dict[str, Any] = json.loads(answer.content())
+    return value
+
+
+# What the library finds
+
+CASES: list[tuple[str, str, float, str | None]] = [
+    ("4", "The answer is 4", 1.0, "4"),
+    ("7", "**7**", 1.0, "7"),
+    ("42", "Answer: 42", 1.0, "42"),
+    ("4", r"\boxed{5} ... \boxed{4}", 0.0, "{4, 5}"),
+    ("4", r"\boxed{4} ... \boxed{5}", 0.0, "{4, 5}"),
+    ("4", r"<think>\boxed{5}</think> \boxed{4}", 0.0, "{4, 5}"),
+    ("4", r"\boxed{4} ... \boxed{4}", 1.0, "{4}"),
+    ("4", "4 5", 0.0, "5"),
+    ("1/2", r"\boxed{0.5}", 1.0, "1/2"),
+    ("0.333333", r"\boxed{1/3}", 1.0, "1/3"),
+    (r"10\%", "0.1", 1.0, "0.100000000000000"),
+    ("1,000", "1000", 1.0, "1000"),
+    ("5 cm", "5", 1.0, "5"),
+    ("x=5", "5", 1.0, "5"),
+    (r"\sqrt{2}", r"\boxed{1.41421356}", 1.0, "1.41421356000000"),
+    ("17.001", "17", 0.0, "17"),
+    ("-5", "5", 0.0, "5"),
+    ("(1,2)", "[1,2]", 0.0, None),
+    ("(1,2)", r"\boxed{(1,2)}", 1.0, "Interval.open(1, 2)"),
+    ("A", r"\boxed{A}", 1.0, "a"),
+    ("", r"\boxed{4}", 0.0, None),
+    ("4", "", 0.0, None),
+    ("4", "I do not know.", 0.0, None),
+    ("4", r"\boxed{4", 0.0, None),
+    ("4", r"\boxed{}", 0.0, None),
+]
+
+
+@pytest.mark.parametrize(("expected", "reply", "reward", "extracted"), CASES)
+async def test_the_library_compares_answers_as_mathematics(
+    client: ServerClient, expected: str, reply: str, reward: float, extracted: str | None
+) -> None:
+    answer = await verified(client, "library", expected, reply)
+    assert (answer["reward"], answer["library_reward"], answer["extracted_answer"]) == (reward, reward, extracted)
+    assert (answer["judge_evaluations"], answer["timed_out"], answer["too_long"]) == (None, False, False)
+
+
+FURTHER_CASES = [
+    ("4", rf"<think>\boxed{{5}}</think> {'Let me see. ' * 500} \boxed{{4}}"),
+    ("4", r"So \boxed{5}. Wait, no, it is \boxed{4}."),
+    ("{1,2}", r"\boxed{2, 1}"),
+    ("x^2+x", r"\boxed{x(x+1)}"),
+    ("x<3", r"$(-\infty, 3)$"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\boxed{\begin{pmatrix}1&2\\3&4\end{pmatrix}}"),
+    ("4", r"\boxed{\frac{1}{}"),
+    ("4", r"\boxed{\text{four}}"),
+    (r"\text{yes}", r"\boxed{\text{Yes}}"),
+    (r"\frac{1}{0}", r"\boxed{\infty}"),
+    ("2^{10}", "1024."),
+    ("12:30", "The time is 12:30"),
+    ("1{,}000", "1 000"),
+    ("\\", "4"),
+    ("}{", "4"),
+]
+
+
+async def test_our_check_gives_what_the_metric_of_the_library_gives() -> None:
+    async with Compute(workers=1) as compute:
+        compute.warm("math_verify")
+        for expected, reply in [*(case[:2] for case in CASES), *FURTHER_CASES]:
+            ours, theirs = [await compute.run(way, expected, reply, timeout_s=30) for way in (check, metric)]
+            assert ours == theirs, (expected, reply)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        response_of(),
+        response_of(calls("calculate", {"result": 4})),
+        response_of({**message(""), "content": [{"type": "refusal", "refusal": "4"}]}),
+        response_of({"type": "message", "role": "assistant", "content": "4"}),
+        response_of({"type": "message", "role": "user", "content": "4"}),
+        response_of({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "4"}]}),
+    ],
+)
+async def test_what_is_no_text_of_the_model_is_not_read(client: ServerClient, response: dict[str, Any]) -> None:
+    answer = await verified(client, "library", "4", response)
+    assert (answer["reward"], answer["extracted_answer"]) == (0.0, None)
+
+
+async def test_all_texts_of_all_messages_count_joined_with_nothing_between(client: ServerClient) -> None:
+    parts = [{"type": "output_text", "text": text, "annotations": list[str]()} for text in (r"\boxed{", "1")]
+    response = response_of({**message(""), "content": parts}, calls("look_up"), message("2}"))
+    assert (await verified(client, "library", "12", response))["reward"] == 1.0
+
+
+async def test_the_answer_holds_what_is_declared_and_nothing_else_of_the_row(client: ServerClient) -> None:
+    row = example_row(question="How much?", expected_answer="4", response=says("4"), id="row 1")
+    assert list(await sent(client, "library", row)) == [
+        "responses_create_params",
+        "response",
+        "reward",
+        "expected_answer",
+        "extracted_answer",
+        "library_reward",
+        "judge_evaluations",
+        "timed_out",
+        "too_long",
+    ]
+
+
+@pytest.mark.parametrize("missing", ["question", "expected_answer", "response", "responses_create_params"])
+async def test_every_field_of_a_row_is_required(client: ServerClient, missing: str) -> None:
+    row = example_row(question="How much?", expected_answer="4", response=says("4"))
+    del row[missing]
+    with pytest.raises(RolloutError) as caught:
+        await sent(client, "library", row)
+    assert caught.value.cause == "input"
+
+
+async def test_a_row_may_give_its_prompt_as_a_plain_text(client: ServerClient) -> None:
+    row = {"responses_create_params": {"input": "How much?"}, "question": "How much?", "expected_answer": "4"}
+    assert (await sent(client, "library", {**row, "response": says("4")}))["reward"] == 1.0
+
+
+async def test_our_rows_are_solved_by_their_own_answers(client: ServerClient) -> None:
+    rows = rows_of(FOLDER / "data/example.jsonl")
+    assert len(rows) >= 5
+    for row in rows:
+        for reply, reward in ((f"So it is \\boxed{{{row['expected_answer']}}}.", 1.0), ("I do not know.", 0.0)):
+            assert (await sent(client, "library", {**row, "response": says(reply)}))["reward"] == reward, row
+
+
+@pytest.mark.skipif(not PUBLIC_ROWS.is_file(), reason="the public rows are not on this machine")
+async def test_the_public_rows_are_solved_by_their_own_answers(client: ServerClient) -> None:
+    for row in rows_of(PUBLIC_ROWS):
+        answer = await sent(client, "library", {**row, "response": says(f"\\boxed{{{row['expected_answer']}}}")})
+        assert (answer["reward"], answer["timed_out"]) == (1.0, False), row
+
+
+# Answers that mean harm
+
+
+async def test_an_endless_answer_is_stopped_and_marked(client: ServerClient) -> None:
+    started = time.monotonic()
+    answer = await verified(client, "hasty", "4", ENDLESS)
+    assert HASTY_S <= time.monotonic() - started < HASTY_S + 5
+    assert (answer["reward"], answer["library_reward"], answer["extracted_answer"]) == (0.0, 0.0, None)
+    assert answer["timed_out"] is True
+
+
+async def test_the_rows_after_an_endless_answer_do_not_wait_for_it(client: ServerClient) -> None:
+    endless = asyncio.create_task(verified(client, "patient", "4", ENDLESS))
+    await asyncio.sleep(0.1)
+    answers = await asyncio.gather(*(verified(client, "library", "4", "4") for _ in range(10)))
+    assert [answer["reward"] for answer in answers] == [1.0] * 10
+    assert not endless.done()
+    endless.cancel()
+
+
+@pytest.mark.parametrize(("name", "reward"), [("hasty", 0.0), ("patient", 1.0)])
+async def test_the_limit_decides_about_forms_that_are_slow_to_compare(
+    client: ServerClient, name: str, reward: float
+) -> None:
+    one = r"\frac{(3-\sqrt{3})(2-\sqrt{3})^{600}+(3+\sqrt{3})(2+\sqrt{3})^{600}}{6}"
+    other = r"\frac{(2+\sqrt{3})^{600}(3+\sqrt{3})}{6}+\frac{(3-\sqrt{3})(2-\sqrt{3})^{600}}{6}"
+    answer = await verified(client, name, one, f"\\boxed{{{other}}}")
+    assert (answer["reward"], answer["timed_out"]) == (reward, reward == 0.0)
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000_000 + r"\boxed{4}", r"\boxed{4}" * 600_000])
+async def test_five_megabytes_are_not_even_looked_at(client: ServerClient, text: str) -> None:
+    answer = await verified(client, "hasty", "4", text)
+    assert (answer["reward"], answer["extracted_answer"], answer["too_long"]) == (0.0, None, True)
+    assert answer["timed_out"] is False
+    assert (await verified(client, "library", "4", "4"))["reward"] == 1.0
+
+
+async def test_a_long_way_to_the_answer_is_fine(client: ServerClient) -> None:
+    answer = await verified(client, "library", "4", "Let me think about 12 and $x+1$. " * 15_000 + r"\boxed{4}")
+    assert (answer["reward"], answer["too_long"]) == (1.0, False)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    ["(" * 5000 + "1" + ")" * 5000, "9" * 20_000, "\\frac{1}{" * 60 + "2" + "}" * 60, "\0\u202e4", "${x}$ " * 999],
+)
+async def test_odd_replies_break_nothing(client: ServerClient, reply: str) -> None:
+    assert (await verified(client, "hasty", "4", f"\\boxed{{{reply}}}"))["reward"] == 0.0
+    assert (await verified(client, "library", "4", "4"))["reward"] == 1.0
+
+
+async def test_a_worker_that_dies_is_no_result_and_says_verifier(client: ServerClient) -> None:
+    asking = asyncio.create_task(verified(client, "patient", "4", ENDLESS))
+    await asyncio.sleep(0.5)
+    nursery = next(child for child in psutil.Process().children() if "compute_worker" in " ".join(child.cmdline()))
+    for worker in nursery.children():
+        worker.kill()
+    with pytest.raises(RolloutError, match="ended with signal SIGKILL") as caught:
+        await asking
+    assert caught.value.cause == "verifier"
+    assert (await verified(client, "library", "4", "4"))["reward"] == 1.0
+
+
+# The judge
+
+
+@pytest.mark.parametrize(
+    ("way", "reward", "evaluations"),
+    [
+        ("equal both ways", 1.0, 2),
+        ("equal only with the expected answer first", 0.0, 2),
+        ("equal only with the expected answer second", 0.0, 1),
+        ("equal, then silent", 0.0, 2),
+        ("different", 0.0, 1),
+        ("both labels, equal first", 1.0, 2),
+        ("both labels, different first", 0.0, 1),
+        ("no label", 0.0, 1),
+        ("only thinks", 0.0, 1),
+        ("calls a tool last", 0.0, 1),
+        ("says nothing", 0.0, 1),
+    ],
+)
+async def test_the_judge_decides_where_the_library_finds_no_agreement(
+    client: ServerClient, way: str, reward: float, evaluations: int
+) -> None:
+    answer = await verified(client, "judged", "4", "It is four, plainly.", question=way)
+    assert (answer["reward"], answer["library_reward"], answer["extracted_answer"]) == (reward, 0.0, None)
+    fields = [list(evaluation) for evaluation in answer["judge_evaluations"]]
+    assert fields == [["responses_create_params", "response"]] * evaluations
+
+
+async def test_the_judge_is_shown_the_problem_and_both_answers_each_way_round(client: ServerClient) -> None:
+    answer = await verified(client, "judged", "4", "It is {four}.", question="equal both ways")
+    params = [evaluation["responses_create_params"] for evaluation in answer["judge_evaluations"]]
+    assert [[item["role"] for item in asked["input"]] for asked in params] == [["system", "user"]] * 2
+    assert [asked["temperature"] for asked in params] == [0.1, 0.1]
+    first, second = [asked["input"][1]["content"] for asked in params]
+    assert "<problem>\nequal both ways\n</problem>" in first
+    assert "<answer_a>\n4\n</answer_a>\n\n<answer_b>\nIt is {four}.\n</answer_b>" in first
+    assert "<answer_a>\nIt is {four}.\n</answer_a>\n\n<answer_b>\n4\n</answer_b>" in second
+
+
+@pytest.mark.parametrize(("name", "reply", "reward"), [("judged", "4", 1.0), ("library", "It is four.", 0.0)])
+async def test_the_judge_is_not_asked_if_the_library_agrees_or_the_judge_is_off(
+    client: ServerClient, name: str, reply: str, reward: float
+) -> None:
+    answer = await verified(client, name, "4", reply, question="fails")
+    assert (answer["reward"], answer["library_reward"], answer["judge_evaluations"]) == (reward, reward, None)
+
+
+async def test_the_judge_has_the_last_word_on_what_the_library_had_no_time_for(client: ServerClient) -> None:
+    answer = await verified(client, "judged_hasty", "4", ENDLESS, question="equal both ways")
+    assert (answer["reward"], answer["library_reward"], answer["timed_out"]) == (1.0, 0.0, True)
+
+
+async def test_the_judge_is_not_asked_about_what_is_too_long(client: ServerClient) -> None:
+    answer = await verified(client, "judged_short", "4", "It is four, plainly.", question="equal both ways")
+    assert (answer["reward"], answer["judge_evaluations"], answer["too_long"]) == (0.0, None, True)
+
+
+@pytest.mark.parametrize("way", ["fails", "answers other JSON"])
+async def test_a_judge_that_fails_is_no_result(client: ServerClient, way: str) -> None:
+    with pytest.raises(RolloutError) as caught:
+        await verified(client, "judged", "4", "It is four.", question=way)
+    assert caught.value.cause == "judge"

@@ -1,0 +1,71 @@
+"""Multiple-choice questions: the letter that the model answers with, compared with the right one."""
+
+from typing import Any
+
+from pydantic import Field
+
+from nemo_gym.answers import LONG_TEXT, all_text
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SimpleResourcesServer,
+)
+from nemo_gym.compute import Compute, Overrun
+from resources_servers.mcqa.extraction import GradingMode, extracted, lettered
+
+
+class McqaResourcesServerConfig(BaseResourcesServerConfig):
+    check_timeout_s: float = Field(default=10.0, gt=0)
+    """How long looking for the answer may take. A regex in a row can run for ever."""
+
+
+class McqaVerifyRequest(BaseVerifyRequest):
+    options: list[dict[str, str]] | None = None
+    expected_answer: str | None = None
+    grading_mode: GradingMode = "strict_single_letter_boxed"
+    template_metadata: dict[str, Any] | None = None
+    """Of this only `output_regex` is read."""
+    uuid: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class McqaVerifyResponse(BaseVerifyResponse):
+    expected_answer: str
+    extracted_answer: str | None
+    timed_out: bool
+    """Whether looking for the answer took more time, or memory, than it may; the reward is 0 then."""
+
+
+class McqaResourcesServer(SimpleResourcesServer):
+    config: McqaResourcesServerConfig
+
+    async def verify(self, body: McqaVerifyRequest, compute: Compute) -> McqaVerifyResponse:
+        gold = (body.expected_answer or "").strip().upper()
+        answer, timed_out = None, False
+        try:
+            answer = await self._answer(body, compute)
+        except Overrun:
+            timed_out = True
+        return McqaVerifyResponse(
+            responses_create_params=body.responses_create_params,
+            response=body.response,
+            reward=float(answer is not None and answer == gold),
+            expected_answer=gold,
+            extracted_answer=answer,
+            timed_out=timed_out,
+        )
+
+    async def _answer(self, body: McqaVerifyRequest, compute: Compute) -> str | None:
+        """The letter in the model's text. What may take long leaves the loop."""
+        regex = (body.template_metadata or {}).get("output_regex")
+        pattern = regex if isinstance(regex, str) and regex else None
+        text, options = all_text(body.response), lettered(body.options or [])
+        if pattern is None and len(text) <= LONG_TEXT:
+            return extracted(text, body.grading_mode, options, None)
+        timeout_s = self.config.check_timeout_s
+        return await compute.run(extracted, text, body.grading_mode, options, pattern, timeout_s=timeout_s)
+
+
+if __name__ == "__main__":
+    McqaResourcesServer.run_webserver()

@@ -1,0 +1,100 @@
+"""From what a model wrote to the letter of an option. Apart from a row's own regex, which can do anything, every step
+takes time in proportion to the text."""
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from nemo_gym.answers import first_box
+
+GradingMode = Literal["strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon"]
+
+_BOXED_LETTER = re.compile(r"\\boxed\{[^A-Za-z]*([A-Z])[^A-Za-z]*\}")
+_ANSWER_COLON = re.compile(r"answer\s*:\s*([^\n]*)", re.IGNORECASE)
+_TEXT = "\\text{"
+
+
+def lettered(options: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The normalised text of each option by its letter."""
+    pairs = (next(iter(option.items())) for option in options if option)
+    return {letter: normalised(text) for key, text in pairs if (letter := one_letter(key))}
+
+
+def extracted(text: str, mode: GradingMode, options: Mapping[str, str], output_regex: str | None) -> str | None:
+    """The letter that the text answers with, by the row's regex if it finds something, else by the grading mode."""
+    by_regex = None if output_regex is None else _by_regex(text, options, output_regex)
+    return by_regex or _BY_MODE[mode](text, options)
+
+
+def normalised(text: str) -> str:
+    """Lower case, white space runs as one space, trimmed."""
+    return " ".join(text.lower().split())
+
+
+def one_letter(text: str) -> str | None:
+    """The text as an upper-case letter, if that is all there is to it."""
+    upper = text.strip().upper()
+    return upper if len(upper) == 1 and upper.isalpha() else None
+
+
+def _by_regex(text: str, options: Mapping[str, str], pattern: str) -> str | None:
+    """What the last match says: a letter, even one that is no option, or the text of an option."""
+    found = last_match(pattern, text)
+    return None if found is None else one_letter(found) or _option_called(found, options)
+
+
+def last_match(pattern: str, text: str) -> str | None:
+    """The last match: its first group that is not empty, or all of it if there are no groups."""
+    try:
+        matches = deque(re.finditer(pattern, text, re.IGNORECASE), maxlen=1)
+    except (re.error, OverflowError, RecursionError):
+        return None
+    if not matches:
+        return None
+    groups = matches[0].groups()
+    return next(filter(None, groups), "") if groups else matches[0][0]
+
+
+def _strict(text: str, options: Mapping[str, str]) -> str | None:
+    """The first box with one upper-case letter and no other letter. The filler may cross braces and lines."""
+    found = _BOXED_LETTER.search(text)
+    return found[1] if found and found[1] in options else None
+
+
+def _lenient_boxed(text: str, options: Mapping[str, str]) -> str | None:
+    r"""As strict; else the one option whose text is in the first box. A `\text{` around it does no harm there."""
+    strict, box = _strict(text, options), first_box(text)
+    if strict or box is None:
+        return strict
+    inside = normalised(box)
+    named = [letter for letter, option in options.items() if option and option in inside]
+    return named[0] if len(named) == 1 else None
+
+
+def _lenient_answer_colon(text: str, options: Mapping[str, str]) -> str | None:
+    """The rest of the line after the first `answer:`, a letter or the text of an option."""
+    found = _ANSWER_COLON.search(text)
+    if not found:
+        return None
+    told = _unwrapped(found[1].strip())
+    letter = one_letter(told)
+    return letter if letter in options else _option_called(told, options)
+
+
+def _unwrapped(text: str) -> str:
+    while text.startswith(_TEXT) and text.endswith("}"):
+        text = text[len(_TEXT) : -1].strip()
+    return text
+
+
+def _option_called(text: str, options: Mapping[str, str]) -> str | None:
+    wanted = normalised(text)
+    return next((letter for letter, option in options.items() if option == wanted), None) if wanted else None
+
+
+_BY_MODE: dict[GradingMode, Callable[[str, Mapping[str, str]], str | None]] = {
+    "strict_single_letter_boxed": _strict,
+    "lenient_boxed": _lenient_boxed,
+    "lenient_answer_colon": _lenient_answer_colon,
+}

@@ -1,0 +1,269 @@
+"""The rules of the letter, line by line; and what hostile rows and answers cost."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.paths import PARENT_DIR
+from nemo_gym.testing import client_for, example_row, held, message, response_of, rows_of, running, says
+from resources_servers.mcqa.app import McqaResourcesServer
+from resources_servers.mcqa.extraction import GradingMode, extracted, lettered
+
+PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/mcqa"
+OWN_ROWS = PARENT_DIR / "resources_servers/mcqa/data"
+STRICT: GradingMode = "strict_single_letter_boxed"
+BOXED: GradingMode = "lenient_boxed"
+COLON: GradingMode = "lenient_answer_colon"
+OPTIONS = [{"A": "Circle"}, {"B": "Square"}, {"C": "Big Square"}]
+CATASTROPHIC = r"(a+)+$"
+
+
+async def verified(row: dict[str, Any], **config: Any) -> dict[str, Any]:
+    async with client_for(McqaResourcesServer, **config) as environment:
+        answer = await environment.post("/verify", json=row)
+        assert answer.status == 200, answer.text
+        record: dict[str, Any] = answer.json()
+        return record
+
+
+def row(*texts: str, **fields: Any) -> dict[str, Any]:
+    return example_row(response=says(*texts), **{"options": OPTIONS, "expected_answer": "B", **fields})
+
+
+def letter_in(text: str, mode: GradingMode = STRICT, options: Any = OPTIONS, regex: str | None = None) -> str | None:
+    return extracted(text, mode, lettered(options), regex)
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        (r"\boxed{B}", "B"),
+        (r"\boxed{ [B] }", "B"),
+        (r"\boxed{(B)}", "B"),
+        (r"\boxed{B.}", "B"),
+        (r"\boxed{1 B 2}", "B"),
+        (r"\boxed{$B$}", "B"),
+        (r"\boxed{1} = {B}", "B"),
+        ("\\boxed{\n B \n}", "B"),
+        (r"\boxed{b}", None),
+        (r"\boxed{\text{B}}", None),
+        (r"\boxed{B: Square}", None),
+        (r"\boxed{A, B}", None),
+        (r"\boxed {B}", None),
+        (r"\boxed{B", None),
+        (r"\boxed{ÄB}", "B"),
+        ("B", None),
+        ("", None),
+        (r"\boxed{A} \boxed{B}", "A"),
+        (r"\boxed{foo} \boxed{B}", "B"),
+        (r"\boxed{Z} \boxed{B}", None),
+    ],
+)
+def test_strict_takes_the_first_box_with_one_letter(text: str, letter: str | None) -> None:
+    assert letter_in(text) == letter
+
+
+async def test_a_box_may_be_opened_in_one_message_and_closed_in_the_next() -> None:
+    record = await verified(row(r"It is \boxed{", "B}"))
+    assert (record["extracted_answer"], record["reward"]) == ("B", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        (r"\boxed{B}", "B"),
+        (r"\boxed{square}", "B"),
+        (r"\boxed{the  SQUARE, of course}", "B"),
+        (r"\boxed{\text{square}}", "B"),
+        (r"\boxed{big square}", None),
+        (r"\boxed{foo} \boxed{circle}", None),
+        (r"\boxed{circle or square}", None),
+        (r"\boxed{square", None),
+        ("square", None),
+    ],
+)
+def test_lenient_boxed_also_takes_the_only_option_in_the_first_box(text: str, letter: str | None) -> None:
+    assert letter_in(text, BOXED) == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("Answer: b", "B"),
+        ("Answer:\nB", "B"),
+        (r"Answer: \text{B}", "B"),
+        (r"Answer: \text{\text{ b }}", "B"),
+        ("ANSWER : big   SQUARE", "C"),
+        ("Answer: B.", None),
+        ("**Answer:** B", None),
+        ("Answer: B because", None),
+        ("Answer: Z", None),
+        ("Answer:", None),
+        ("Answer: A\nAnswer: B", "A"),
+        (r"\boxed{B}", None),
+    ],
+)
+def test_lenient_answer_colon_reads_the_line_after_the_first_colon(text: str, letter: str | None) -> None:
+    assert letter_in(text, COLON) == letter
+
+
+@pytest.mark.parametrize(
+    ("options", "letter"),
+    [
+        (OPTIONS, "B"),
+        ([{"b": "lower"}], "B"),
+        ([{"A": "x", "B": "only the first key counts"}], None),
+        ([{"BB": "not one letter"}], None),
+        ([{}], None),
+        ([], None),
+        (None, None),
+    ],
+)
+async def test_only_letters_of_options_are_allowed(options: Any, letter: str | None) -> None:
+    assert (await verified(row(r"\boxed{B}", options=options)))["extracted_answer"] == letter
+
+
+@pytest.mark.parametrize(
+    ("regex", "text", "letter"),
+    [
+        (r"choice: (\w)", "Choice: a. No, choice: b.", "B"),
+        (r"choice: (\w)", "choice: z", "Z"),
+        (r"choice: \w+", r"choice: b \boxed{A}", "A"),
+        (r"choice: (.*)", "choice:  Big \t square ", "C"),
+        (r"choice: (.*)", "choice: B\nchoice: nothing known \\boxed{A}", "A"),
+        (r"<a>(.*)</a>", "<a>\nB\n</a> \\boxed{A}", "A"),
+        (r"(?s)<a>(.*)</a>", "<a>\nB\n</a> \\boxed{A}", "B"),
+        (r"\b[ab]\b", "a or b", "B"),
+        (r"(x)|choice: (\w)", "choice: b", "B"),
+        (r"(\w)-(\w)", "a-b", "A"),
+        (r"(x)?B\d", r"B1 \boxed{A}", "A"),
+        (r"(unclosed", r"\boxed{A}", "A"),
+        (r"a{99999999999999999999}", r"\boxed{A}", "A"),
+    ],
+)
+def test_the_regex_of_a_row_goes_first(regex: str, text: str, letter: str | None) -> None:
+    assert letter_in(text, regex=regex) == letter
+
+
+@pytest.mark.parametrize(
+    ("metadata", "letter"),
+    [
+        ({"output_regex": r"choice: (\w)"}, "B"),
+        ({"output_regex": ""}, "A"),
+        ({"output_regex": None}, "A"),
+        ({"output_regex": 7}, "A"),
+        ({}, "A"),
+        (None, "A"),
+    ],
+)
+async def test_a_row_brings_its_regex_in_its_template_metadata(metadata: Any, letter: str) -> None:
+    record = await verified(row(r"choice: b \boxed{A}", template_metadata=metadata))
+    assert record["extracted_answer"] == letter
+
+
+@pytest.mark.parametrize(
+    ("expected", "told", "reward"),
+    [("B", "B", 1.0), (" b ", "B", 1.0), ("A", "A", 0.0), ("", "", 0.0), (None, "", 0.0), ("Square", "SQUARE", 0.0)],
+)
+async def test_the_reward_is_one_for_the_right_letter_alone(expected: str | None, told: str, reward: float) -> None:
+    record = await verified(row(r"\boxed{B}", expected_answer=expected))
+    assert (record["reward"], record["expected_answer"], record["timed_out"]) == (reward, told, False)
+
+
+async def test_no_answer_equals_no_expectation() -> None:
+    record = await verified(row("no box", expected_answer=None))
+    assert (record["reward"], record["extracted_answer"]) == (0.0, None)
+
+
+async def test_the_record_holds_what_is_declared_and_no_more() -> None:
+    record = await verified(row(r"\boxed{B}", uuid="u", reward_profiles=[1], metadata={"x": 1}, template_metadata={}))
+    assert set(record) == {
+        *("responses_create_params", "response", "reward", "expected_answer", "extracted_answer", "timed_out")
+    }
+
+
+REFUSAL = {**message(""), "content": [{"type": "refusal", "refusal": "No."}]}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        REFUSAL,
+        {"type": "message", "role": "assistant", "content": r"\boxed{B}"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": r"\boxed{B}"}]},
+    ],
+)
+async def test_what_the_model_did_not_say_scores_nothing(item: dict[str, Any]) -> None:
+    record = await verified(row() | {"response": response_of(item)})
+    assert (record["reward"], record["extracted_answer"]) == (0.0, None)
+
+
+@pytest.mark.parametrize("bad", [{"uuid": 7}, {"grading_mode": "loose"}, {"options": "A"}, {"template_metadata": []}])
+async def test_a_row_that_does_not_fit_is_refused(bad: dict[str, Any]) -> None:
+    async with client_for(McqaResourcesServer) as environment:
+        assert (await environment.post("/verify", json=row("B", **bad))).status == 422
+
+
+async def test_a_catastrophic_regex_ends_on_time_and_the_next_row_is_not_delayed() -> None:
+    hostile = row("a" * 50 + "b", template_metadata={"output_regex": CATASTROPHIC})
+    async with client_for(McqaResourcesServer, check_timeout_s=2) as environment:
+        started = time.monotonic()
+        record = (await environment.post("/verify", json=hostile)).json()
+        assert (record["reward"], record["extracted_answer"], record["timed_out"]) == (0.0, None, True)
+        assert time.monotonic() - started < 30
+        good = row("choice: b", template_metadata={"output_regex": r"choice: (\w)"})
+        assert (await environment.post("/verify", json=good)).json()["reward"] == 1.0
+
+
+@pytest.mark.parametrize("mode", [STRICT, BOXED, COLON])
+@pytest.mark.parametrize("part", ["\\boxed{", "\\boxed{1", "answer  ", "answer:", "\\text{", "}B", " "])
+def test_no_text_takes_more_time_than_its_length(mode: GradingMode, part: str) -> None:
+    started = time.process_time()
+    assert letter_in(part * (1_000_000 // len(part)), mode) is None
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize("mode", [STRICT, BOXED, COLON])
+async def test_an_answer_of_five_megabytes_is_scored_off_the_loop(mode: GradingMode) -> None:
+    server = held("mcqa", "resources_servers", "mcqa", domain="knowledge")
+    text = "x" * 5_000_000 + r"answer: \boxed{B}"
+    async with running([server]) as client:
+        answer = await client.post("mcqa", "/verify", json=row(text, grading_mode=mode))
+    record = await answer.json()
+    assert (record["extracted_answer"], record["timed_out"]) == (None if mode == COLON else "B", False)
+
+
+def existing(folder: Path) -> Path:
+    if not folder.is_dir():
+        pytest.skip("the public rows are not on this machine")
+    return folder
+
+
+@pytest.mark.parametrize("file", ["example.jsonl", "example_with_template_metadata.jsonl"])
+@pytest.mark.parametrize("folder", [OWN_ROWS, PUBLIC_ROWS], ids=["own", "public"])
+async def test_the_example_rows_reward_the_right_letter(folder: Path, file: str) -> None:
+    rows = rows_of(existing(folder) / file)
+    assert len(rows) >= 5
+    replies = {
+        STRICT: r"\boxed{%s}",
+        BOXED: r"\boxed{%s}",
+        COLON: "Answer: %s",
+        r"Option Selected:\s*([A-Za-z])\s*": "Option Selected: %s",
+        r"Answer\s*:\s*(?!Answer)\s*([A-Za-z])\s*": "Answer: %s",
+        r"Final Choice:\s*([A-Za-z])\s*": "Final Choice: %s",
+        r"Final choice:\s*([A-Za-z])\b": "Final choice: %s",
+        r"ANSWER IS\s*([A-Za-z])\s*": "ANSWER IS %s",
+        r"ANSWER IS\s*([A-Za-z])\b": "ANSWER IS %s",
+        r"<answer>\s*(.+?)\s*</answer>": "<answer>%s</answer>",
+        r"\\boxed\{\s*([A-Za-z])\s*\}": r"\boxed{%s}",
+        r"I choose\s+([A-Za-z])\b|my option is\s+([A-Za-z])\b": "my option is %s",
+    }
+    async with client_for(McqaResourcesServer) as environment:
+        for one in rows:
+            way = one["template_metadata"]["output_regex"] if "template_metadata" in one else one["grading_mode"]
+            right, wrong = one["expected_answer"], "A" if one["expected_answer"] != "A" else "B"
+            for letter, reward in ((right, 1.0), (wrong, 0.0)):
+                answer = await environment.post("/verify", json={**one, "response": says(replies[way] % letter)})
+                assert answer.json()["reward"] == reward, one

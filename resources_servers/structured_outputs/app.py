@@ -1,0 +1,56 @@
+"""Does the reply fit the JSON schema that the prompt asks for? Its content is not judged."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from nemo_gym.answers import joined_text
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SimpleResourcesServer,
+)
+from nemo_gym.compute import Compute, Overrun
+from resources_servers.structured_outputs.schemas import fits
+
+
+class StructuredOutputsResourcesServerConfig(BaseResourcesServerConfig):
+    check_timeout_s: float = Field(default=10.0, gt=0)
+    """How long checking a reply may take. A pattern in a schema can run for ever."""
+
+
+class StructuredOutputsVerifyRequest(BaseVerifyRequest):
+    schema_str: str
+    """The schema as JSON text."""
+    schema_type: Literal["json"]
+
+
+class StructuredOutputsVerifyResponse(BaseVerifyResponse):
+    timed_out: bool
+    """Whether checking the reply took more time, or memory, than it may; the reward is 0 then."""
+
+
+class StructuredOutputsResourcesServer(SimpleResourcesServer):
+    COMPUTE_MODULES: ClassVar[tuple[str, ...]] = ("jsonschema",)
+
+    config: StructuredOutputsResourcesServerConfig
+
+    async def verify(self, body: StructuredOutputsVerifyRequest, compute: Compute) -> StructuredOutputsVerifyResponse:
+        fitting, timed_out = False, False
+        try:
+            fitting = await compute.run(
+                fits, joined_text(body.response), body.schema_str, timeout_s=self.config.check_timeout_s
+            )
+        except Overrun:
+            timed_out = True
+        return StructuredOutputsVerifyResponse(
+            responses_create_params=body.responses_create_params,
+            response=body.response,
+            reward=float(fitting),
+            timed_out=timed_out,
+        )
+
+
+if __name__ == "__main__":
+    StructuredOutputsResourcesServer.run_webserver()

@@ -1,0 +1,51 @@
+"""Whether a text is JSON that fits a schema. Schemas are data and may hold hostile patterns: run this where it can be
+killed. JSON Schema 2020-12, formats not checked, nothing fetched."""
+
+import json
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+SCHEMAS_KEPT = 256
+"""Checking a schema takes a hundred times as long as checking an answer, and a row is usually played several times."""
+
+
+def fits(text: str, schema_text: str) -> bool:
+    """Whether the whole text is JSON that fits the schema, made strict. Nothing fits a schema that is not valid."""
+    from referencing.exceptions import Unresolvable
+
+    try:
+        instance = json.loads(text)
+        validator = _validator(schema_text)
+        return validator is not None and validator.is_valid(instance)
+    except (ValueError, RecursionError, ArithmeticError, re.error, Unresolvable):
+        return False
+
+
+@lru_cache(maxsize=SCHEMAS_KEPT)
+def _validator(schema_text: str) -> "Draft202012Validator | None":
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+    from referencing import Registry
+
+    try:
+        schema = json.loads(schema_text)
+        make_strict(schema)
+        Draft202012Validator.check_schema(schema)
+    except (ValueError, RecursionError, ArithmeticError, SchemaError):
+        return None
+    return Draft202012Validator(schema, registry=Registry())
+
+
+def make_strict(schema: Any) -> None:
+    """Require every property and allow no other, at every depth that is reached through objects alone: the branches
+    of `anyOf` and its like are in lists and stay as they are."""
+    if not isinstance(schema, dict):
+        return
+    if isinstance(properties := schema.get("properties"), dict):
+        schema |= {"required": list(properties), "additionalProperties": False}
+    for value in list(schema.values()):
+        make_strict(value)

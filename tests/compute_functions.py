@@ -1,0 +1,101 @@
+"""Functions for compute workers, good and bad."""
+
+import ctypes
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def process_id() -> int:
+    return os.getpid()
+
+
+def is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def loop_for_ever() -> None:
+    while True:
+        pass
+
+
+def ignore_every_signal() -> None:
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+    loop_for_ever()
+
+
+def take_gigabytes(count: int) -> int:
+    return len(bytearray(count * 2**30))
+
+
+def leave(code: int) -> None:
+    os._exit(code)
+
+
+def crash() -> int:
+    return ctypes.string_at(0)[0]
+
+
+def give_lambda() -> Any:
+    return lambda: None
+
+
+def give_megabytes(count: int) -> bytes:
+    return b"x" * (count * 2**20)
+
+
+def print_garbage() -> str:
+    print("\0garbage\0" * 1000, flush=True)
+    os.write(1, b"\xff" * 100_000)
+    return "done"
+
+
+def read_input() -> str:
+    return sys.stdin.read()
+
+
+def fail(message: str) -> None:
+    raise ValueError(message)
+
+
+class StubbornError(Exception):
+    """One that cannot be made again from its arguments."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one)
+
+
+def fail_stubbornly() -> None:
+    raise StubbornError("one", "two")
+
+
+def exit_politely() -> None:
+    sys.exit("bye")
+
+
+def sleep(seconds: float, value: Any = None) -> Any:
+    time.sleep(seconds)
+    return value
+
+
+def open_files() -> list[str]:
+    """What the files that this process holds open are."""
+    here = "/proc/self/fd"
+    return [os.readlink(f"{here}/{number}") for number in os.listdir(here) if os.path.exists(f"{here}/{number}")]
+
+
+def hash_of(text: str) -> int:
+    return hash(text)
+
+
+def import_module(name: str) -> str:
+    return importlib.import_module(name).__name__
