@@ -31,6 +31,7 @@ $(READY): pyproject.toml requirements.lock | $(UV)
 	VIRTUAL_ENV=.venv $(UV) pip install --quiet --requirement requirements.lock
 	VIRTUAL_ENV=.venv $(UV) pip install --quiet --no-deps --editable .
 	$(BIN)/python -m resources_servers.instruction_following.punkt .venv/nltk_data
+	$(BIN)/python -m responses_api_models.local_model.weights
 	touch $(READY)
 
 lock: | $(UV)

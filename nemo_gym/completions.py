@@ -11,6 +11,7 @@ import orjson
 from pydantic import ValidationError
 
 from nemo_gym.chat_types import NeMoGymChatCompletion
+from nemo_gym.codec import encode
 from nemo_gym.errors import UpstreamError
 from nemo_gym.wire import JsonObject
 
@@ -19,14 +20,20 @@ _BROKEN_OFF = frozenset(("abort", "error"))
 """Finish reasons of a generation that the endpoint gave up: no answer, though it came with status 200."""
 
 
-def read_completion(found: bytes | JsonObject, *, url: str, hide: Callable[[str], str] = str) -> NeMoGymChatCompletion:
-    """The completion in an endpoint's answer, or an error that shows what there was instead, `hide` permitting."""
+def _as_text(body: bytes) -> str:
+    return body.decode(errors="replace")
+
+
+def read_completion(
+    found: bytes | JsonObject, *, url: str, text_of: Callable[[bytes], str] = _as_text
+) -> NeMoGymChatCompletion:
+    """The completion in an endpoint's answer, or an error that shows what there was instead, as `text_of` tells it."""
     try:
         told = orjson.loads(found) if isinstance(found, bytes) else found
         choices = [_choice(choice, index) for index, choice in enumerate(told["choices"])]
         broken = next((choice for choice in choices if choice["finish_reason"] in _BROKEN_OFF), None)
         if not choices or broken is not None:
-            raise UpstreamError(url, 200, f"no generation, but {hide(_shown(broken or told))}", cause="model")
+            raise UpstreamError(url, 200, f"no generation, but {text_of(encode(broken or told))}", cause="model")
         whole = {
             **told,
             "id": told.get("id") or f"chatcmpl-{uuid4().hex}",
@@ -42,13 +49,8 @@ def read_completion(found: bytes | JsonObject, *, url: str, hide: Callable[[str]
             error.errors(include_url=False, include_input=False)[0] if isinstance(error, ValidationError) else error
         )
         raise UpstreamError(
-            url, 200, f"no chat completion ({reason!r}): {hide(_shown(found))}", cause="model"
+            url, 200, f"no chat completion ({reason!r}): {text_of(encode(found))}", cause="model"
         ) from error
-
-
-def _shown(found: Any) -> str:
-    raw = found if isinstance(found, bytes) else orjson.dumps(found)
-    return raw.decode(errors="replace")
 
 
 def _choice(choice: JsonObject, index: int) -> JsonObject:

@@ -4,7 +4,6 @@ What a completion says survives becoming output items and being sent back as a m
 the other cannot is refused with its name, never dropped, unless the answer would be the same without it.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -48,7 +47,7 @@ CUT_OFF: dict[str, CutOff] = {
 }
 """What a finish reason says about an incomplete answer. The second of each is how some gateways put it."""
 
-_THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+_OPEN, _CLOSE = "<think>", "</think>"
 _BETWEEN_THOUGHTS = "\n\n"
 _SAME_NAME = (
     *("metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store"),
@@ -68,7 +67,7 @@ class UnsupportedError(RolloutError, NotImplementedError):
     """A request that the other dialect has no words for."""
 
     def __init__(self, found: str, expected: str) -> None:
-        super().__init__("input", f"{found} cannot be said in the other dialect; expected {expected}.")
+        super().__init__("input", f"{found} cannot be passed on in the endpoint's dialect; expected {expected}.")
 
 
 class Thoughts(NamedTuple):
@@ -79,13 +78,18 @@ class Thoughts(NamedTuple):
 
 
 def split_think_tags(text: str) -> Thoughts:
-    """Every block of thought apart from the rest, nothing trimmed."""
-    return Thoughts(_THINK.findall(text), _THINK.sub("", text)) if "<think>" in text else Thoughts([], text)
+    """Every block of thought apart from the rest, nothing trimmed. An open tag that nothing closes is text."""
+    thoughts, rest, at = [], [], 0
+    while (start := text.find(_OPEN, at)) >= 0 and (end := text.find(_CLOSE, start + len(_OPEN))) >= 0:
+        thoughts.append(text[start + len(_OPEN) : end])
+        rest.append(text[at:start])
+        at = end + len(_CLOSE)
+    return Thoughts(thoughts, "".join(rest) + text[at:])
 
 
 def think_tags(thoughts: Iterable[str]) -> str:
     """Each thought in tags of its own; empty ones leave nothing."""
-    return "".join(f"<think>{thought}</think>" for thought in thoughts if thought)
+    return "".join(f"{_OPEN}{thought}{_CLOSE}" for thought in thoughts if thought)
 
 
 # Responses -> Chat
@@ -242,9 +246,9 @@ class ChatMessages:
 
 def thoughts_of(item: NeMoGymResponseReasoningItem) -> list[str]:
     """Its summaries; an item that has none may hold its whole text beside them."""
-    whole: Sequence[JsonObject] = (item.model_extra or {}).get("content") or ()
-    texts = [summary.text for summary in item.summary] or [str(part.get("text") or "") for part in whole]
-    return [text for text in texts if text]
+    beside = (item.model_extra or {}).get("content") or ()
+    whole = [str(part.get("text") or "") for part in beside if isinstance(part, dict)]
+    return [text for text in [summary.text for summary in item.summary] or whole if text]
 
 
 def _said(part: NeMoGymResponseContent) -> str:

@@ -8,6 +8,7 @@ from uuid import uuid4
 import orjson
 from pydantic import ValidationError
 
+from nemo_gym.chat_types import NeMoGymChatCompletion
 from nemo_gym.client import Answer
 from nemo_gym.codec import Decoder, encode
 from nemo_gym.convert_messages import message_of, responses_params
@@ -22,7 +23,7 @@ from nemo_gym.wire import JsonObject
 AsEvents = Callable[[JsonObject, JsonObject], Iterable[bytes]]
 """Tells an answer as events, given the request too."""
 
-_READ_RESPONSE = Decoder(NeMoGymResponse)
+_RESPONSE, _COMPLETION = Decoder(NeMoGymResponse), Decoder(NeMoGymChatCompletion)
 
 
 class StreamableEndpoint(Endpoint):
@@ -31,16 +32,20 @@ class StreamableEndpoint(Endpoint):
     A request that fails is answered with its status, as ever, since nothing has been sent by then.
     """
 
-    def __init__(self, path: str, function: Callable[..., Any], *, events: AsEvents, reads_only: bool) -> None:
+    def __init__(
+        self, path: str, function: Callable[..., Any], *, answer: Decoder, events: AsEvents, reads_only: bool
+    ) -> None:
         super().__init__(path, function, cause="model", reads_only=reads_only)
-        self._events = events
+        self._answer, self._events = answer, events
 
     async def __call__(self, call: Call) -> Any:
         request = _take_stream(call)
         result = await super().__call__(call)
         if request is None or (isinstance(result, Answer) and result.status >= 400):
             return result
-        return EventStream.of(self._events(_as_json(result), request))
+        _read(self._answer, result)
+        whole = orjson.loads(encode(result.value if isinstance(result, Answer) else result))
+        return EventStream.of(self._events(whole, request))
 
 
 class MessagesEndpoint(Endpoint):
@@ -56,7 +61,7 @@ class MessagesEndpoint(Endpoint):
         result = await self._responses(call)
         if isinstance(result, Answer) and result.status >= 400:
             return result
-        message = message_of(_as_response(result), message_id=f"msg_{uuid4().hex}")
+        message = message_of(_read(_RESPONSE, result), message_id=f"msg_{uuid4().hex}")
         return EventStream.of(message_events(message)) if streams else message
 
 
@@ -64,9 +69,13 @@ def model_endpoints(
     chat_completions: Callable[..., Any], responses: Callable[..., Any], *, reads_only: bool
 ) -> list[Endpoint]:
     """What a model server with these two handlers answers."""
-    chat = StreamableEndpoint("/v1/chat/completions", chat_completions, events=_chat_events, reads_only=reads_only)
-    in_responses = StreamableEndpoint("/v1/responses", responses, events=_response_events, reads_only=reads_only)
-    return [chat, in_responses, MessagesEndpoint(in_responses)]
+    in_responses = StreamableEndpoint(
+        "/v1/responses", responses, answer=_RESPONSE, events=_response_events, reads_only=reads_only
+    )
+    in_chat = StreamableEndpoint(
+        "/v1/chat/completions", chat_completions, answer=_COMPLETION, events=_chat_events, reads_only=reads_only
+    )
+    return [in_chat, in_responses, MessagesEndpoint(in_responses)]
 
 
 def _response_events(response: JsonObject, _request: JsonObject) -> Iterable[bytes]:
@@ -96,23 +105,11 @@ def _take_stream(call: Call) -> JsonObject | None:
     return body
 
 
-def _as_json(result: Any) -> JsonObject:
-    raw = encode(result.value if isinstance(result, Answer) else result)
-    try:
-        answer: JsonObject = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise _unreadable(raw) from error
-    return answer
-
-
-def _as_response(result: Any) -> NeMoGymResponse:
+def _read(decode: Decoder, result: Any) -> Any:
+    """A handler's answer in its type; what is none cannot be told in another way."""
     value = result.value if isinstance(result, Answer) else result
     try:
-        response: NeMoGymResponse = _READ_RESPONSE(value)
+        return decode(value)
     except ValidationError as error:
-        raise _unreadable(encode(value)) from error
-    return response
-
-
-def _unreadable(raw: bytes) -> UpstreamError:
-    return UpstreamError("The model", 200, f"no whole answer: {raw[:300].decode(errors='replace')}", cause="model")
+        text = f"no whole answer: {encode(value)[:500].decode(errors='replace')}"
+        raise UpstreamError("The model", 200, text, cause="model") from error

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 MAX_TRIES = 5
 REQUEST_TIMEOUT_S = 1800.0
+MAX_TEXT_BYTES = 65_536
+"""As much of a bad answer as is read: enough for any message, and soon done whatever comes."""
 
 
 def may_pass(error: UpstreamError) -> bool:
@@ -92,15 +94,16 @@ class NeMoGymAsyncOpenAI(BaseModel):
         if answer.status < 400:
             return answer.body
         count(throttled=int(answer.status in THROTTLING_STATUSES))
-        text = self.without_key(answer.body.decode(errors="replace"))
+        text = self.text_of(answer.body)
         raise UpstreamError(url, answer.status, text, cause="model", retry_after_s=answer.retry_after_s)
 
     def authorization(self) -> dict[str, str]:
         """The headers that show the key."""
         return {"Authorization": f"Bearer {self.api_key}"}
 
-    def without_key(self, text: str) -> str:
+    def text_of(self, body: bytes) -> str:
         """What an endpoint wrote, fit for an error or a log."""
+        text = body[:MAX_TEXT_BYTES].decode(errors="replace")
         return text.replace(self.api_key, "****") if self.api_key else text
 
     def _object(self, body: bytes) -> dict[str, Any]:
@@ -111,6 +114,5 @@ class NeMoGymAsyncOpenAI(BaseModel):
         else:
             reason = f"found {type(found).__name__}"
         if not isinstance(found, dict):
-            text = f"no JSON object ({reason}): {self.without_key(body.decode(errors='replace'))}"
-            raise UpstreamError(self.base_url, 200, text, cause="model")
+            raise UpstreamError(self.base_url, 200, f"no JSON object ({reason}): {self.text_of(body)}", cause="model")
         return found

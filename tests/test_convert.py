@@ -1,5 +1,7 @@
 """Responses ⇄ Chat Completions: there and back, and case by case."""
 
+import re
+import time
 from typing import Any
 
 import pytest
@@ -100,6 +102,20 @@ def test_generations_in_a_row_stay_apart_when_their_tokens_do(messages: list[dic
 @given(thoughts=st.lists(SOME), rest=TEXT)
 def test_tags_are_read_as_they_are_written(thoughts: list[str], rest: str) -> None:
     assert split_think_tags(think_tags(thoughts) + rest) == (thoughts, rest)
+
+
+@settings(deadline=None)
+@given(pieces=st.lists(st.sampled_from(["<think>", "</think>", "a", "\n"])))
+def test_any_mix_of_tags_is_read_as_the_pattern_says(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    pattern = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+    assert split_think_tags(text) == (pattern.findall(text), pattern.sub("", text))
+
+
+def test_a_model_that_only_opens_tags_costs_no_time() -> None:
+    started = time.monotonic()
+    assert split_think_tags("<think>" * 200_000).thoughts == []
+    assert time.monotonic() - started < 1
 
 
 @settings(deadline=None)

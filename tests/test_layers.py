@@ -12,10 +12,10 @@ MAX_LINES = 400
 LAYERS = [
     *("errors", "paths", "log", "lazy", "loops", "published", "folder_imports"),
     *("wire", "openai_types", "chat_types", "answers", "messages_types", "config_keys", "rollout_types"),
-    *("convert", "convert_messages", "completions", "endings"),
+    *("codec", "convert", "convert_messages", "completions", "endings"),
     *("masking", "validation", "overrides", "config_sources", "config_values", "command_config", "config_types"),
     *("config_checks", "config_ports", "server_instances", "config_loading", "global_config"),
-    *("deadline", "tally", "codec", "event_stream", "streaming", "http", "peer_response", "client"),
+    *("deadline", "tally", "event_stream", "streaming", "http", "peer_response", "client"),
     *("openai_client", "endpoint_pool", "openai_utils", "legacy"),
     *("judge", "compute_worker", "compute_process", "compute"),
     *("session", "tools", "endpoints", "failures", "disconnect", "asgi", "serving", "server", "model_endpoints"),

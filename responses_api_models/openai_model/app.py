@@ -67,7 +67,7 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         except UpstreamError as error:
             return ended_completion(error, model=model)
         endpoint = self._pool.clients[0]
-        return read_completion(raw, url=endpoint.base_url, hide=endpoint.without_key)
+        return read_completion(raw, url=endpoint.base_url, text_of=endpoint.text_of)
 
     async def _post(self, path: str, body: BaseModel, jar: Jar) -> bytes:
         extra = self.config.extra_body
@@ -83,11 +83,11 @@ def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
         response = NeMoGymResponse.model_validate_json(raw)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)[0]
-        text = f"{found['loc']}: {found['msg']}): {endpoint.without_key(raw.decode(errors='replace'))}"
+        text = f"{found['loc']}: {found['msg']}): {endpoint.text_of(raw)}"
         raise UpstreamError(endpoint.base_url, 200, f"no NeMoGymResponse ({text}", cause="model") from error
     if response.status in ("failed", "cancelled"):
         told = f"{response.error.code}: {response.error.message}" if response.error else "no reason given"
-        text = f"a response that has {response.status} ({endpoint.without_key(told)})"
+        text = f"a response that has {response.status} ({endpoint.text_of(told.encode())})"
         raise UpstreamError(endpoint.base_url, 200, text, cause="model")
     return response
 

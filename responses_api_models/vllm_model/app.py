@@ -153,7 +153,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         if self.config.return_token_id_information:
             prompt_ids = take_prompt_ids(found) or await self._tokenize(params, session)
             put_tokens(found, prompt_ids, url=endpoint.base_url)
-        completion = read_completion(found, url=endpoint.base_url, hide=endpoint.without_key)
+        completion = read_completion(found, url=endpoint.base_url, text_of=endpoint.text_of)
         if not self.config.uses_reasoning_parser:
             _refuse_reasoning(completion, endpoint.base_url)
         return completion

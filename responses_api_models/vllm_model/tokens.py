@@ -31,7 +31,7 @@ def put_tokens(completion: JsonObject, prompt_ids: list[int], *, url: str) -> No
         if len(ids) != len(entries):
             text = f"{len(ids)} token ids, but {len(entries)} log-probs for them"
             raise UpstreamError(url, 200, text, cause="model")
-        choice["message"] |= {
+        choice["message"] = (choice.get("message") or {}) | {
             "prompt_token_ids": prompt_ids,
             "generation_token_ids": ids,
             "generation_log_probs": [entry["logprob"] for entry in entries],

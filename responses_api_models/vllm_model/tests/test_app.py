@@ -160,6 +160,7 @@ async def test_tokens_are_not_sent_when_not_training() -> None:
             "no token ids, but the token 'Hi'",
         ),
         (lambda made: made.update(choices=[]), "no generation"),
+        (lambda made: made["choices"][0].update(message={"content": 7}), "no chat completion"),
         (lambda made: made.pop("choices"), "no chat completion"),
     ],
 )
