@@ -1,41 +1,61 @@
-"""The demo: real rollouts of a real environment, scored, with nothing to set up."""
+"""The demo: real rollouts of a real environment by a real model, scored, with nothing to set up."""
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from nemo_gym.cli.rollouts import collect_with_progress
 from nemo_gym.command import command
 from nemo_gym.config_types import CommandConfig
+from nemo_gym.errors import MissingExtraError, StartupError
 from nemo_gym.global_config import load_config
 from nemo_gym.rollout_collection import RolloutCollectionConfig
 
-CONFIG_PATHS = [
-    "resources_servers/example_simple_weather/configs/simple_weather.yaml",
-    "responses_api_models/scripted_model/configs/scripted_model.yaml",
-]
+ENVIRONMENT = "resources_servers/example_simple_weather/configs/simple_weather.yaml"
+SCRIPTED_MODEL = "responses_api_models/scripted_model/configs/scripted_model.yaml"
+LOCAL_MODEL = "responses_api_models/local_model/configs/local_model.yaml"
+BRIEFLY: dict[str, Any] = {
+    "policy_model": {"responses_api_models": {"local_model": {"max_output_tokens": 48}}},
+    "simple_weather_simple_agent": {"responses_api_agents": {"simple_agent": {"max_steps": 4}}},
+}
+"""A small model may ramble on, or call the same tool for ever."""
+
 ROWS = "resources_servers/example_simple_weather/data/example.jsonl"
 OUTPUT = Path("results/demo/weather_rollouts.jsonl")
 
 
 class DemoConfig(CommandConfig):
-    """Play the five example rows of example_simple_weather with the scripted model and show the scored rollouts."""
+    """Play the five example rows of example_simple_weather with a small model on this machine's CPU and show the
+    scored rollouts. Where that model cannot run, a scripted one plays."""
 
 
 @command(DemoConfig)
 def demo() -> None:
     """Play example_simple_weather and show the scored rollouts."""
-    print("Five rollouts of example_simple_weather. The model follows a script: no key, no network, no GPU.\n")
+    print(
+        "Five rollouts of example_simple_weather, by SmolLM2-135M-Instruct on this machine's CPU.\n"
+        "It is a real model, and a very small one: what it says is its own. No key, no network, no GPU.\n"
+    )
+    try:
+        play({"config_paths": [ENVIRONMENT, LOCAL_MODEL], **BRIEFLY})
+    except (MissingExtraError, StartupError) as error:
+        print(f"\nThat model cannot run here. {error}\n\nSo one that follows a script plays instead.\n")
+        play({"config_paths": [ENVIRONMENT, SCRIPTED_MODEL]})
+    print("\nThe first of them:")
+    show(OUTPUT.read_bytes().splitlines()[0])
+    print(f"\nAll of them, in full: {OUTPUT.resolve()}")
+
+
+def play(config: dict[str, Any]) -> None:
+    """Have the agent answer the rows anew."""
     OUTPUT.unlink(missing_ok=True)
     collect_with_progress(
-        load_config(initial={"config_paths": CONFIG_PATHS}, use_dotenv=False, fill_ports=False),
+        load_config(initial=config, use_dotenv=False, fill_ports=False),
         RolloutCollectionConfig(
             agent_name="simple_weather_simple_agent", input_jsonl_fpath=ROWS, output_jsonl_fpath=str(OUTPUT)
         ),
     )
-    print("\nThe first of them:")
-    show(OUTPUT.read_bytes().splitlines()[0])
-    print(f"\nAll of them, in full: {OUTPUT.resolve()}")
 
 
 def show(line: bytes) -> None:
