@@ -130,6 +130,16 @@ def _value(node: DictConfig, key: str) -> Any:
     return OmegaConf.select(node, key, throw_on_resolution_failure=False)
 
 
+def is_missing(
+    ref: ServerRef, config: DictConfig, servers: Sequence[ServerInstanceConfig], *, sources: Sources = UNKNOWN_SOURCES
+) -> bool:
+    """Whether some server asks for that one, and it is not there."""
+    if ref in [server.get_server_ref() for server in servers]:
+        return False
+    blocks = ((resolved(config, (server.name,), sources=sources), (server.name,)) for server in servers)
+    return any(found == ref for block, path in blocks for _, found in _references(block, path))
+
+
 def check_references(
     config: DictConfig, servers: Sequence[ServerInstanceConfig], *, sources: Sources = UNKNOWN_SOURCES
 ) -> None:

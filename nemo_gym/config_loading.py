@@ -16,12 +16,14 @@ from nemo_gym.config_checks import (
     almost_servers_report,
     check_references,
     drop_unused_names,
+    is_missing,
     server_blocks,
 )
 from nemo_gym.config_keys import (
     DISALLOWED_PORTS_KEY_NAME,
     ENTRYPOINT_KEY_NAME,
     HEAD_SERVER_DEPS_KEY_NAME,
+    POLICY_BASE_URL_KEY_NAME,
     PORT_RANGE_HIGH_KEY_NAME,
     PORT_RANGE_LOW_KEY_NAME,
     PYTHON_VERSION_KEY_NAME,
@@ -29,15 +31,20 @@ from nemo_gym.config_keys import (
 )
 from nemo_gym.config_ports import complete_head_server, default_host, fill_hosts_and_ports
 from nemo_gym.config_sources import Sources, read_sources
-from nemo_gym.config_types import GlobalSettings, ServerInstanceConfig
+from nemo_gym.config_types import GlobalSettings, ModelServerRef, ServerInstanceConfig
 from nemo_gym.config_values import UNKNOWN_SOURCES, resolved
-from nemo_gym.paths import nearest
+from nemo_gym.paths import find, nearest
 from nemo_gym.validation import validate
 
 logger = logging.getLogger(__name__)
 
 _PINNED_DISTRIBUTIONS = {"ray": "ray[default]", "openai": "openai"}
 """What a server with a virtualenv of its own must have in the version of the parent, if the parent has it at all."""
+
+
+POLICY_MODEL = ModelServerRef(type="responses_api_models", name="policy_model")
+LOCAL_MODEL_CONFIG = "responses_api_models/local_model/configs/local_model.yaml"
+"""What plays the policy model when a config asks for one and nothing says where it is."""
 
 
 class LoadedConfig(NamedTuple):
@@ -85,6 +92,10 @@ def complete(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES, fill_por
     drop_unused_names(config)
     settings = read_settings(config, sources=sources)
     servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
+    if POLICY_BASE_URL_KEY_NAME not in config and is_missing(POLICY_MODEL, config, servers, sources=sources):
+        logger.info("no model is configured: '%s' is the one on this machine's CPU", POLICY_MODEL.name)
+        config.merge_with(OmegaConf.load(find(LOCAL_MODEL_CONFIG)))
+        servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
     check_references(config, servers, sources=sources)
     host = default_host(settings)
     head = complete_head_server(config, host, sources=sources)

@@ -196,3 +196,17 @@ def test_what_was_dumped_reads_back_the_same(values: dict[str, Any]) -> None:
     copy = OmegaConf.create(dump(config, masked=False))
     assert isinstance(copy, DictConfig)
     assert resolved(copy) == resolved(config)
+
+
+WEATHER = "resources_servers/example_simple_weather/configs/simple_weather.yaml"
+
+
+def test_without_a_word_on_the_model_it_is_the_one_on_this_machine() -> None:
+    config = load_config([f"config_paths=[{WEATHER}]"], use_dotenv=False)
+    assert list(config.policy_model.responses_api_models) == ["local_model"]
+
+
+@pytest.mark.parametrize("told", ["policy_base_url=http://x/v1", "policy_base_url=''"])
+def test_with_a_word_on_the_model_its_config_must_be_named(told: str) -> None:
+    with pytest.raises(ConfigError, match="policy_model"):
+        load_config([f"config_paths=[{WEATHER}]", told], use_dotenv=False)
