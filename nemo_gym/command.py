@@ -13,7 +13,9 @@ import logging
 import os
 import re
 import select
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -137,6 +139,7 @@ def _warn_of_typos(parameters: "type[BaseNeMoGymCLIConfig]") -> None:
 
 def _carry_out(function: Callable[[], int | None]) -> int:
     """The exit code that running `function` leads to."""
+    _listen_to_signals()
     try:
         return function() or 0
     except KeyboardInterrupt:
@@ -149,6 +152,13 @@ def _carry_out(function: Callable[[], int | None]) -> int:
         if not all(isinstance(error, GymError) for error in errors):
             raise
         return _told(errors)
+
+
+def _listen_to_signals() -> None:
+    """SIGTERM ends a command as Ctrl+C does, and so does SIGINT where a script has started it with that ignored."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
 
 
 def _told(errors: list[BaseException]) -> int:

@@ -130,7 +130,8 @@ def test_a_full_disk_stops_the_job_with_whole_records_and_it_goes_on_later(tmp_p
     assert len(comparable(tmp_path / "out.jsonl")) == 40
 
 
-def test_an_interrupted_collector_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_collector_says_so_and_keeps_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     write_rows(tmp_path / "rows.jsonl", ROWS)
     output = tmp_path / "out.jsonl"
@@ -139,7 +140,7 @@ def test_an_interrupted_collector_says_so_and_keeps_what_it_has(tmp_path: Path) 
     )
     while process.poll() is None and (not output.exists() or not output.stat().st_size):
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     text, _ = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in text
