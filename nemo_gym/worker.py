@@ -21,7 +21,7 @@ from nemo_gym import loops
 from nemo_gym.asgi import MAX_BODY_BYTES, ServerApp
 from nemo_gym.client import ServerClient
 from nemo_gym.compute import Compute
-from nemo_gym.errors import ConfigError, GymError, StartupError
+from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.http import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, HttpClient
 from nemo_gym.loader import load_server_class
 from nemo_gym.log import set_up_logging
@@ -154,7 +154,7 @@ def main() -> None:
     publish(spec.config)
     try:
         loops.run(hold(spec))
-    except (ConfigError, StartupError) as error:
+    except GymError as error:
         sys.exit(_told(error))
 
 

@@ -87,6 +87,11 @@ class Engine:
         """What it asks of its callers. Made fresh, so that others on this machine cannot use it."""
         return self._key
 
+    @property
+    def pid(self) -> int | None:
+        """The process it runs in, if it does."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
     async def __aenter__(self) -> Self:
         if find_spec("xllamacpp") is None:
             raise MissingExtraError("local_model", "local")
@@ -134,7 +139,7 @@ class Engine:
 
     async def _ensure_running(self) -> None:
         async with self._starting:
-            if self._process is not None and self._process.returncode is None:
+            if self.pid is not None:
                 return
             if self._process is not None:
                 logger.error("the engine of local_model ended with %s; starting it again", self._process.returncode)

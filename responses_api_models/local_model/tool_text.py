@@ -15,7 +15,7 @@ from nemo_gym.convert import UnsupportedError
 from nemo_gym.wire import JsonObject
 
 PREFILL = '{"tool":'
-_ANSWERS = f"{PREFILL} null}}\n"
+_ANSWERS = f"{PREFILL} null}}\n\n"
 _ARGUMENTS = ', "arguments": '
 _READ = json.JSONDecoder().raw_decode
 
@@ -24,18 +24,10 @@ You have access to these tools:
 {tools}
 
 To use a tool, reply {{"tool": "<name>", "arguments": {{...}}}}. \
-To answer the user, reply {{"tool": null}} and then your answer.
+To answer the user, reply {{"tool": null}} and then your answer."""
 
-For example:
-What time is it in Rome?
-{{"tool": "get_time", "arguments": {{"place": "Rome"}}}}
-Result: 10:30
-{{"tool": null}}
-It is half past ten in Rome.
-Thank you!
-{{"tool": null}}
-You are welcome."""
-"""A model of 135 million parameters needs the example: without it, it hardly ever decides for a tool."""
+_RESULT = 'Result: {}\n\nTo answer: {{"tool": null}}'
+"""With how to go on: a model of 135 million parameters would else do what it did before, and call the tool again."""
 
 _COMPACT = {"lenient": True, "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """How the grammar takes a schema: words it does not know are no error, and no room for endless white space."""
@@ -116,9 +108,9 @@ def as_plain_chat(messages: Sequence[Mapping[str, Any]], offer: Offer) -> list[J
         elif role != "tool":
             plain.append({"role": "system" if role == "developer" else role, "content": text})
         elif plain and "is_result" in plain[-1]:
-            plain[-1]["content"] += f"\nResult: {text}"
+            plain[-1]["content"] += f"\n{_RESULT.format(text)}"
         else:
-            plain.append({"role": "user", "content": f"Result: {text}", "is_result": True})
+            plain.append({"role": "user", "content": _RESULT.format(text), "is_result": True})
     if offer.tools:
         _explain(plain, offer)
     return [{"role": message["role"], "content": message["content"]} for message in plain]
@@ -203,8 +195,8 @@ def read_reply(text: str, offer: Offer) -> Reply:
     """A reply, prefill included. One that was cut off before it said what it is, is taken as a text."""
     if not offer.tools:
         return Reply(text, [])
-    if text.startswith(_ANSWERS):
-        return Reply(text.removeprefix(_ANSWERS), [])
+    if text.startswith(_ANSWERS.rstrip()):
+        return Reply(text[len(_ANSWERS) :], [])
     try:
         return Reply(None, _calls(text))
     except (ValueError, RecursionError):

@@ -172,7 +172,7 @@ async def test_the_model_plays_an_environment(model: BrowserLikeClient) -> None:
         held("weather", "resources_servers", "example_simple_weather", domain="agent"),
         held("agent", "responses_api_agents", "simple_agent", **refs),
     ]
-    row = rows_of(ROWS)[0]
+    row = rows_of(ROWS)[3]
     row["responses_create_params"] |= {"temperature": 0, "max_output_tokens": 24}
     async with Stack(StackSpec(servers, addresses={"policy_model": model.url})) as stack:
         record = await (await stack.client.post("agent", "/run", json=row)).json()
@@ -291,14 +291,29 @@ def said_to_a_plain_client(url: str, ask: dict[str, Any]) -> str | None:
 
 
 async def test_an_engine_that_died_is_started_again(training_model: BrowserLikeClient) -> None:
-    before = engine_of(training_model).url
     await respond(training_model, max_output_tokens=1)
-    process = engine_of(training_model)._process
-    assert process is not None
-    os.kill(process.pid, signal.SIGKILL)
-    await process.wait()
+    engine = engine_of(training_model)
+    first = engine.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    async with asyncio.timeout(5):
+        while engine.pid is not None:  # noqa: ASYNC110 - a death is noticed, not told
+            await asyncio.sleep(0.01)
     assert text_of(await respond(training_model, max_output_tokens=2))
-    assert engine_of(training_model).url != before
+    assert engine.pid not in (None, first)
+
+
+async def test_a_request_too_many_is_refused() -> None:
+    settings = {**SETTINGS, "num_concurrent_requests": 1, "max_queued_requests": 0}
+    async with (
+        HttpClient() as http,
+        client_for(LocalModel, server_client=ServerClient(http=http), **settings) as client,
+    ):
+        asked = {"input": ASKED, "max_output_tokens": 4}
+        answers = await asyncio.gather(*(client.post("/v1/responses", json=asked) for _ in range(2)))
+    done, refused = sorted(answers, key=lambda answer: answer.status)
+    assert (done.status, refused.status) == (200, 502)
+    assert "max_queued_requests" in refused.text
 
 
 async def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:

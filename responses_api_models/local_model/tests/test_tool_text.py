@@ -41,6 +41,10 @@ def test_an_answer_is_read_as_it_is_written(text: str) -> None:
     assert read_reply(written(text, [], Offer()), Offer()) == (text, [])
 
 
+def test_an_answer_that_ends_before_it_begins_is_empty() -> None:
+    assert read_reply('{"tool": null}', OFFER) == ("", [])
+
+
 @given(st.lists(FUNCTIONS, min_size=1, max_size=3))
 def test_calls_are_read_as_they_are_written(functions: list[dict[str, str]]) -> None:
     text = written("", [{"function": function} for function in functions], OFFER)
@@ -132,11 +136,12 @@ def test_a_conversation_is_told_in_plain_roles() -> None:
     assert system["content"].startswith("Be\nbrief.\n\n")
     assert '"name": "jump"' in system["content"]
     line = '{"tool": "look", "arguments": {"far": true}}'
+    hint = 'To answer: {"tool": null}'
     assert [(message["role"], message["content"]) for message in rest] == [
         ("user", "Where?"),
         ("assistant", f"{line}\n{line}"),
-        ("user", "Result: here\nResult: there"),
-        ("assistant", '{"tool": null}\nBoth.'),
+        ("user", f"Result: here\n\n{hint}\nResult: there\n\n{hint}"),
+        ("assistant", '{"tool": null}\n\nBoth.'),
     ]
     assert as_plain_chat(messages[1:], Offer())[-1] == {"role": "assistant", "content": "Both."}
     assert as_plain_chat(messages[1:2], OFFER)[0]["role"] == "system"
