@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.client import Answer, Jar, ServerClient
+from nemo_gym.client import Jar, ServerClient
 from nemo_gym.codec import Decoder
 from nemo_gym.compute import Compute
 from nemo_gym.deadline import Deadline, current_deadline
@@ -213,6 +213,3 @@ def cookies_set_by(call: Call) -> dict[str, str]:
         pairs = (line.split(";", 1)[0].partition("=") for line in lines)
         found.update({name.strip(): value.strip() for name, _, value in pairs})
     return found
-
-
-__all__ = ["Answer", "BadBodyError", "Call", "Endpoint", "cookies_set_by", "direct_scope"]
