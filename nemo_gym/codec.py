@@ -10,6 +10,7 @@ import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
 _set = object.__setattr__
 _SCALARS = frozenset((int, float, str, bool, bytes, type(None)))
 
@@ -108,6 +109,20 @@ def _detached_json(value: Any) -> Any:
         return marshal.loads(marshal.dumps(value))
     except ValueError:
         return None
+
+
+def changed(value: Model, **fields: Any) -> Model:
+    """A copy with other values in some fields, all else shared: `model_copy` in a fraction of its time."""
+    copied = value.__class__.__new__(value.__class__)
+    declared, extra = value.__class__.__pydantic_fields__, value.__pydantic_extra__
+    if extra is not None:
+        extra = {**extra, **{name: item for name, item in fields.items() if name not in declared}}
+        fields = {name: item for name, item in fields.items() if name in declared}
+    _set(copied, "__dict__", {**value.__dict__, **fields})
+    _set(copied, "__pydantic_extra__", extra)
+    _set(copied, "__pydantic_fields_set__", {*value.__pydantic_fields_set__, *fields, *(extra or ())})
+    _set(copied, "__pydantic_private__", value.__pydantic_private__)
+    return copied
 
 
 def _detached_model(value: BaseModel) -> Any:

@@ -1,21 +1,20 @@
 """The time left for what is being done. Whoever starts a rollout sets it, every hop inherits what remains of it."""
 
 import asyncio
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_gym.errors import RolloutError
 
 HEADER = "nemo-gym-time-left-s"
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(NamedTuple):
     """An instant by the monotonic clock after which nobody waits for the result."""
 
     at: float
@@ -78,13 +77,17 @@ class within:  # noqa: N801 - used as a word: `async with within(5, what="lunch"
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
-        outer, task = _current.get(), asyncio.current_task()
-        deadline = _sooner(outer, self._seconds)
-        if task is None or deadline is None or (deadline is outer and deadline.task is task):
+        outer, task, now = _current.get(), asyncio.current_task(), time.monotonic()
+        at = math.inf if self._seconds is None else now + self._seconds
+        if outer is not None and outer.at <= at:
+            if outer.task is task:
+                return
+            at = outer.at
+        if task is None or at == math.inf:
             return
-        self._allowed_s, self._expired = deadline.left_s(), False
+        self._allowed_s, self._expired = max(0.0, at - now), False
         self._task, self._cancelling = task, task.cancelling()
-        self._mark: Token[Deadline | None] = _current.set(Deadline(deadline.at, task))
+        self._mark: Token[Deadline | None] = _current.set(Deadline(at, task))
         self._timer = task.get_loop().call_later(self._allowed_s, self._expire)
 
     async def __aexit__(

@@ -7,8 +7,7 @@ import asyncio
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 from uuid import uuid4
@@ -190,32 +189,32 @@ class EndpointPool:
         return jar[cookie][:MAX_SESSION_CHARS]
 
     async def _call_once(self, send: Callable[[NeMoGymAsyncOpenAI], Awaitable[T]], session: str | None) -> T:
-        async with self._place():
-            lease = self._balancer.start(session, now=time.monotonic())
-            well: bool | None = None
-            try:
-                result = await send(self.clients[lease.endpoint])
-                well = True
-            except UpstreamError as error:
-                well = _found_well(error)
-                raise
-            finally:
-                self._balancer.end(lease, well=well, now=time.monotonic())
-            return result
-
-    @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
         if self._places is None:
-            yield
-            return
+            return await self._call_now(send, session)
+        await self._take_place(self._places)
+        try:
+            return await self._call_now(send, session)
+        finally:
+            self._places.release()
+
+    async def _call_now(self, send: Callable[[NeMoGymAsyncOpenAI], Awaitable[T]], session: str | None) -> T:
+        lease = self._balancer.start(session, now=time.monotonic())
+        well: bool | None = None
+        try:
+            result = await send(self.clients[lease.endpoint])
+            well = True
+        except UpstreamError as error:
+            well = _found_well(error)
+            raise
+        finally:
+            self._balancer.end(lease, well=well, now=time.monotonic())
+        return result
+
+    async def _take_place(self, places: asyncio.Semaphore) -> None:
         allowed_s = time_for(self._settings.request_timeout_s)
         try:
             async with asyncio.timeout(allowed_s):
-                await self._places.acquire()
+                await places.acquire()
         except TimeoutError as error:
             text = f"none of {self._settings.num_concurrent_requests} places came free within {allowed_s:.3g} s"
             raise UpstreamError(self.clients[0].base_url, 0, text, cause="timeout") from error
-        try:
-            yield
-        finally:
-            self._places.release()

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from nemo_gym.client import ServerClient
+from nemo_gym.codec import changed
 from nemo_gym.deadline import current_deadline, within
 from nemo_gym.errors import GymError, RolloutError, UpstreamError
 from nemo_gym.http import NotSentError, pause_s
@@ -108,7 +109,7 @@ class Judge:
     async def ask(self, client: ServerClient, prompt: str) -> Verdict:
         """The verdict on one question."""
         question = NeMoGymEasyInputMessage(role="user", content=prompt)
-        params = self._params.model_copy(update={"input": [*self._opening, question]})
+        params = changed(self._params, input=[*self._opening, question])
         rollout = current_deadline()
         try:
             async with within(self._timeout_s, what=f"The judge '{self._server}'"), self._turns:

@@ -2,7 +2,7 @@
 until all of its repeats have come to an outcome, then only what it adds to the estimates."""
 
 import copy
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,23 +70,23 @@ class _Estimates:
     """What tasks add up to."""
 
     tasks: int = 0
-    fields: dict[str, ClusteredMean] = field(default_factory=dict)
-    passes: dict[int, ClusteredMean] = field(default_factory=dict)
-    majorities: dict[int, ClusteredMean] = field(default_factory=dict)
+    fields: dict[str, ClusteredMean] = field(default_factory=lambda: defaultdict(ClusteredMean))
+    passes: dict[int, ClusteredMean] = field(default_factory=lambda: defaultdict(ClusteredMean))
+    majorities: dict[int, ClusteredMean] = field(default_factory=lambda: defaultdict(ClusteredMean))
     votes_differ: bool = False
 
     def add(self, task: _Task) -> None:
         self.tasks += 1
         for name, total in task.sums.totals.items():
-            self.fields.setdefault(name, ClusteredMean()).add(total, task.sums.counts[name])
+            self.fields[name].add(total, task.sums.counts[name])
         votes = tuple(sorted(task.votes.values()))
         self.votes_differ |= len(votes) > 1
         for k in _powers_of_two(up_to=task.rewards):
-            self.passes.setdefault(k, ClusteredMean()).add(pass_at_k(task.rewards, task.passed, k))
+            self.passes[k].add(pass_at_k(task.rewards, task.passed, k))
             if task.is_asked and k <= MAX_VOTERS:
                 silent = task.rewards - sum(given for given, _ in votes)
                 chance = majority_at_k(votes, k, silent=silent)
-                self.majorities.setdefault(k, ClusteredMean()).add(chance)
+                self.majorities[k].add(chance)
 
 
 class RunningMetrics:
@@ -118,7 +118,7 @@ class RunningMetrics:
         self._tokens.add(_tokens(record))
         self._add_marks(record)
         index = record.get(TASK_INDEX_KEY_NAME)
-        task = _Task() if index is None else self._open.setdefault(index, _Task())
+        task = self._task(index)
         task.sums.add(figures)
         if "reward" in figures:
             passed = figures["reward"] >= self.pass_threshold
@@ -133,7 +133,7 @@ class RunningMetrics:
         """Take in a rollout without a result: an outcome of its row, but no figure."""
         self.failed[cause] += 1
         if task_index is not None:
-            self._count_outcome(task_index, self._open.setdefault(task_index, _Task()))
+            self._count_outcome(task_index, self._task(task_index))
 
     def means(self) -> dict[str, float]:
         """The averages, `reward` first, each over the records that have the field."""
@@ -171,6 +171,15 @@ class RunningMetrics:
     def table(self) -> str:
         """Everything, for people."""
         return "\n".join(_lines(self.summary()))
+
+    def _task(self, index: int | None) -> _Task:
+        """What is known of a row; of one that nobody can tell from others, nothing yet."""
+        task = None if index is None else self._open.get(index)
+        if task is None:
+            task = _Task()
+            if index is not None:
+                self._open[index] = task
+        return task
 
     def _add_marks(self, record: Mapping[str, Any]) -> None:
         """What the collector noted about the work. Records from elsewhere have no such marks."""

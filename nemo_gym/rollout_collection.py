@@ -76,7 +76,7 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, keep: Keep, gate: Ga
 async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int = 1) -> Outcome:
     """One attempt at a rollout. Whatever goes wrong is an outcome, so one row cannot end the others."""
     started_at, started = time.time(), time.monotonic()
-    with counting() as tally, playing(row.id, number):
+    with counting() as tally, playing(row.id, number) if client.tap else contextlib.nullcontext():
         try:
             async with within(timeout_s, what="The rollout"):
                 answer = await client.call(row.agent, "/run", row.body, answer=Answer, timeout_s=timeout_s)
@@ -94,12 +94,14 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             logger.exception("rollout of row %d failed", row.id.task_index)
             failure = RolloutError("internal", repr(error))
         else:
-            return Scored(row.id, record, figures, retries=tally.retries, seconds=time.monotonic() - started)
+            seconds = time.monotonic() - started
+            return Scored(row.id, record, figures, attempts=number, retries=tally.retries, seconds=seconds)
     return NoResult(
         row.id,
         failure.cause,
         str(failure),
         failure.server,
+        attempt=number,
         started_at=started_at,
         seconds=time.monotonic() - started,
         row=_readable(row.body),
@@ -126,13 +128,9 @@ def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: Keep) 
     async def run(row: Row) -> Outcome:
         for number in range(1, config.max_attempts + 1):
             outcome = await attempt(client, row, timeout_s=config.rollout_timeout_s, number=number)
-            if isinstance(outcome, Scored):
-                return replace(outcome, attempts=number)
-            is_final = number == config.max_attempts or outcome.cause in LASTING_CAUSES
-            outcome = replace(outcome, attempt=number, is_final=is_final)
-            if is_final:
+            if isinstance(outcome, Scored) or number == config.max_attempts or outcome.cause in LASTING_CAUSES:
                 return outcome
-            await keep(outcome)
+            await keep(replace(outcome, is_final=False))
             await asyncio.sleep(pause_s(number))
         raise AssertionError("unreachable")
 

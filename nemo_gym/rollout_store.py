@@ -18,6 +18,8 @@ Keep = Callable[[Outcome], Awaitable[None]]
 
 MAX_WAITING = 4096
 """Outcomes on their way to disk, beyond which rollouts wait for the disk."""
+GATHERING_S = 0.02
+"""How long an outcome waits for others, to go to disk together."""
 
 
 class StorageError(GymError):
@@ -171,6 +173,8 @@ class RolloutStore:
         is_open = True
         while is_open:
             batch = [await self._queue.get()]
+            if batch[0] is not None:
+                await asyncio.sleep(GATHERING_S)
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             is_open = batch[-1] is not None

@@ -103,7 +103,7 @@ def finished_blocking(
 
     def hold() -> None:
         try:
-            loops.run(fill())
+            loops.run_beside(fill())
         except BaseException as error:
             _put(settled, error, stopping)
         else:

@@ -1,7 +1,5 @@
 """Counts of one rollout, kept wherever it passes and carried back to whoever started it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -26,17 +24,20 @@ class Tally:
 _current: ContextVar[Tally | None] = ContextVar("nemo_gym_tally", default=None)
 
 
-@contextmanager
-def counting() -> Iterator[Tally]:
+class counting:  # noqa: N801 - used as a word: `with counting() as tally`
     """Count what the code inside, and the tasks and servers it calls, had to try again."""
-    tally, outer = Tally(), _current.get()
-    mark = _current.set(tally)
-    try:
-        yield tally
-    finally:
-        _current.reset(mark)
-        if outer is not None:
-            outer.add(tally.retries, tally.throttled)
+
+    __slots__ = ("_mark", "_outer", "_tally")
+
+    def __enter__(self) -> Tally:
+        self._tally, self._outer = Tally(), _current.get()
+        self._mark = _current.set(self._tally)
+        return self._tally
+
+    def __exit__(self, *_error: object) -> None:
+        _current.reset(self._mark)
+        if self._outer is not None:
+            self._outer.add(self._tally.retries, self._tally.throttled)
 
 
 def count(*, retries: int = 0, throttled: int = 0) -> None:

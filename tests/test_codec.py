@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from nemo_gym.codec import detached
+from nemo_gym.codec import changed, detached
 
 
 class Inner(BaseModel):
@@ -60,3 +60,15 @@ def test_detached_containers_are_equal_but_not_the_same(value: Any) -> None:
     copied = detached(value)
     assert copied == value
     assert copied is not value
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"number": 7}, {"items": [8], "table": {}}, {"more": 9}, {"fresh": 1, "number": 2}]
+)
+def test_a_changed_model_is_what_model_copy_makes_and_leaves_the_original_alone(fields: dict[str, Any]) -> None:
+    original = example()
+    copied, expected = changed(original, **fields), original.model_copy(update=fields)
+    assert copied == expected
+    assert copied.model_fields_set == expected.model_fields_set
+    assert original == example()
+    assert original.model_fields_set == example().model_fields_set

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
 from nemo_gym.client import Answer, Jar
-from nemo_gym.codec import encode
+from nemo_gym.codec import changed, encode
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.deadline import within
 from nemo_gym.openai_types import (
@@ -67,7 +67,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             return await client.call(
                 environment,
                 "/verify",
-                body.model_copy(update={"response": response}),
+                changed(body, response=response),
                 answer=Answer,
                 cause="verifier",
                 jar=jar,
@@ -93,7 +93,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         while True:
             step += 1
             await asyncio.sleep(0)  # A model in this worker may never make us wait: give the clock its turn.
-            response = await self._ask_model(body.model_copy(update={"input": [*start, *said]}), jar)
+            response = await self._ask_model(changed(body, input=[*start, *said]), jar)
             said.extend(response.output)
             usage = usage + response.usage if usage and response.usage else usage or response.usage
             calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
@@ -104,7 +104,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             said.extend(await self._call_tools(calls, offered, jar))
             if step == self.config.max_steps:
                 break
-        return response.model_copy(update={"output": said, "usage": usage})
+        return changed(response, output=said, usage=usage)
 
     async def _ask_model(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
         return await self.server_client.call(

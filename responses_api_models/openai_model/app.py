@@ -7,7 +7,7 @@ from pydantic import BaseModel, PrivateAttr, ValidationError
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.chat_types import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.client import Jar
-from nemo_gym.codec import encode
+from nemo_gym.codec import changed, encode
 from nemo_gym.completions import read_completion
 from nemo_gym.endings import ended_completion, ended_response
 from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
@@ -53,7 +53,7 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         if not isinstance(body.input, str) and not all(map(is_resubmittable, body.input)):
             update["input"] = [for_resubmission(item) for item in body.input]
         try:
-            raw = await self._post("/responses", body.model_copy(update=update), jar)
+            raw = await self._post("/responses", changed(body, **update), jar)
         except UpstreamError as error:
             return ended_response(error, body, model=model)
         return _read_response(raw, self._pool.clients[0])
@@ -63,7 +63,7 @@ class SimpleModelServer(SimpleResponsesAPIModel):
     ) -> NeMoGymChatCompletion:
         model = self.config.openai_model
         try:
-            raw = await self._post("/chat/completions", body.model_copy(update={"model": model}), jar)
+            raw = await self._post("/chat/completions", changed(body, model=model), jar)
         except UpstreamError as error:
             return ended_completion(error, model=model)
         endpoint = self._pool.clients[0]
