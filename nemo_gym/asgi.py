@@ -17,6 +17,7 @@ from nemo_gym.errors import Cause
 from nemo_gym.event_stream import CONTENT_TYPE as EVENT_STREAM
 from nemo_gym.event_stream import EventStream, event
 from nemo_gym.failures import Failure, RefusedError, failure_of
+from nemo_gym.loop_watch import Handler, Handlers, note_handler
 from nemo_gym.session import Session, SessionStore
 from nemo_gym.tally import HEADER as TALLY_HEADER
 from nemo_gym.tally import counting
@@ -107,6 +108,7 @@ class ServerApp:
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.stateful = foreign is not None or any(endpoint.needs_session for endpoint in self.endpoints.values())
         self._direct = self.endpoints if foreign is None else _ours_among(foreign)
+        self.watched: list[Handler] = []
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -114,6 +116,22 @@ class ServerApp:
         foreign = nullcontext() if self.foreign is None else self.foreign.router.lifespan_context(self.foreign)
         async with self._lifespan(), foreign:
             yield
+
+    def watch_for(self, handlers: Handlers) -> None:
+        """Enter all that answers here on the event loop."""
+        ours = [(endpoint.path, endpoint.function) for endpoint in self.endpoints.values()]
+        routes = () if self.foreign is None else self.foreign.routes
+        theirs = [(route.path, route.endpoint) for route in routes if hasattr(route, "endpoint")]
+        found = (note_handler(handlers, self.name + path, function) for path, function in (*ours, *theirs))
+        self.watched = [handler for handler in found if handler is not None]
+
+    def blocked(self) -> dict[str, dict[str, float]]:
+        """The handlers that held up the event loop: how often, and for how long in all."""
+        return {
+            handler.name: {"times": handler.times, "seconds": round(handler.seconds, 3)}
+            for handler in self.watched
+            if handler.times
+        }
 
     def release(self, token: str) -> None:
         self.core.sessions.release(token)
@@ -158,7 +176,8 @@ class ServerApp:
         """The answer still to be sent; none when it has been, or when nobody waits for it any more."""
         method, path = scope["method"], scope["path"]
         if path == "/health" and method == "GET":
-            return Answer(self.name, 200, {"status": "ok", "server": self.name})
+            told = {"status": "ok", "server": self.name}
+            return Answer(self.name, 200, {**told, "blocked": blocked} if (blocked := self.blocked()) else told)
         cookies = cookies_in(headers.get(b"cookie", b""))
         if path == "/session" and method == "DELETE":
             self.release(cookies.get(self.core.session_cookie, ""))

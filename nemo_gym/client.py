@@ -67,6 +67,8 @@ class LocalServer(Protocol):
 
     def release(self, token: str) -> None: ...
 
+    def blocked(self) -> dict[str, dict[str, float]]: ...
+
 
 Tap = Callable[[str, str, Any, Callable[[], Awaitable[Answer]]], Awaitable[Answer]]
 """Called with server, path, body, and a function that sends the call on."""

@@ -109,6 +109,8 @@ class RunningMetrics:
         self._sums, self._tokens = _Sums(), _Sums()
         self._attempts = self._retries = 0
         self._latency, self._slowest_s = LogHistogram(), 0.0
+        self.blocked: dict[str, dict[str, float]] = {}
+        """The handlers that held up the event loop, as far as the servers are in this process."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Take in a scored rollout."""
@@ -166,6 +168,7 @@ class RunningMetrics:
             "latency_s": self._latencies(),
             "attempts": self._attempts,
             "retries": self._retries,
+            **({"blocked_handlers": self.blocked} if self.blocked else {}),
         }
 
     def table(self) -> str:
@@ -261,6 +264,8 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield "seconds a rollout: " + ", ".join(f"{name} {value:.3g}" for name, value in summary["latency_s"].items())
     if summary["attempts"]:
         yield f"attempts: {summary['attempts']}, of them retries: {summary['retries']}"
+    for name, told in summary.get("blocked_handlers", {}).items():
+        yield f"{name} held up the event loop, times: {told['times']}, seconds in all: {told['seconds']:.3g}"
 
 
 def _shown(value: float | str | None) -> str:

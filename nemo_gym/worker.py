@@ -25,6 +25,7 @@ from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.http import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, HttpClient
 from nemo_gym.loader import load_server_class
 from nemo_gym.log import set_up_logging
+from nemo_gym.loop_watch import Handlers, LoopWatch
 from nemo_gym.published import publish
 from nemo_gym.serving import serving
 from nemo_gym.validation import explain
@@ -112,6 +113,13 @@ class Stack:
         for app in self.apps.values():
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
+        self._exit.enter_context(LoopWatch(self._handlers()))
+
+    def _handlers(self) -> Handlers:
+        handlers: Handlers = {}
+        for app in self.apps.values():
+            app.watch_for(handlers)
+        return handlers
 
     def _mount(self, held: HeldServer, secret: bytes, compute: Compute) -> ServerApp:
         kind = load_server_class(held.server_type, held.implementation, Path(held.folder), held.entrypoint)

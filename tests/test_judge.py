@@ -172,6 +172,9 @@ class CountingPeer:
 
     def release(self, token: str) -> None: ...
 
+    def blocked(self) -> dict[str, dict[str, float]]:
+        return {}
+
 
 @pytest.mark.parametrize(("most", "most_asking"), [(1, 1), (3, 3), (None, 100)])
 async def test_no_more_questions_are_open_than_allowed(most: int | None, most_asking: int) -> None:

@@ -100,7 +100,10 @@ async def _collect(
     async with peers(config) as client:
         settings: Any = OmegaConf.to_container(client.global_config_dict, resolve=True)
         with traffic_of(client, options, settings):
-            return await helper.run_from_config(options, client=client, settings=settings, report=progress)
+            metrics = await helper.run_from_config(options, client=client, settings=settings, report=progress)
+        for server in client.local.values():
+            metrics.blocked |= server.blocked()
+        return metrics
 
 
 def _summarise(metrics: RunningMetrics, output: Path) -> None:

@@ -32,6 +32,11 @@ class BreakableResourcesServer(SimpleResourcesServer):
         return "done"
 
     @tool
+    async def freeze(self, seconds: float) -> str:
+        time.sleep(seconds)  # noqa: ASYNC251 - what an environment should not do
+        return "done"
+
+    @tool
     async def pid(self) -> int:
         return os.getpid()
 

@@ -1,5 +1,6 @@
 """An environment the way they were first written: FastAPI routes, `request.session`, a dict of one's own for state."""
 
+import time
 from typing import Any, Dict
 
 from fastapi import FastAPI, HTTPException, Request
@@ -50,6 +51,7 @@ class LedgerResourcesServer(SimpleResourcesServer):
         app.post("/book")(self.book)
         app.post("/explode")(self.explode)
         app.post("/refuse")(self.refuse)
+        app.post("/audit")(self.audit)
         return app
 
     async def seed_session(self, request: Request, body: LedgerSeedRequest) -> BaseSeedSessionResponse:
@@ -67,6 +69,9 @@ class LedgerResourcesServer(SimpleResourcesServer):
 
     async def refuse(self) -> None:
         raise HTTPException(status_code=400, detail="Not today.")
+
+    async def audit(self, body: BookRequest) -> None:
+        time.sleep(body.amount)  # noqa: ASYNC251 - holds up everybody else, as such environments may
 
     async def verify(self, request: Request, body: LedgerVerifyRequest) -> LedgerVerifyResponse:
         balance = self.session_id_to_balance.get(request.session[SESSION_ID_KEY], 0)
