@@ -37,7 +37,7 @@ _SESSION_COOKIE = "path=/; Max-Age=1209600; httponly; samesite=lax"
 _DEADLINE, _END, _TOKEN = (name.encode() for name in (DEADLINE_HEADER, END_SESSION_HEADER, TOKEN_HEADER))
 _PASSED_ON_HEADERS = frozenset(("retry-after",))
 """Of the headers of an answer that a handler gives, or passes on from a peer, those that concern the caller."""
-_READ_HEADERS = frozenset((b"cookie", b"content-length", b"authorization", _DEADLINE, _END, _TOKEN))
+_READ_HEADERS = frozenset((b"cookie", b"content-length", b"authorization", b"x-api-key", _DEADLINE, _END, _TOKEN))
 
 
 class ServerCore:
@@ -196,12 +196,14 @@ class ServerApp:
 
     def _admit(self, headers: Mapping[bytes, bytes]) -> None:
         if self.token is not None:
-            shown = headers.get(_TOKEN) or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+            bearer = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+            shown = headers.get(_TOKEN) or headers.get(b"x-api-key") or bearer
             if not hmac.compare_digest(shown, self.token.encode()):
                 raise RefusedError(
                     401,
                     f"'{self.name}' listens beyond this machine and asks for the run's token, in the header "
-                    f"'{TOKEN_HEADER}' or as 'Authorization: Bearer'. Found {'another' if shown else 'none'}.",
+                    f"'{TOKEN_HEADER}', in 'x-api-key', or as 'Authorization: Bearer'. "
+                    f"Found {'another' if shown else 'none'}.",
                 )
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.max_body_bytes:

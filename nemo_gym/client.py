@@ -57,6 +57,11 @@ class Jar(dict[str, str]):
                 self[name] = value
                 self.added.add(name)
 
+    def forget(self, server: str) -> None:
+        """Drop the session on that server, which has ended."""
+        for name in [name for name in self if _server_of(name) == server]:
+            del self[name]
+
 
 class LocalServer(Protocol):
     """A server of the same worker."""
@@ -183,6 +188,8 @@ class ServerClient:
                 raise RolloutError(error.cause or cause, str(error), server=server) from error
         if jar is not None:
             jar.merge(got.cookies)
+            if ends_session and got.status < 400:
+                jar.forget(server)
         return got
 
     async def request(
@@ -230,7 +237,7 @@ class ServerClient:
                     await self._release(name, jar.pop(name))
 
     async def _release(self, cookie: str, token: str) -> None:
-        server = cookie.rpartition("___")[2]
+        server = _server_of(cookie)
         if server in self.local:
             self.local[server].release(token)
         elif server in self.addresses or server in self._config:
@@ -315,6 +322,10 @@ class ServerClient:
                 count_from_header(got.headers.get(TALLY_HEADER))
                 return Answer(server, got.status, got.body, got.cookies, got.headers)
         raise AssertionError("unreachable")
+
+
+def _server_of(session_cookie: str) -> str:
+    return session_cookie.rpartition("___")[2]
 
 
 def base_url(host: str, port: int) -> str:

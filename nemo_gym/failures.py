@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_FOUND = 300
+MAX_DETAILS = 20
+"""A body with more mistakes than that is of another kind altogether."""
 _STATUS_OF_CAUSE: dict[Cause, int] = {"timeout": 504, "input": 422, "internal": 500}
 
 
@@ -59,7 +61,7 @@ def _told(message: str, cause: Cause, server: str) -> Failure:
 
 def _details(bad: BadBodyError) -> list[dict[str, Any]]:
     """Each mistake as FastAPI lists it. What was found is told when it is short enough to help."""
-    found = bad.error.errors(include_url=False, include_context=False)
+    found = bad.error.errors(include_url=False, include_context=False)[:MAX_DETAILS]
     return [
         {"type": item["type"], "loc": ["body", *item["loc"]], "msg": item["msg"], **_found(item["input"])}
         for item in found

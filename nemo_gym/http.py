@@ -63,8 +63,14 @@ class NotSentError(UpstreamError):
 class HttpClient:
     """A pool of connections. Whoever makes one closes it."""
 
-    def __init__(self, *, limit: int = CONNECTION_LIMIT, limit_per_host: int = CONNECTION_LIMIT_PER_HOST) -> None:
-        self._limit, self._limit_per_host = limit, limit_per_host
+    def __init__(
+        self,
+        *,
+        limit: int = CONNECTION_LIMIT,
+        limit_per_host: int = CONNECTION_LIMIT_PER_HOST,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        self._limit, self._limit_per_host, self._connect_timeout_s = limit, limit_per_host, connect_timeout_s
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -108,7 +114,7 @@ class HttpClient:
 
         allowed_s = time_for(timeout_s)
         sent = _headers(headers, cookies, has_body=body is not None)
-        limit = aiohttp.ClientTimeout(total=allowed_s, sock_connect=min(CONNECT_TIMEOUT_S, allowed_s))
+        limit = aiohttp.ClientTimeout(total=allowed_s, sock_connect=min(self._connect_timeout_s, allowed_s))
         name = server or url
         if allowed_s <= 0:  # which aiohttp would take for no limit at all
             raise UpstreamError(name, 0, f"no time left to ask {url}", cause="timeout")
@@ -118,7 +124,7 @@ class HttpClient:
             ) as answer:
                 return HttpAnswer(answer.status, answer.headers, await answer.read())
         except aiohttp.ConnectionTimeoutError as error:
-            raise NotSentError(name, 0, f"no connection to {url} within {limit.sock_connect} s") from error
+            raise NotSentError(name, 0, f"no connection to {url} within {limit.sock_connect:.3g} s") from error
         except TimeoutError as error:
             waited = f"no answer from {url} within {round(allowed_s, 2):g} s"
             raise UpstreamError(name, 0, waited, cause="timeout") from error

@@ -79,6 +79,13 @@ async def test_garbage_is_refused_with_what_is_wrong(content: bytes, status: int
         assert (await client.post("/verify", json=example_row(response=response_of()))).status == 200
 
 
+async def test_of_very_many_mistakes_only_the_first_are_told() -> None:
+    async with client_for(Watched) as client:
+        row = example_row(response=response_of(*({"type": 1} for _ in range(1000))))
+        answer = await client.post("/verify", json=row)
+        assert (answer.status, len(answer.json()["detail"])) == (422, 20)
+
+
 async def test_a_body_that_says_it_is_too_large_is_refused_unread() -> None:
     async with small_server() as (client, port):
         assert (await client.post("/verify", content=b"x" * 2000)).status == 413
@@ -146,6 +153,8 @@ async def test_sessions_are_apart_and_end_when_told() -> None:
         ({TOKEN_HEADER: "wrong"}, 401),
         ({TOKEN_HEADER: "secret"}, 200),
         ({"Authorization": "Bearer secret"}, 200),
+        ({"x-api-key": "secret"}, 200),
+        ({"x-api-key": "wrong"}, 401),
     ],
 )
 async def test_a_server_with_a_token_asks_for_it(headers: dict[str, str], status: int) -> None:

@@ -1,6 +1,8 @@
 """The HTTP client ends in time, and the pauses between tries follow their rule."""
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -73,6 +75,19 @@ async def test_nobody_there_is_an_error_that_says_nothing_was_sent() -> None:
     async with HttpClient() as http:
         with pytest.raises(NotSentError, match="no connection"):
             await http.fetch("GET", "http://127.0.0.1:9", timeout_s=5)
+
+
+async def test_a_peer_that_takes_no_connection_is_waited_for_as_long_as_told() -> None:
+    with socket.socket() as listening, contextlib.ExitStack() as opened:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(2):  # its queue is full now, and the next one waits
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        async with HttpClient(connect_timeout_s=0.2) as http:
+            with pytest.raises(NotSentError, match=r"no connection .* within 0\.2 s"):
+                await http.fetch("GET", f"http://127.0.0.1:{listening.getsockname()[1]}", timeout_s=5)
 
 
 @given(attempt=st.integers(1, 60), chance=st.floats(0, 1), asked=st.none() | st.floats(0, 1e6))

@@ -152,6 +152,17 @@ async def test_a_tool_that_raises_keeps_the_session(transport: Transport) -> Non
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_session_that_was_ended_is_forgotten_by_both_sides(transport: Transport) -> None:
+    async with running([legacy_ledger(), counter()], transport=transport) as client:
+        for server, seed in (("ledger", {"opening_balance": 1}), ("counter", {"initial_count": 1})):
+            jar = Jar()
+            await client.send(server, "/seed_session", seed, jar=jar)
+            row = example_row(response=response_of(message("hi")), expected_balance=1, expected_count=1)
+            assert (await client.send(server, "/verify", row, jar=jar, ends_session=True)).status == 200
+            assert not jar
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_the_first_answer_carries_the_session_even_when_it_is_an_error(transport: Transport) -> None:
     async with running([legacy_ledger(), counter()], transport=transport) as client:
         for server, path in (("ledger", "/explode"), ("counter", "/increment_counter")):
