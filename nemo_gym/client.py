@@ -48,14 +48,15 @@ class Jar(dict[str, str]):
 
     def __init__(self, cookies: Mapping[str, str] | None = None) -> None:
         super().__init__(cookies or {})
-        self.added: set[str] = set()
+        self.added: list[str] = []
 
     def merge(self, cookies: Mapping[str, str]) -> None:
         """Keep what a server set. An answer that sets nothing takes nothing away."""
         for name, value in cookies.items():
             if self.get(name) != value:
                 self[name] = value
-                self.added.add(name)
+                if name not in self.added:
+                    self.added.append(name)
 
     def forget(self, server: str) -> None:
         """Drop the session on that server, which has ended."""
@@ -273,7 +274,7 @@ class ServerClient:
     def _headers(self) -> dict[str, str]:
         return {TOKEN_HEADER: self._token} if self._token else {}
 
-    async def _send(
+    def _send(
         self,
         method: str,
         server: str,
@@ -283,13 +284,16 @@ class ServerClient:
         timeout_s: float,
         *,
         ends_session: bool = False,
-    ) -> Answer:
-        if self.tap is not None:
-            send = partial(self._send_on, method, server, path, body, cookies, timeout_s, ends_session=ends_session)
-            return await self.tap(server, path, body, send)
-        return await self._send_on(method, server, path, body, cookies, timeout_s, ends_session=ends_session)
+    ) -> Awaitable[Answer]:
+        peer = self.local.get(server)
+        send: Callable[[], Awaitable[Answer]] = (
+            partial(self._send_far, method, server, path, body, cookies, timeout_s, ends_session=ends_session)
+            if peer is None
+            else partial(peer.direct, method, path, body, cookies, ends_session=ends_session)
+        )
+        return send() if self.tap is None else self.tap(server, path, body, send)
 
-    async def _send_on(
+    async def _send_far(
         self,
         method: str,
         server: str,
@@ -300,9 +304,6 @@ class ServerClient:
         *,
         ends_session: bool,
     ) -> Answer:
-        peer = self.local.get(server)
-        if peer is not None:
-            return await peer.direct(method, path, body, cookies, ends_session=ends_session)
         headers = self._headers()
         if ends_session:
             headers[END_SESSION_HEADER] = "1"

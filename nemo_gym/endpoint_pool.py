@@ -7,9 +7,9 @@ import asyncio
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,6 +21,7 @@ from nemo_gym.http import HttpClient
 from nemo_gym.openai_client import MAX_TRIES, REQUEST_TIMEOUT_S, NeMoGymAsyncOpenAI, tried_again
 
 T = TypeVar("T")
+Send: TypeAlias = Callable[[NeMoGymAsyncOpenAI], Awaitable[T]]
 
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 60.0
@@ -174,9 +175,9 @@ class EndpointPool:
         listed = [urls] if isinstance(urls, str) else urls
         return cls([kind(base_url=url, **common) for url in listed], settings)
 
-    async def call(self, send: Callable[[NeMoGymAsyncOpenAI], Awaitable[T]], *, session: str | None = None) -> T:
+    def call(self, send: Send[T], *, session: str | None = None) -> Coroutine[Any, Any, T]:
         """What `send` gets from one of the endpoints; each try may be another one's."""
-        return await tried_again(lambda: self._call_once(send, session), max_tries=self._settings.max_tries)
+        return tried_again(lambda: self._call_once(send, session), max_tries=self._settings.max_tries)
 
     def session(self, jar: Jar, server: str) -> str | None:
         """What the rollout with these cookies is known by; a mark is left with it if it has none. One endpoint needs
@@ -188,16 +189,18 @@ class EndpointPool:
             jar.merge({cookie: uuid4().hex})
         return jar[cookie][:MAX_SESSION_CHARS]
 
-    async def _call_once(self, send: Callable[[NeMoGymAsyncOpenAI], Awaitable[T]], session: str | None) -> T:
-        if self._places is None:
-            return await self._call_now(send, session)
-        await self._take_place(self._places)
+    def _call_once(self, send: Send[T], session: str | None) -> Awaitable[T]:
+        places = self._places
+        return self._call_now(send, session) if places is None else self._call_in_place(places, send, session)
+
+    async def _call_in_place(self, places: asyncio.Semaphore, send: Send[T], session: str | None) -> T:
+        await self._take(places)
         try:
             return await self._call_now(send, session)
         finally:
-            self._places.release()
+            places.release()
 
-    async def _call_now(self, send: Callable[[NeMoGymAsyncOpenAI], Awaitable[T]], session: str | None) -> T:
+    async def _call_now(self, send: Send[T], session: str | None) -> T:
         lease = self._balancer.start(session, now=time.monotonic())
         well: bool | None = None
         try:
@@ -210,7 +213,7 @@ class EndpointPool:
             self._balancer.end(lease, well=well, now=time.monotonic())
         return result
 
-    async def _take_place(self, places: asyncio.Semaphore) -> None:
+    async def _take(self, places: asyncio.Semaphore) -> None:
         allowed_s = time_for(self._settings.request_timeout_s)
         try:
             async with asyncio.timeout(allowed_s):

@@ -75,13 +75,15 @@ class NeMoGymAsyncOpenAI(BaseModel):
     async def create_models(self) -> dict[str, Any]:
         return self._object(await self.fetch("GET", f"{self.base_url.rstrip('/')}/models"))
 
-    async def post(self, path: str, body: bytes) -> bytes:
+    def post(self, path: str, body: bytes) -> Awaitable[bytes]:
         """Send encoded JSON, get encoded JSON."""
-        return await self.fetch("POST", self.base_url.rstrip("/") + path, body)
+        return self.fetch("POST", self.base_url.rstrip("/") + path, body)
 
-    async def fetch(self, method: str, url: str, body: bytes | None = None) -> bytes:
+    def fetch(self, method: str, url: str, body: bytes | None = None) -> Awaitable[bytes]:
         """The body of a good answer."""
-        return await tried_again(lambda: self._fetch_once(method, url, body), max_tries=self.max_tries)
+        if self.max_tries == 1:
+            return self._fetch_once(method, url, body)
+        return tried_again(lambda: self._fetch_once(method, url, body), max_tries=self.max_tries)
 
     async def _fetch_once(self, method: str, url: str, body: bytes | None) -> bytes:
         query = f"?{urlencode(self.default_query)}" if self.default_query else ""

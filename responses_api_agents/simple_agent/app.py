@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Awaitable
 
 from pydantic import ConfigDict, Field
 
@@ -75,11 +76,11 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 ends_session=True,
             )
 
-    async def _converse(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
+    def _converse(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> Awaitable[NeMoGymResponse]:
         """What `/v1/responses` of this agent answers. A subclass may have written it to be called as an endpoint."""
         if type(self).responses is SimpleAgent.responses:
-            return await self.responses(body, jar)
-        return await self.server_client.call(self.config.name, "/v1/responses", body, answer=NeMoGymResponse, jar=jar)
+            return self.responses(body, jar)
+        return self.server_client.call(self.config.name, "/v1/responses", body, answer=NeMoGymResponse, jar=jar)
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
         """One conversation. `output` holds all that was said, thought, called and answered after the input."""
@@ -106,8 +107,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 break
         return changed(response, output=said, usage=usage)
 
-    async def _ask_model(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
-        return await self.server_client.call(
+    def _ask_model(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> Awaitable[NeMoGymResponse]:
+        return self.server_client.call(
             self.config.model_server.name,
             "/v1/responses",
             body,

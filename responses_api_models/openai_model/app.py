@@ -1,5 +1,6 @@
 """Pass requests on to any endpoint that speaks the OpenAI API."""
 
+from collections.abc import Awaitable
 from typing import Any
 
 from pydantic import BaseModel, PrivateAttr, ValidationError
@@ -69,13 +70,13 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         endpoint = self._pool.clients[0]
         return read_completion(raw, url=endpoint.base_url, text_of=endpoint.text_of)
 
-    async def _post(self, path: str, body: BaseModel, jar: Jar) -> bytes:
+    def _post(self, path: str, body: BaseModel, jar: Jar) -> Awaitable[bytes]:
         extra = self.config.extra_body
         raw = encode(
             {**extra, **body.model_dump(mode="json", exclude_unset=True)} if extra else body, exclude_unset=True
         )
         session = self._pool.session(jar, self.config.name)
-        return await self._pool.call(lambda client: client.post(path, raw), session=session)
+        return self._pool.call(lambda client: client.post(path, raw), session=session)
 
 
 def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
