@@ -14,11 +14,11 @@ from pathlib import Path
 
 import orjson
 
+from bench.endpoint import serving_endpoint
 from bench.processes import memory, tree, tree_cpu_s
 from bench.report import Machine
 from bench.stacks import MODEL_CONFIG, WEATHER_CONFIG
 from bench.start import SCRIPTED_MODEL_CONFIG
-from bench.stub import says, serving_stub
 
 IN_FLIGHT = (1, 1_000, 4_000, 16_000)
 LATENCY_S = 1.0
@@ -51,7 +51,7 @@ class Run:
 
 async def measure(*, in_flight: int, latency_s: float) -> Run:
     """So many rows, all allowed to be in flight at once, against an endpoint in a process of its own."""
-    async with serving_stub(says(REPLY_CHARS), latency_s=latency_s) as stub:
+    async with serving_endpoint("cold " * (REPLY_CHARS // 5), latency_s=latency_s) as stub:
         told = [f"+policy_base_url={stub.url}", "+policy_api_key=none", "+policy_model_name=stub"]
         name = f"{in_flight:,} in flight, {latency_s:g} s"
         return await collect(name, in_flight, in_flight, [WEATHER_CONFIG, MODEL_CONFIG], told, stub.pid, latency_s)
