@@ -5,6 +5,7 @@ aiohttp is imported by the first request: it takes longer than all else a comman
 import asyncio
 import io
 import random
+import time
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -49,9 +50,14 @@ class HttpAnswer(NamedTuple):
 
     @property
     def retry_after_s(self) -> float | None:
-        """The pause the server asked for, if it named one in seconds."""
+        """The pause the server asked for, if it named one: in seconds, or as the instant when it ends."""
+        asked = self.headers.get("Retry-After", "")
         try:
-            return max(0.0, float(self.headers.get("Retry-After", "")))
+            return max(0.0, float(asked))
+        except ValueError:
+            from email.utils import parsedate_to_datetime
+        try:
+            return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
         except ValueError:
             return None
 

@@ -93,6 +93,9 @@ class NeMoGymAsyncOpenAI(BaseModel):
         except UpstreamError as error:
             count(throttled=int(error.cause == "timeout"))
             raise
+        except asyncio.CancelledError:
+            count(throttled=int(time_for(math.inf) <= 0))  # the time ran out while the endpoint had the request
+            raise
         if answer.status < 400:
             return answer.body
         count(throttled=int(answer.status in THROTTLING_STATUSES))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.client import Jar
-from nemo_gym.deadline import under
+from nemo_gym.deadline import under, within
 from nemo_gym.endpoint_pool import (
     FIRST_REST_S,
     LONGEST_REST_S,
@@ -19,8 +19,9 @@ from nemo_gym.endpoint_pool import (
     EndpointSettings,
     Lease,
 )
-from nemo_gym.errors import UpstreamError
+from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.http import HttpClient
+from nemo_gym.tally import counting
 from tests.stub_endpoint import Request, completion, stub_endpoint
 
 
@@ -178,6 +179,28 @@ async def test_no_more_requests_than_allowed_are_in_flight_and_waiting_ends_with
             release.set()
         assert (most, running) == (2, 0)
         assert caught.value.cause == "timeout"
+
+
+async def test_only_time_that_ran_out_at_the_endpoint_counts_as_an_objection() -> None:
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    stalling = await asyncio.start_server(stall, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{stalling.sockets[0].getsockname()[1]}/v1"
+    async with stalling, HttpClient() as http:
+        with counting() as tally, pytest.raises((RolloutError, UpstreamError), match=r"within 0\.1 s"):
+            async with within(0.1, what="The call"):
+                await chat(pool([url], http))
+        assert tally.throttled == 1
+        with counting() as tally:
+            asking = asyncio.create_task(chat(pool([url], http)))
+            await asyncio.sleep(0.1)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        assert tally.throttled == 0
+    await asyncio.sleep(0.05)
 
 
 async def test_headers_and_key_go_with_every_request() -> None:

@@ -3,16 +3,19 @@
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from email.utils import formatdate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from nemo_gym.deadline import under
 from nemo_gym.errors import UpstreamError
-from nemo_gym.http import LONGEST_PAUSE_S, HttpClient, NotSentError, pause_s
+from nemo_gym.http import LONGEST_PAUSE_S, HttpAnswer, HttpClient, NotSentError, pause_s
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -111,3 +114,24 @@ async def test_a_large_body_arrives_whole() -> None:
     async with peer_that(count) as url, HttpClient() as http:
         answer = await http.fetch("POST", url, body=b"x" * 3_000_000, timeout_s=10)
     assert (answer.status, received) == (200, [3_000_000])
+
+
+@pytest.mark.parametrize(
+    ("asked", "low", "high"),
+    [
+        ("2.5", 2.5, 2.5),
+        ("-1", 0, 0),
+        (formatdate(time.time() + 100, usegmt=True), 60, 101),
+        ("Mon, 01 Jan 2001 00:00:00 GMT", 0, 0),
+    ],
+)
+def test_a_server_asks_for_a_pause_in_seconds_or_by_the_clock(asked: str, low: float, high: float) -> None:
+    headers = CIMultiDictProxy(CIMultiDict({"Retry-After": asked}))
+    pause = HttpAnswer(429, headers, b"").retry_after_s
+    assert pause is not None
+    assert low <= pause <= high
+
+
+@pytest.mark.parametrize("asked", ["", "soon", "Mon"])
+def test_a_pause_that_nobody_can_read_was_not_asked_for(asked: str) -> None:
+    assert HttpAnswer(429, CIMultiDictProxy(CIMultiDict({"Retry-After": asked})), b"").retry_after_s is None
