@@ -167,6 +167,8 @@ class RolloutCollectionHelper:
 
     def __init__(self) -> None:
         self._gate: Gate | None = None
+        self.found = 0
+        """How many rollouts were in the output of `run_from_config` already."""
 
     @property
     def in_flight(self) -> int:
@@ -194,6 +196,7 @@ class RolloutCollectionHelper:
 
         with contextlib.closing(RolloutStore(output, kept=kept)) as store:
             done = _look_up_done(store, config, settings or {}, metrics)
+            self.found = done.count
             await self._make_missing(config, store, done, client or self.setup_server_client())
         return metrics
 

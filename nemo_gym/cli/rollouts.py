@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,15 @@ LINE_EVERY_S = 10.0
 
 
 class Progress:
-    """How a collection goes: done, mean reward, failures, in flight. A bar on a terminal, else a line now and then."""
+    """How a collection goes: done, mean reward, failures, in flight, rate, time left. A bar on a terminal, else a line
+    now and then."""
 
     def __init__(self, total: int, helper: RolloutCollectionHelper) -> None:
         self._total, self._helper = total, helper
-        self._done = self._failed = 0
+        self._scored = self._failed = 0
         self._rewards = 0.0
-        self._next_at = time.monotonic() + LINE_EVERY_S
+        self._started = time.monotonic()
+        self._next_at = self._started + LINE_EVERY_S
         self._bar: Any = None
         if sys.stderr.isatty():
             from tqdm import tqdm
@@ -42,14 +45,16 @@ class Progress:
 
     def __call__(self, outcome: Outcome) -> None:
         if isinstance(outcome, Scored):
+            self._scored += 1
             self._rewards += outcome.figures.get("reward", 0.0)
-        elif not outcome.is_final:
+        elif outcome.is_final:
+            self._failed += 1
+        else:
             return
-        self._done += 1
-        self._failed += not isinstance(outcome, Scored)
         if self._bar is not None:
+            self._bar.initial = self._helper.found  # which do not count for the rate
             self._bar.set_postfix_str(self._figures(), refresh=False)
-            self._bar.update()
+            self._bar.update(self._done - self._bar.n)
         elif time.monotonic() >= self._next_at:
             self._next_at = time.monotonic() + LINE_EVERY_S
             self._print()
@@ -60,13 +65,20 @@ class Progress:
         else:
             self._print()
 
+    @property
+    def _done(self) -> int:
+        return self._helper.found + self._scored + self._failed
+
     def _figures(self) -> str:
-        scored = self._done - self._failed
-        reward = f"{self._rewards / scored:.3f}" if scored else "-"
+        reward = f"{self._rewards / self._scored:.3f}" if self._scored else "-"
         return f"reward {reward}, {self._failed} failed, {self._helper.in_flight} in flight"
 
     def _print(self) -> None:
-        print(f"Collecting rollouts: {self._done} of {self._total}, {self._figures()}", file=sys.stderr)
+        rate = (self._scored + self._failed) / max(time.monotonic() - self._started, 1e-9)
+        total = max(self._total, self._done)
+        left = f", {timedelta(seconds=round((total - self._done) / rate))} left" if rate else ""
+        told = f"{self._done} of {total}, {self._figures()}, {rate:.3g} a second{left}"
+        print(f"Collecting rollouts: {told}", file=sys.stderr)
 
 
 @command(RolloutCollectionConfig)

@@ -1,0 +1,52 @@
+"""What a user sees while a collection goes on."""
+
+import contextlib
+import os
+import re
+import subprocess
+import termios
+from pathlib import Path
+
+from tests.commands import BIN, ng
+
+WEATHER = "resources_servers/example_simple_weather"
+ARGUMENTS = (
+    f"+config_paths=[{WEATHER}/configs/simple_weather.yaml,"
+    "responses_api_models/scripted_model/configs/scripted_model.yaml]",
+    "+agent_name=simple_weather_simple_agent",
+    f"+input_jsonl_fpath={WEATHER}/data/example.jsonl",
+    "+output_jsonl_fpath=out.jsonl",
+    "+head_server.port=1",
+)
+
+
+def last_line(stderr: str) -> str:
+    return [line for line in stderr.splitlines() if line.startswith("Collecting rollouts:")][-1]
+
+
+def test_lines_tell_how_it_goes_and_count_what_was_there_before(tmp_path: Path) -> None:
+    first = ng("ng_collect_rollouts", *ARGUMENTS, "+limit=2", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert re.search(r": 2 of 2, reward 1\.000, 0 failed, 0 in flight, [\d.]+ a second, 0:00:00 left", first.stderr)
+    second = ng("ng_collect_rollouts", *ARGUMENTS, cwd=tmp_path)
+    assert last_line(second.stderr).startswith("Collecting rollouts: 5 of 5, reward 1.000, 0 failed")
+    nothing = ng("ng_collect_rollouts", *ARGUMENTS, "+limit=3", cwd=tmp_path)
+    assert last_line(nothing.stderr).startswith("Collecting rollouts: 5 of 5, reward -, 0 failed")
+
+
+def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
+    ng("ng_collect_rollouts", *ARGUMENTS, "+limit=2", cwd=tmp_path)
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (40, 120))
+    done = subprocess.Popen(
+        [str(BIN / "ng_collect_rollouts"), *ARGUMENTS], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=theirs
+    )
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # which is how a terminal ends
+        while part := os.read(ours, 65536):
+            seen += part
+    os.close(ours)
+    assert done.wait(60) == 0
+    assert "100%" in seen.decode()
+    assert re.search(r"5/5 \[.*rollout/s, reward 1\.000, 0 failed", seen.decode())
