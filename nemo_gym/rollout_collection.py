@@ -21,9 +21,9 @@ from nemo_gym.lazy import lazily
 from nemo_gym.manifest import make_manifest, manifest_path, question, read_manifest, write_manifest
 from nemo_gym.metrics import RunningMetrics
 from nemo_gym.paths import find
+from nemo_gym.rollout_rows import LEAST_PARALLEL, MOST_PARALLEL, read_rows
 from nemo_gym.rollout_rows import RolloutCollectionConfig as RolloutCollectionConfig
 from nemo_gym.rollout_rows import count_rollouts as count_rollouts
-from nemo_gym.rollout_rows import read_rows
 from nemo_gym.rollout_store import Done, Keep, RolloutStore, failures_path
 from nemo_gym.rollout_stream import Finishing, finished_blocking
 from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored
@@ -38,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 __getattr__ = lazily(__name__, {"collect_rollouts": "nemo_gym.cli.rollouts:collect_rollouts"})
 
-LEAST_PARALLEL = 8
-MOST_PARALLEL = 4096
-"""Between these the number in flight adapts to the endpoint. More needs to be asked for: it costs open files."""
 LASTING_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
 """Trying again would end the same way."""
 
@@ -203,8 +200,8 @@ class RolloutCollectionHelper:
     async def _make_missing(
         self, config: RolloutCollectionConfig, store: RolloutStore, done: Done, client: ServerClient
     ) -> None:
-        parallel = config.num_samples_in_parallel
-        window = Window(LEAST_PARALLEL, MOST_PARALLEL) if parallel is None else Window(parallel, parallel)
+        fixed, most = config.num_samples_in_parallel, config.max_samples_in_parallel
+        window = Window(min(LEAST_PARALLEL, most), most) if fixed is None else Window(fixed, fixed)
         async with within(config.run_timeout_s, what="The run"), store.writing() as keep:
             self._gate = Gate(window)
             groups = Groups(keep, num_repeats=config.num_repeats) if config.group_output else None

@@ -13,6 +13,9 @@ from nemo_gym.rollout_types import NoResult, Row, RowId, hash_of
 from nemo_gym.stragglers import Action
 
 WEEK_S = 7 * 86400.0
+LEAST_PARALLEL = 8
+MOST_PARALLEL = 4096
+"""Between these the number in flight adapts to the endpoint, unless told otherwise."""
 
 
 class RolloutCollectionConfig(CommandConfig):
@@ -40,6 +43,9 @@ class RolloutCollectionConfig(CommandConfig):
 
     num_samples_in_parallel: int | None = Field(default=None, ge=1)
     """How many rollouts are in flight at once. By default as many as the endpoint takes without objecting."""
+
+    max_samples_in_parallel: int = Field(default=MOST_PARALLEL, ge=1)
+    """Never more than so many in flight, however many the endpoint would take: each costs an open file."""
 
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Fields that replace those of every row, such as +responses_create_params.temperature=0.7"""

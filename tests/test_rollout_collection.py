@@ -165,6 +165,25 @@ async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed() -
     assert (most, len(kept)) == (7, 100)
 
 
+async def test_the_number_in_flight_adapts_no_further_than_told(tmp_path: Path) -> None:
+    in_flight = most = 0
+
+    async def count(_server: str, path: str, _body: Any, send: Any) -> Answer:
+        nonlocal in_flight, most
+        in_flight += path == "/run"
+        most = max(most, in_flight)
+        await asyncio.sleep(0.001)
+        answer: Answer = await send()
+        in_flight -= path == "/run"
+        return answer
+
+    config = config_for(tmp_path, [counter_row("add 2")] * 40, max_samples_in_parallel=3)
+    async with running(servers()) as client:
+        client.tap = count
+        metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert (most, metrics.scored) == (3, 40)
+
+
 async def test_the_same_command_again_does_only_what_is_missing(tmp_path: Path) -> None:
     lines = [counter_row("add 2"), counter_row("please fail"), counter_row("add 1")]
     _, first, _ = await collected(config_for(tmp_path, lines))
