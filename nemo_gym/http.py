@@ -1,23 +1,25 @@
-"""One pooled HTTP client for each event loop, with a time limit on everything, and the rules for trying again.
-
-aiohttp is imported by the first request: it takes longer than all else a command or worker imports to start."""
+"""One pooled HTTP client for each event loop, with a time limit on everything, and the rules for trying again."""
 
 import asyncio
-import io
+import math
 import random
+import socket
 import time
+from base64 import b64encode
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDict
 
+from nemo_gym.connection import BrokenOffError, Connection, Origin, Received, connect
 from nemo_gym.deadline import HEADER, current_deadline, time_for
-from nemo_gym.errors import UpstreamError
-
-if TYPE_CHECKING:
-    import aiohttp
+from nemo_gym.errors import ConfigError, UpstreamError
 
 CONNECT_TIMEOUT_S = 10.0
 CONNECTION_LIMIT = 102_400
@@ -27,7 +29,9 @@ CONNECTION_LIMIT_PER_HOST = 16_384
 KEEP_ALIVE_S = 30.0
 """Shorter than the 75 s our servers keep an idle connection, so a client never reuses one that is being closed."""
 
-LARGE_BODY_BYTES = 2**20
+ADDRESSES_LAST_S = 10.0
+"""How long a host's addresses are taken to be the same."""
+_IN_PATH, _IN_QUERY = "/%:=&~+!$,;'@()*", "/%:=&~+!$,;'@()*?"
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
 THROTTLING_STATUSES = frozenset((429, 503, 529))
 """By these an endpoint asks for fewer requests."""
@@ -39,7 +43,7 @@ class HttpAnswer(NamedTuple):
     """A whole answer, already read."""
 
     status: int
-    headers: CIMultiDictProxy[str]
+    headers: CIMultiDict[str]
     body: bytes
 
     @property
@@ -66,6 +70,38 @@ class NotSentError(UpstreamError):
     """No connection was made, so the request certainly had no effect."""
 
 
+@dataclass(slots=True)
+class _Peer:
+    """One origin, and the connections to it that wait for the next request, the longest waiting first."""
+
+    origin: Origin
+    places: asyncio.Semaphore
+    idle: deque[tuple[float, Connection]] = field(default_factory=deque)
+    addresses: list[Any] = field(default_factory=list)
+    resolved_at: float = -math.inf
+
+    def take_idle(self) -> Connection | None:
+        """The connection that was used last: the others get the chance to grow old."""
+        while self.idle:
+            since, connection = self.idle.pop()
+            if connection.is_open and time.monotonic() - since < KEEP_ALIVE_S:
+                return connection
+            connection.close()
+        return None
+
+    def close_old(self, *, older_than_s: float) -> None:
+        while self.idle and self.idle[0][0] <= time.monotonic() - older_than_s:
+            self.idle.popleft()[1].close()
+
+    async def connect(self) -> Connection:
+        if time.monotonic() - self.resolved_at > ADDRESSES_LAST_S:
+            self.addresses = await asyncio.get_running_loop().getaddrinfo(
+                self.origin.host, self.origin.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+            )
+            self.resolved_at = time.monotonic()
+        return await connect(self.origin, self.addresses)
+
+
 class HttpClient:
     """A pool of connections. Whoever makes one closes it."""
 
@@ -76,8 +112,11 @@ class HttpClient:
         limit_per_host: int = CONNECTION_LIMIT_PER_HOST,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        self._limit, self._limit_per_host, self._connect_timeout_s = limit, limit_per_host, connect_timeout_s
-        self._session: aiohttp.ClientSession | None = None
+        self._limit_per_host, self._connect_timeout_s = limit_per_host, connect_timeout_s
+        self._places = asyncio.Semaphore(limit)
+        self._peers: dict[Origin, _Peer] = {}
+        self._in_use: set[Connection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -88,21 +127,15 @@ class HttpClient:
         await self.close()
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
-    @property
-    def session(self) -> "aiohttp.ClientSession":
-        """The pool beneath, opened at first use because it belongs to the running loop."""
-        if self._session is None:
-            import aiohttp
-
-            connector = aiohttp.TCPConnector(
-                keepalive_timeout=KEEP_ALIVE_S, limit=self._limit, limit_per_host=self._limit_per_host
-            )
-            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-        return self._session
+        """End all connections, also those in use."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for peer in self._peers.values():
+            peer.close_old(older_than_s=-math.inf)
+        for connection in self._in_use:
+            connection.close()
+        await asyncio.sleep(0)  # a closed connection lets go of its socket in the loop's next turn
 
     async def fetch(
         self,
@@ -116,47 +149,92 @@ class HttpClient:
         server: str | None = None,
     ) -> HttpAnswer:
         """Send one request and read all of the answer, in `timeout_s` and within the deadline of the running task."""
-        import aiohttp
-
-        allowed_s = time_for(timeout_s)
-        sent = _headers(headers, cookies, has_body=body is not None)
-        limit = aiohttp.ClientTimeout(total=allowed_s, sock_connect=min(self._connect_timeout_s, allowed_s))
-        name = server or url
-        if allowed_s <= 0:  # which aiohttp would take for no limit at all
+        allowed_s, name = time_for(timeout_s), server or url
+        if allowed_s <= 0:
             raise UpstreamError(name, 0, f"no time left to ask {url}", cause="timeout")
         try:
-            async with self.session.request(
-                method, url, data=_sendable(body), headers=sent, timeout=limit, allow_redirects=False
-            ) as answer:
-                return HttpAnswer(answer.status, answer.headers, await answer.read())
-        except aiohttp.ConnectionTimeoutError as error:
-            raise NotSentError(name, 0, f"no connection to {url} within {limit.sock_connect:.3g} s") from error
+            origin, start = _start_of(method, url)
+            head = start + _header_lines(headers, cookies, body)
+        except ValueError as error:
+            raise ConfigError(f"Cannot ask {url}: {error}.") from error
+        peer = self._peers.get(origin)
+        if peer is None:
+            peer = self._peers[origin] = _Peer(origin, asyncio.Semaphore(self._limit_per_host))
+        try:
+            async with asyncio.timeout(allowed_s), self._places, peer.places:
+                connection = peer.take_idle() or await self._connect(peer, name, url)
+                return HttpAnswer(*await self._ask(peer, connection, head, body))
         except TimeoutError as error:
             waited = f"no answer from {url} within {round(allowed_s, 2):g} s"
             raise UpstreamError(name, 0, waited, cause="timeout") from error
-        except aiohttp.ClientConnectorError as error:
-            raise NotSentError(name, 0, f"no connection to {url}: {error.os_error}") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise UpstreamError(name, 0, f"{url} broke off: {error or type(error).__name__}") from error
+        except (BrokenOffError, OSError) as error:
+            raise UpstreamError(name, 0, f"{url} broke off: {error}") from error
+
+    async def _connect(self, peer: _Peer, name: str, url: str) -> Connection:
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                return await peer.connect()
+        except TimeoutError as error:
+            raise NotSentError(name, 0, f"no connection to {url} within {self._connect_timeout_s:g} s") from error
+        except OSError as error:
+            raise NotSentError(name, 0, f"no connection to {url}: {error}") from error
+
+    async def _ask(self, peer: _Peer, connection: Connection, head: bytes, body: bytes | None) -> Received:
+        self._in_use.add(connection)
+        try:
+            received = await connection.ask(head, body)
+        finally:
+            self._in_use.discard(connection)
+        if connection.is_open:
+            peer.idle.append((time.monotonic(), connection))
+            if self._sweep is None:
+                self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
+        return received
+
+    def _close_old(self) -> None:
+        self._sweep = None
+        for peer in self._peers.values():
+            peer.close_old(older_than_s=KEEP_ALIVE_S)
+        if any(peer.idle for peer in self._peers.values()):
+            self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
 
 
-def _sendable(body: bytes | None) -> bytes | io.BytesIO | None:
-    """aiohttp wants a large body as a file, which it sends piece by piece without holding up the loop."""
-    return io.BytesIO(body) if body is not None and len(body) >= LARGE_BODY_BYTES else body
+@lru_cache(maxsize=4096)
+def _start_of(method: str, url: str) -> tuple[Origin, bytes]:
+    """Whom a URL means, and the lines that every request to it starts with."""
+    parts = urlsplit(url)
+    is_tls = parts.scheme == "https"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected an address like http://host:port/path")
+    target = quote(parts.path or "/", safe=_IN_PATH) + (
+        f"?{quote(parts.query, safe=_IN_QUERY)}" if parts.query else ""
+    )
+    lines = {"host": parts.netloc.rpartition("@")[2], "accept-encoding": "gzip, deflate", "user-agent": "nemo-gym"}
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        lines["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+    origin = Origin(parts.hostname, parts.port or (443 if is_tls else 80), is_tls)
+    return origin, f"{method} {target} HTTP/1.1\r\n".encode() + _lines(lines)
 
 
-def _headers(
-    headers: Mapping[str, str] | None, cookies: Mapping[str, str] | None, *, has_body: bool
-) -> CIMultiDict[str]:
-    sent: CIMultiDict[str] = CIMultiDict(headers or {})
-    if has_body and "Content-Type" not in sent:
-        sent["Content-Type"] = "application/json"
+def _header_lines(headers: Mapping[str, str] | None, cookies: Mapping[str, str] | None, body: bytes | None) -> bytes:
+    sent = dict(headers) if headers else {}
+    if body is not None:
+        sent.setdefault("Content-Type", "application/json")
+        sent["Content-Length"] = str(len(body))
     if cookies:
         sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
     deadline = current_deadline()
     if deadline is not None:
         sent[HEADER] = f"{deadline.left_s():.3f}"
-    return sent
+    return _lines(sent) + b"\r\n"
+
+
+def _lines(headers: Mapping[str, str]) -> bytes:
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if text.count("\n") != len(headers) or text.count("\r") != len(headers):
+        raise ValueError("a header may not hold a line break")
+    return text.encode()
 
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[HttpClient, AsyncIterator[None]]] = WeakKeyDictionary()

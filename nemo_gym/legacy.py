@@ -1,12 +1,14 @@
 """Functions that servers written for the public interface call, kept for them. Our own code does not."""
 
+import asyncio
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import aiohttp
 import orjson
 from pydantic import BaseModel
 
-from nemo_gym.http import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, close_shared_client, shared_client
+from nemo_gym.http import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST
 from nemo_gym.peer_response import PeerResponse
 
 MAX_NUM_TRIES = 3
@@ -20,14 +22,23 @@ class GlobalAIOHTTPAsyncClientConfig(BaseModel):
     global_aiohttp_client_request_debug: bool = False
 
 
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
+
+
 def get_global_aiohttp_client() -> aiohttp.ClientSession:
     """The aiohttp session of the running loop."""
-    return shared_client().session
+    loop = asyncio.get_running_loop()
+    if loop not in _sessions:
+        connector = aiohttp.TCPConnector(limit=CONNECTION_LIMIT, limit_per_host=CONNECTION_LIMIT_PER_HOST)
+        _sessions[loop] = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+    return _sessions[loop]
 
 
 async def global_aiohttp_client_exit() -> None:
     """Close it."""
-    await close_shared_client()
+    session = _sessions.pop(asyncio.get_running_loop(), None)
+    if session is not None:
+        await session.close()
 
 
 async def request(method: str, url: str, _internal: bool = False, **options: Any) -> aiohttp.ClientResponse:
