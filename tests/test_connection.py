@@ -218,6 +218,7 @@ async def test_no_header_can_be_smuggled_in(value: str) -> None:
 
 ASK = """
 import asyncio, sys
+from nemo_gym import loops
 from nemo_gym.http import HttpClient
 
 async def ask():
@@ -225,11 +226,12 @@ async def ask():
         for _ in range(2):
             print((await http.fetch("GET", sys.argv[1], timeout_s=10)).body)
 
-asyncio.run(ask())
+{run}(ask())
 """
 
 
-async def test_a_server_with_a_certificate_is_spoken_to_only_if_it_is_to_be_trusted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", ["asyncio.run", "loops.run"])
+async def test_a_server_with_a_certificate_is_spoken_to_only_if_it_is_to_be_trusted(run: str, tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -241,7 +243,7 @@ async def test_a_server_with_a_certificate_is_spoken_to_only_if_it_is_to_be_trus
     async def asked(**trust: str) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, "-c", ASK, url],
+            [sys.executable, "-c", ASK.replace("{run}", run), url],
             env=trust,
             capture_output=True,
             text=True,
