@@ -16,19 +16,12 @@ from nemo_gym.chat_messages import NotChatError, Reasoning, chat_messages, chat_
 from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config_types import CommandConfig
 from nemo_gym.errors import GymError
+from nemo_gym.files import beside, check_writable, write_json, written_whole
 from nemo_gym.metrics import PASS_THRESHOLD
 from nemo_gym.openai_types import NeMoGymEasyInputMessage, NeMoGymResponseInputItem, ResponseItem
 from nemo_gym.paths import find
 from nemo_gym.rollout_types import REPEAT_INDEX_KEY_NAME
-from nemo_gym.stored_rollouts import (
-    Prompt,
-    StoredRolloutsError,
-    beside,
-    check_writable,
-    read_records,
-    write_json,
-    written_whole,
-)
+from nemo_gym.stored_rollouts import Prompt, StoredRolloutsError, read_records
 from nemo_gym.wire import JsonObject, WireModel
 
 ROUNDING = 1e-9

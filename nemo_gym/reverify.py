@@ -19,6 +19,7 @@ from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config_types import CommandConfig
 from nemo_gym.deadline import within
 from nemo_gym.errors import Cause, ConfigError, RolloutError
+from nemo_gym.files import check_writable, written_whole
 from nemo_gym.openai_types import (
     NeMoGymFunctionCallOutput,
     NeMoGymResponseFunctionToolCall,
@@ -27,14 +28,7 @@ from nemo_gym.openai_types import (
 from nemo_gym.paths import find
 from nemo_gym.rollout_store import failures_path
 from nemo_gym.rollout_types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, hash_of
-from nemo_gym.stored_rollouts import (
-    Dataset,
-    Prompt,
-    StoredLine,
-    check_writable,
-    read_records,
-    written_whole,
-)
+from nemo_gym.stored_rollouts import Dataset, Prompt, StoredLine, read_records
 from nemo_gym.tools import NOT_TOOLS
 from nemo_gym.validation import explain
 from nemo_gym.wire import JsonObject, WireModel

@@ -1,13 +1,11 @@
 """Files of rollouts, read again line by line, and the rows of the dataset that they were made of."""
 
-import contextlib
 import hashlib
 import logging
-import os
 from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import ValidationError
@@ -171,37 +169,3 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) else None
-
-
-def beside(path: Path, ending: str) -> Path:
-    """The file beside `path` whose name goes on with `ending` in place of the suffix."""
-    return path.with_name(path.stem + ending)
-
-
-def check_writable(path: Path, *, overwrite: bool, sources: tuple[Path, ...] = ()) -> None:
-    """Refuse to write over what the job reads and, unless told to, over anything else."""
-    if path.exists() and any(path.samefile(source) for source in sources):
-        raise ConfigError(f"{path} is what the command reads. Give another file for the output.")
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path} exists. Give another file for the output, or +overwrite=true to replace it.")
-
-
-@contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only once it is complete, and in place of an older one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write one JSON document, indented."""
-    with written_whole(path) as file:
-        file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")

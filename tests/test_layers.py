@@ -10,7 +10,7 @@ from nemo_gym.paths import PACKAGE_DIR, PARENT_DIR, SERVER_FOLDERS
 MAX_LINES = 400
 
 LAYERS = [
-    *("errors", "paths", "log", "lazy", "loops", "published", "folder_imports"),
+    *("errors", "paths", "files", "log", "lazy", "loops", "published", "folder_imports"),
     *("wire", "openai_types", "chat_types", "answers", "messages_types", "config_keys", "rollout_types"),
     *("codec", "convert", "convert_messages", "completions", "endings"),
     *("masking", "validation", "overrides", "config_sources", "config_values", "command_config", "config_types"),

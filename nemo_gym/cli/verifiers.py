@@ -3,11 +3,11 @@
 import sys
 from pathlib import Path
 
-import orjson
 from omegaconf import DictConfig
 
 from nemo_gym import loops
 from nemo_gym.command import command, read_command_line
+from nemo_gym.files import write_json
 from nemo_gym.peers import peers
 from nemo_gym.verifier_check import CheckVerifierConfig, VerifierReport, environments_to_check, try_verifier
 
@@ -22,9 +22,7 @@ def check_verifier() -> int:
     reports = loops.run(_check(config, options))
     _show(reports)
     if options.output_fpath:
-        path = Path(options.output_fpath)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(orjson.dumps([report.told() for report in reports], option=orjson.OPT_INDENT_2) + b"\n")
+        write_json(Path(options.output_fpath), [report.told() for report in reports])
     return int(any(_is_bad(report, options.max_false_positive_rate) for report in reports))
 
 
