@@ -18,11 +18,11 @@ from nemo_gym.config_types import CommandConfig
 from nemo_gym.errors import GymError
 from nemo_gym.files import beside, check_writable, write_json, written_whole
 from nemo_gym.metrics import PASS_THRESHOLD
-from nemo_gym.openai_types import NeMoGymEasyInputMessage, NeMoGymResponseInputItem, ResponseItem
+from nemo_gym.openai_types import NeMoGymEasyInputMessage, ResponseItem
 from nemo_gym.paths import find
 from nemo_gym.rollout_types import REPEAT_INDEX_KEY_NAME
-from nemo_gym.stored_rollouts import Prompt, StoredRolloutsError, read_records
-from nemo_gym.wire import JsonObject, WireModel
+from nemo_gym.stored_rollouts import Prompt, StoredRollout, StoredRolloutsError, read_records
+from nemo_gym.wire import JsonObject
 
 ROUNDING = 1e-9
 """0.7 is not quite 0.5 more than 0.2."""
@@ -70,22 +70,6 @@ class DroppedError(GymError):
     """A rollout is of no use, for the reason given."""
 
 
-class _Answer(WireModel):
-    output: list[NeMoGymResponseInputItem]
-    status: str | None = None
-    incomplete_details: JsonObject | None = None
-
-    @property
-    def is_cut_off(self) -> bool:
-        return self.incomplete_details is not None or self.status in ("incomplete", "failed", "cancelled")
-
-
-class _Rollout(WireModel):
-    responses_create_params: Prompt
-    response: _Answer
-    reward: float = Field(allow_inf_nan=False)
-
-
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """A rollout as chat messages."""
@@ -101,7 +85,7 @@ class Conversation:
     def of(cls, record: dict[str, Any], config: ExportConfig) -> "Conversation":
         """From a record. DroppedError says why not."""
         try:
-            rollout = _Rollout.model_validate(record)
+            rollout = StoredRollout.model_validate(record)
         except ValidationError as error:
             raise DroppedError("no scored rollout") from error
         asked, response = rollout.responses_create_params, rollout.response

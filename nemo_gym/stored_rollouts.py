@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_types import NeMoGymResponseInputItem, NeMoGymToolParam
 from nemo_gym.paths import find
 from nemo_gym.rollout_types import ROW_HASH_KEY_NAME, hash_of
-from nemo_gym.wire import TextOrList, WireModel
+from nemo_gym.wire import JsonObject, TextOrList, WireModel
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,26 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None and item != []}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+class StoredResponse(WireModel):
+    """What came of it."""
+
+    output: list[NeMoGymResponseInputItem]
+    status: str | None = None
+    incomplete_details: JsonObject | None = None
+
+    @property
+    def is_cut_off(self) -> bool:
+        return self.incomplete_details is not None or self.status in ("incomplete", "failed", "cancelled")
+
+
+class StoredRollout(WireModel):
+    """What every record of a scored rollout has."""
+
+    responses_create_params: Prompt
+    response: StoredResponse
+    reward: float = Field(allow_inf_nan=False)
 
 
 def prompt_digest(row: Mapping[str, Any]) -> bytes | None:

@@ -4,7 +4,6 @@ Every made-up response is verified twice, each time in a session of its own that
 """
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,16 +14,15 @@ import orjson
 from pydantic import Field
 
 from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
-from nemo_gym.client import Answer, Jar, ServerClient
-from nemo_gym.codec import encode
+from nemo_gym.client import ServerClient
 from nemo_gym.config_types import CommandConfig
-from nemo_gym.deadline import within
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.global_config import ServerInstance, server_instances
 from nemo_gym.loader import load_server_class
 from nemo_gym.paths import find, nearest
 from nemo_gym.testing import response_of, tool_output
-from nemo_gym.verifier_probes import EMPTY, Gold, Items, Probe, guessed_golds, offered_tools, probes, probes_around
+from nemo_gym.verification import offered_tools, verified
+from nemo_gym.verifier_probes import EMPTY, Gold, Items, Probe, guessed_golds, probes, probes_around
 from nemo_gym.wire import JsonObject
 
 if TYPE_CHECKING:
@@ -197,30 +195,23 @@ class _RowCheck:
         return is_full
 
     async def _verified(self, items: Items) -> JsonObject:
-        """What the environment makes of a response, in a session of its own."""
-        name, jar, body = self.report.environment, Jar(), dict(self.row)
-        async with within(self.config.verify_timeout_s, what=f"Checking '{name}'"), self.client.sessions(jar):
-            await self.client.call(name, "/seed_session", encode(body), answer=Answer, cause="environment", jar=jar)
-            body["response"] = response_of(*await self._played(items, jar))
-            sent, started = encode(body), time.perf_counter()
-            answer = await self.client.call(
-                name, "/verify", sent, answer=Answer, cause="verifier", jar=jar, ends_session=True
-            )
-            record: JsonObject = orjson.loads(answer.content())
-            self.report.latencies_ms.append((time.perf_counter() - started) * 1000)
-        return record
+        """What the environment makes of a response, once the tools that it calls have answered."""
+        environment, timeout_s = self.report.environment, self.config.verify_timeout_s
+        offered = offered_tools(self.row)
+        made = [item for item in items if item["type"] == "function_call" and item["name"] in offered]
 
-    async def _played(self, items: Items, jar: Jar) -> Items:
-        """The items, with the answers of the tools that they call."""
-        offered, played = offered_tools(self.row), []
-        for item in items:
-            played.append(item)
-            if item["type"] == "function_call" and item["name"] in offered:
-                arguments = item["arguments"].encode()
-                path = f"/{item['name']}"
-                answer = await self.client.send(self.report.environment, path, arguments, cause="tool", jar=jar)
-                played.append(tool_output(answer.text(), call_id=item["call_id"]))
-        return played
+        def played(outputs: list[str]) -> JsonObject:
+            answers, all_items = iter(outputs), []
+            for item in items:
+                all_items.append(item)
+                if item in made:
+                    all_items.append(tool_output(next(answers), call_id=item["call_id"]))
+            return response_of(*all_items)
+
+        what = f"Checking '{environment}'"
+        found = await verified(self.client, environment, self.row, made, played, timeout_s=timeout_s, what=what)
+        self.report.latencies_ms.append(found.seconds * 1000)
+        return found.record
 
 
 def _lasting(value: Any) -> Any:

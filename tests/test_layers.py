@@ -33,7 +33,16 @@ LAYERS = [
     *("base_resources_server", "base_responses_api_agent", "base_responses_api_model", "head_server", "server_utils"),
     *("loader", "venvs", "worker", "process", "launcher", "peers"),
     *("estimators", "metrics", "gate", "stragglers", "manifest", "rollout_store", "rollout_rows", "rollout_stream"),
-    *("traffic", "rollout_collection", "stored_rollouts", "profile", "chat_messages", "export", "reverify"),
+    *(
+        "traffic",
+        "rollout_collection",
+        "stored_rollouts",
+        "profile",
+        "chat_messages",
+        "export",
+        "verification",
+        "reverify",
+    ),
     *("token_check", "testing", "verifier_probes", "verifier_check"),
     *("command", "cli", "templates"),
 ]
