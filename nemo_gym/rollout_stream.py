@@ -29,6 +29,8 @@ class Finishing(Generic[Row, Result]):
         self._promised: deque[asyncio.Future[Result]] = deque()
         self._owed = 0
         """Rows taken from the dataset for which no future has been handed out yet."""
+        self._error: Exception | None = None
+        """What ended the dataset before its end. Raised once all that was taken is handed out."""
 
     def __iter__(self) -> "Iterator[asyncio.Future[Result]]":
         try:
@@ -42,6 +44,8 @@ class Finishing(Generic[Row, Result]):
                 yield promise
         except GeneratorExit:
             self.cancel()
+        if self._error is not None:
+            raise self._error
 
     def cancel(self) -> None:
         """Cancel what runs and take no more rows."""
@@ -52,11 +56,15 @@ class Finishing(Generic[Row, Result]):
 
     def _take(self) -> bool:
         """Take one more row out of the dataset, to be started when there is a place."""
-        for row in self._todo:
-            self._taken.append(row)
-            self._owed += 1
-            return True
-        return False
+        try:
+            self._taken.append(next(self._todo))
+        except StopIteration:
+            return False
+        except Exception as error:
+            self._error, self._todo = error, iter(())
+            return False
+        self._owed += 1
+        return True
 
     def _fill(self) -> None:
         """What has finished but is not asked for yet takes a place, so that a slow reader slows us down."""

@@ -54,6 +54,25 @@ async def test_a_failure_is_raised_where_it_is_awaited_and_the_others_go_on() ->
     assert results == ["model", 0.01, 0.02]
 
 
+def broken_after(*seconds: float) -> Iterator[float]:
+    yield from seconds
+    raise ValueError("no more rows")
+
+
+async def test_rows_that_break_off_are_an_error_after_what_came_before() -> None:
+    futures = iter(Finishing(broken_after(0.01, 0.03), sleeper, parallel=2))
+    assert [await next(futures), await next(futures)] == [0.01, 0.03]
+    with pytest.raises(ValueError, match="no more rows"):
+        next(futures)
+
+
+def test_plain_code_learns_of_rows_that_break_off() -> None:
+    futures = finished_blocking(broken_after(0.01, 0.03), sleeper, parallel=2)
+    assert [next(futures).result(), next(futures).result()] == [0.01, 0.03]
+    with pytest.raises(ValueError, match="no more rows"):
+        next(futures)
+
+
 async def test_cancelling_ends_what_runs() -> None:
     cancelled = 0
 
