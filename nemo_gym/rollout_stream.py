@@ -1,13 +1,11 @@
 """Rollouts for a trainer: rows in, futures of finished rollouts out, in the order in which they finish."""
 
 import asyncio
-import contextlib
-import queue
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from nemo_gym import loops
 from nemo_gym.http import close_shared_client
@@ -97,39 +95,37 @@ def finished_blocking(
 ) -> "Iterator[Future[Result]]":
     """For plain code: the same, in a thread of its own. Each future is settled already; closing the iterator cancels
     what still runs."""
-    settled: queue.Queue[Future[Result] | BaseException | None] = queue.Queue(parallel)
-    stopping = threading.Event()
-    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[object] | None]] = []
+    stream = Finishing(rows, run, parallel=parallel)
+    promises = iter(stream)
+    ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
-    async def fill() -> None:
-        started.append((asyncio.get_running_loop(), asyncio.current_task()))
-        try:
-            for promise in Finishing(rows, run, parallel=parallel):
-                await asyncio.to_thread(_put, settled, await _settled(promise), stopping)
-        finally:
-            await close_shared_client()
+    async def stay() -> None:
+        leaving = asyncio.Event()
+        ready.set_result((asyncio.get_running_loop(), leaving))
+        await leaving.wait()
+        stream.cancel()
+        await close_shared_client()
 
     def hold() -> None:
         try:
-            loops.run_beside(fill())
+            loops.run_beside(stay())
         except BaseException as error:
-            _put(settled, error, stopping)
-        else:
-            _put(settled, None, stopping)
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    async def following() -> Future[Result] | None:
+        promise = next(promises, None)
+        return None if promise is None else await _settled(promise)
 
     thread = threading.Thread(target=hold, name="nemo-gym-rollouts", daemon=True)
     thread.start()
+    loop, leaving = ready.result()
     try:
-        while (item := settled.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
+        while (settled := asyncio.run_coroutine_threadsafe(following(), loop).result()) is not None:
+            yield settled
     finally:
-        stopping.set()
-        for loop, task in started:
-            if task is not None:
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(task.cancel)
+        loop.call_soon_threadsafe(leaving.set)
         thread.join()
 
 
@@ -140,10 +136,3 @@ async def _settled(promise: "asyncio.Future[Result]") -> "Future[Result]":
     except Exception as error:
         future.set_exception(error)
     return future
-
-
-def _put(settled: "queue.Queue[Any]", item: object, stopping: threading.Event) -> None:
-    while not stopping.is_set():
-        with contextlib.suppress(queue.Full):
-            settled.put(item, timeout=0.1)
-            return
