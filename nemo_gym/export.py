@@ -76,7 +76,8 @@ class Conversation:
 
     prompt: list[JsonObject]
     answer: list[JsonObject]
-    tools: list[JsonObject]
+    tools: JsonObject
+    """Under the key `tools`, if there are any."""
     reward: float
     task: int | bytes
     """What rollouts of the same row share: its index, or if the record lacks it what identifies the prompt."""
@@ -99,16 +100,14 @@ class Conversation:
             raise DroppedError("incomplete")
         index = record.get(TASK_INDEX_KEY_NAME)
         task = asked.digest if index is None else index
-        return cls(prompt, answer, chat_tools(asked.tools or ()), rollout.reward, task)
+        tools = chat_tools(asked.tools or ())
+        return cls(prompt, answer, {"tools": tools} if tools else {}, rollout.reward, task)
 
     def sft(self) -> JsonObject:
-        return {"messages": [*self.prompt, *self.answer], **self._tools()}
+        return {"messages": [*self.prompt, *self.answer], **self.tools}
 
     def dpo(self, rejected: "Conversation") -> JsonObject:
-        return {"prompt": self.prompt, "chosen": self.answer, "rejected": rejected.answer, **self._tools()}
-
-    def _tools(self) -> JsonObject:
-        return {"tools": self.tools} if self.tools else {}
+        return {"prompt": self.prompt, "chosen": self.answer, "rejected": rejected.answer, **self.tools}
 
 
 def _asked(prompt: Prompt) -> list[ResponseItem]:
@@ -134,7 +133,7 @@ class Candidate(NamedTuple):
 class _Task:
     best: Candidate
     worst: Candidate
-    rollouts: int = 1
+    rollouts: int = 0
 
     def add(self, candidate: Candidate) -> None:
         self.best, self.worst = max(self.best, candidate), min(self.worst, candidate)
@@ -178,36 +177,28 @@ def export_rollouts(config: ExportConfig) -> ExportReport:
 
 
 def _examples(rollouts: Path, config: ExportConfig, report: ExportReport) -> Iterator[JsonObject]:
-    if config.format == "sft" and config.select == "all":
-        for conversation, _ in _usable(rollouts, config, report):
+    usable, is_sft = _usable(rollouts, config, report), config.format == "sft"
+    if is_sft and config.select == "all":
+        for conversation, _ in usable:
             report.used += 1
             yield conversation.sft()
         return
     tasks: dict[int | bytes, _Task] = {}
-    for conversation, candidate in _usable(rollouts, config, report):
-        known = tasks.get(conversation.task)
-        if known is None:
-            tasks[conversation.task] = _Task(candidate, candidate)
-        else:
-            known.add(candidate)
+    for conversation, candidate in usable:
+        tasks.setdefault(conversation.task, _Task(candidate, candidate)).add(candidate)
+    used, reason = (1, "not the best of its task") if is_sft else (2, "neither the best nor the worst of its task")
     with rollouts.open("rb") as file:
         for name in sorted(tasks, key=lambda name: name if isinstance(name, int) else math.inf):
             task = tasks[name]
             try:
-                example = _best(file, task, config) if config.format == "sft" else _pair(file, task, config)
+                example = _read(file, task.best, config).sft() if is_sft else _pair(file, task, config)
             except DroppedError as error:
                 report.dropped[str(error)] += task.rollouts
                 continue
-            used = 1 if config.format == "sft" else 2
             report.used += used
             if task.rollouts > used:
-                reason = "not the best of its task" if used == 1 else "neither the best nor the worst of its task"
                 report.dropped[reason] += task.rollouts - used
             yield example
-
-
-def _best(file: IO[bytes], task: _Task, config: ExportConfig) -> JsonObject:
-    return _read(file, task.best, config).sft()
 
 
 def _pair(file: IO[bytes], task: _Task, config: ExportConfig) -> JsonObject:

@@ -240,13 +240,7 @@ def _checked(config: CheckVerifierConfig, environment: ServerInstance, instances
     rows = list(islice((row for file in files for row in _rows(file)), config.limit))
     if not rows:
         raise ConfigError(f"There are no rows to check '{environment.name}' with. Give +input_jsonl_fpath.")
-    told = _gold_response_of(environment)
-
-    def golds_of(row: JsonObject) -> list[Gold]:
-        items = told(row)
-        return guessed_golds(row) if items is None else [Gold(items)]
-
-    return Checked(environment.name, rows, golds_of)
+    return Checked(environment.name, rows, _golds_of(environment))
 
 
 def _rows(file: str) -> Iterator[JsonObject]:
@@ -259,7 +253,7 @@ def _rows(file: str) -> Iterator[JsonObject]:
         yield row
 
 
-def _gold_response_of(environment: ServerInstance) -> Callable[[JsonObject], Items | None]:
+def _golds_of(environment: ServerInstance) -> Callable[[JsonObject], list[Gold]]:
     """How an environment says what is right. One that cannot be imported here, for it runs elsewhere, does not say."""
     place = (environment.server_type, environment.implementation, environment.folder, environment.entrypoint)
     try:
@@ -268,8 +262,15 @@ def _gold_response_of(environment: ServerInstance) -> Callable[[JsonObject], Ite
         logger.warning(
             "right answers of '%s' are guessed, as its code cannot be imported: %s", environment.name, error
         )
-        return lambda _row: None
-    return kind.gold_response if issubclass(kind, SimpleResourcesServer) else lambda _row: None
+        return guessed_golds
+    if not issubclass(kind, SimpleResourcesServer):
+        return guessed_golds
+
+    def golds_of(row: JsonObject) -> list[Gold]:
+        items = kind.gold_response(row)
+        return guessed_golds(row) if items is None else [Gold(items)]
+
+    return golds_of
 
 
 def _example_files(environment: str, instances: list[ServerInstance]) -> list[str]:

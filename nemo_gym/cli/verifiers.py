@@ -48,18 +48,14 @@ def _show(reports: list[VerifierReport]) -> None:
 
 
 def _cells(report: VerifierReport) -> tuple[str, ...]:
-    rates = (_percent(report.false_negative_rate), _percent(report.false_positive_rate))
+    rates = (_shown(rate, ".1%") for rate in (report.false_negative_rate, report.false_positive_rate))
     counts = (str(report.varied), str(report.failed.total()))
-    latencies = (_milliseconds(report.latency_ms(50)), _milliseconds(report.latency_ms(99)))
+    latencies = (_shown(report.latency_ms(percent), ".1f") for percent in (50, 99))
     return report.environment, str(report.rows), str(report.rows_with_gold), *rates, *counts, *latencies
 
 
-def _percent(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:.1%}"
-
-
-def _milliseconds(latency: float | None) -> str:
-    return "-" if latency is None else f"{latency:.1f}"
+def _shown(figure: float | None, form: str) -> str:
+    return "-" if figure is None else format(figure, form)
 
 
 def _show_remarks(report: VerifierReport) -> None:
