@@ -18,10 +18,9 @@ from nemo_gym.config_types import CommandConfig
 from nemo_gym.errors import GymError
 from nemo_gym.files import beside, check_writable, write_json, written_whole
 from nemo_gym.metrics import PASS_THRESHOLD
-from nemo_gym.openai_types import NeMoGymEasyInputMessage, ResponseItem
 from nemo_gym.paths import find
 from nemo_gym.rollout_types import REPEAT_INDEX_KEY_NAME
-from nemo_gym.stored_rollouts import Prompt, StoredRollout, StoredRolloutsError, read_records
+from nemo_gym.stored_rollouts import StoredRollout, StoredRolloutsError, read_records
 from nemo_gym.wire import JsonObject
 
 ROUNDING = 1e-9
@@ -89,18 +88,17 @@ class Conversation:
             rollout = StoredRollout.model_validate(record)
         except ValidationError as error:
             raise DroppedError("no scored rollout") from error
-        asked, response = rollout.responses_create_params, rollout.response
         try:
-            prompt = chat_messages(_asked(asked), reasoning=config.reasoning)
-            answer = chat_messages(response.output, reasoning=config.reasoning)
+            prompt = chat_messages(_asked(record["responses_create_params"]), reasoning=config.reasoning)
+            answer = chat_messages(record["response"]["output"], reasoning=config.reasoning)
         except NotChatError as error:
             raise DroppedError(f"not expressible in chat: {error}") from error
-        is_whole = bool(answer) and _is_final(answer[-1]) and not response.is_cut_off
+        is_whole = bool(answer) and _is_final(answer[-1]) and not rollout.response.is_cut_off
         if not answer or not (is_whole or config.include_incomplete):
             raise DroppedError("incomplete")
         index = record.get(TASK_INDEX_KEY_NAME)
-        task = asked.digest if index is None else index
-        tools = chat_tools(asked.tools or ())
+        task = rollout.responses_create_params.digest if index is None else index
+        tools = chat_tools(record["responses_create_params"].get("tools") or ())
         return cls(prompt, answer, {"tools": tools} if tools else {}, rollout.reward, task)
 
     def sft(self) -> JsonObject:
@@ -110,11 +108,10 @@ class Conversation:
         return {"prompt": self.prompt, "chosen": self.answer, "rejected": rejected.answer, **self.tools}
 
 
-def _asked(prompt: Prompt) -> list[ResponseItem]:
-    start = [NeMoGymEasyInputMessage(role="system", content=prompt.instructions)] if prompt.instructions else []
-    if isinstance(prompt.input, str):
-        return [*start, NeMoGymEasyInputMessage(role="user", content=prompt.input)]
-    return [*start, *prompt.input]
+def _asked(prompt: JsonObject) -> list[JsonObject]:
+    instructions, asked = prompt.get("instructions"), prompt["input"]
+    start = [{"role": "system", "content": instructions}] if instructions else []
+    return [*start, *([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)]
 
 
 def _is_final(message: JsonObject) -> bool:
