@@ -4,6 +4,7 @@ import hashlib
 import logging
 from array import array
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,7 +116,6 @@ class Dataset:
         self._allow_changed = allow_changed
         self._file = self.path.open("rb")
         self._offsets = array("Q")
-        self._by_prompt: dict[bytes, list[int]] | None = None
         offset = 0
         for line in self._file:
             if line.strip():
@@ -161,8 +161,6 @@ class Dataset:
         return index
 
     def _index_by_prompt(self, stored: StoredLine) -> int:
-        if self._by_prompt is None:
-            self._by_prompt = self._read_prompts()
         digest = prompt_digest(stored.record)
         found = [] if digest is None else self._by_prompt.get(digest, [])
         if len(found) != 1:
@@ -174,7 +172,9 @@ class Dataset:
         self.matched_by_prompt += 1
         return found[0]
 
-    def _read_prompts(self) -> dict[bytes, list[int]]:
+    @cached_property
+    def _by_prompt(self) -> dict[bytes, list[int]]:
+        """The rows that have each prompt, read when the first record asks for it."""
         found: dict[bytes, list[int]] = {}
         for index in range(len(self)):
             digest = prompt_digest(_parsed(self.line(index)) or {})
