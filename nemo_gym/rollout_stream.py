@@ -42,15 +42,16 @@ class Finishing(Generic[Row, Result]):
                 yield promise
         except GeneratorExit:
             self.cancel()
+            raise
         if self._error is not None:
             raise self._error
 
     def cancel(self) -> None:
-        """Cancel what runs and take no more rows."""
+        """Cancel what runs and what was promised, and take no more rows."""
         self._todo = iter(())
         self._taken.clear()
-        for task in list(self._running):
-            task.cancel()
+        for future in (*self._running, *self._promised):
+            future.cancel()
 
     def _take(self) -> bool:
         """Take one more row out of the dataset, to be started when there is a place."""

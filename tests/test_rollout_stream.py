@@ -93,6 +93,20 @@ async def test_cancelling_ends_what_runs() -> None:
     assert cancelled == 7
 
 
+async def test_closing_settles_the_futures_of_rows_that_were_not_begun() -> None:
+    stream = iter(Finishing([60.0] * 5, sleeper, parallel=2))
+    futures = [next(stream) for _ in range(4)]
+    stream.close()  # type: ignore[attr-defined]
+    ended = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 5)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ended)
+
+
+async def test_closing_is_quiet_about_rows_that_broke_off() -> None:
+    stream = iter(Finishing(broken_after(0.01), sleeper, parallel=2))
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+
+
 def test_plain_code_gets_settled_futures() -> None:
     futures = list(finished_blocking([0.06, -1.0, 0.03], sleeper, parallel=3))
     assert all(future.done() for future in futures)
