@@ -16,20 +16,12 @@ from nemo_gym.chat_messages import NotChatError, Reasoning, chat_messages, chat_
 from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config_types import CommandConfig
 from nemo_gym.errors import GymError
+from nemo_gym.files import beside, check_writable, write_json, written_whole
 from nemo_gym.metrics import PASS_THRESHOLD
-from nemo_gym.openai_types import NeMoGymEasyInputMessage, NeMoGymResponseInputItem, ResponseItem
 from nemo_gym.paths import find
 from nemo_gym.rollout_types import REPEAT_INDEX_KEY_NAME
-from nemo_gym.stored_rollouts import (
-    Prompt,
-    StoredRolloutsError,
-    beside,
-    check_writable,
-    read_records,
-    write_json,
-    written_whole,
-)
-from nemo_gym.wire import JsonObject, WireModel
+from nemo_gym.stored_rollouts import StoredRollout, StoredRolloutsError, read_records
+from nemo_gym.wire import JsonObject
 
 ROUNDING = 1e-9
 """0.7 is not quite 0.5 more than 0.2."""
@@ -77,29 +69,14 @@ class DroppedError(GymError):
     """A rollout is of no use, for the reason given."""
 
 
-class _Answer(WireModel):
-    output: list[NeMoGymResponseInputItem]
-    status: str | None = None
-    incomplete_details: JsonObject | None = None
-
-    @property
-    def is_cut_off(self) -> bool:
-        return self.incomplete_details is not None or self.status in ("incomplete", "failed", "cancelled")
-
-
-class _Rollout(WireModel):
-    responses_create_params: Prompt
-    response: _Answer
-    reward: float = Field(allow_inf_nan=False)
-
-
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """A rollout as chat messages."""
 
     prompt: list[JsonObject]
     answer: list[JsonObject]
-    tools: list[JsonObject]
+    tools: JsonObject
+    """Under the key `tools`, if there are any."""
     reward: float
     task: int | bytes
     """What rollouts of the same row share: its index, or if the record lacks it what identifies the prompt."""
@@ -108,37 +85,33 @@ class Conversation:
     def of(cls, record: dict[str, Any], config: ExportConfig) -> "Conversation":
         """From a record. DroppedError says why not."""
         try:
-            rollout = _Rollout.model_validate(record)
+            rollout = StoredRollout.model_validate(record)
         except ValidationError as error:
             raise DroppedError("no scored rollout") from error
-        asked, response = rollout.responses_create_params, rollout.response
         try:
-            prompt = chat_messages(_asked(asked), reasoning=config.reasoning)
-            answer = chat_messages(response.output, reasoning=config.reasoning)
+            prompt = chat_messages(_asked(record["responses_create_params"]), reasoning=config.reasoning)
+            answer = chat_messages(record["response"]["output"], reasoning=config.reasoning)
         except NotChatError as error:
             raise DroppedError(f"not expressible in chat: {error}") from error
-        is_whole = bool(answer) and _is_final(answer[-1]) and not response.is_cut_off
+        is_whole = bool(answer) and _is_final(answer[-1]) and not rollout.response.is_cut_off
         if not answer or not (is_whole or config.include_incomplete):
             raise DroppedError("incomplete")
         index = record.get(TASK_INDEX_KEY_NAME)
-        task = asked.digest if index is None else index
-        return cls(prompt, answer, chat_tools(asked.tools or ()), rollout.reward, task)
+        task = rollout.responses_create_params.digest if index is None else index
+        tools = chat_tools(record["responses_create_params"].get("tools") or ())
+        return cls(prompt, answer, {"tools": tools} if tools else {}, rollout.reward, task)
 
     def sft(self) -> JsonObject:
-        return {"messages": [*self.prompt, *self.answer], **self._tools()}
+        return {"messages": [*self.prompt, *self.answer], **self.tools}
 
     def dpo(self, rejected: "Conversation") -> JsonObject:
-        return {"prompt": self.prompt, "chosen": self.answer, "rejected": rejected.answer, **self._tools()}
-
-    def _tools(self) -> JsonObject:
-        return {"tools": self.tools} if self.tools else {}
+        return {"prompt": self.prompt, "chosen": self.answer, "rejected": rejected.answer, **self.tools}
 
 
-def _asked(prompt: Prompt) -> list[ResponseItem]:
-    start = [NeMoGymEasyInputMessage(role="system", content=prompt.instructions)] if prompt.instructions else []
-    if isinstance(prompt.input, str):
-        return [*start, NeMoGymEasyInputMessage(role="user", content=prompt.input)]
-    return [*start, *prompt.input]
+def _asked(prompt: JsonObject) -> list[JsonObject]:
+    instructions, asked = prompt.get("instructions"), prompt["input"]
+    start = [{"role": "system", "content": instructions}] if instructions else []
+    return [*start, *([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)]
 
 
 def _is_final(message: JsonObject) -> bool:
@@ -157,7 +130,7 @@ class Candidate(NamedTuple):
 class _Task:
     best: Candidate
     worst: Candidate
-    rollouts: int = 1
+    rollouts: int = 0
 
     def add(self, candidate: Candidate) -> None:
         self.best, self.worst = max(self.best, candidate), min(self.worst, candidate)
@@ -201,36 +174,28 @@ def export_rollouts(config: ExportConfig) -> ExportReport:
 
 
 def _examples(rollouts: Path, config: ExportConfig, report: ExportReport) -> Iterator[JsonObject]:
-    if config.format == "sft" and config.select == "all":
-        for conversation, _ in _usable(rollouts, config, report):
+    usable, is_sft = _usable(rollouts, config, report), config.format == "sft"
+    if is_sft and config.select == "all":
+        for conversation, _ in usable:
             report.used += 1
             yield conversation.sft()
         return
     tasks: dict[int | bytes, _Task] = {}
-    for conversation, candidate in _usable(rollouts, config, report):
-        known = tasks.get(conversation.task)
-        if known is None:
-            tasks[conversation.task] = _Task(candidate, candidate)
-        else:
-            known.add(candidate)
+    for conversation, candidate in usable:
+        tasks.setdefault(conversation.task, _Task(candidate, candidate)).add(candidate)
+    used, reason = (1, "not the best of its task") if is_sft else (2, "neither the best nor the worst of its task")
     with rollouts.open("rb") as file:
         for name in sorted(tasks, key=lambda name: name if isinstance(name, int) else math.inf):
             task = tasks[name]
             try:
-                example = _best(file, task, config) if config.format == "sft" else _pair(file, task, config)
+                example = _read(file, task.best, config).sft() if is_sft else _pair(file, task, config)
             except DroppedError as error:
                 report.dropped[str(error)] += task.rollouts
                 continue
-            used = 1 if config.format == "sft" else 2
             report.used += used
             if task.rollouts > used:
-                reason = "not the best of its task" if used == 1 else "neither the best nor the worst of its task"
                 report.dropped[reason] += task.rollouts - used
             yield example
-
-
-def _best(file: IO[bytes], task: _Task, config: ExportConfig) -> JsonObject:
-    return _read(file, task.best, config).sft()
 
 
 def _pair(file: IO[bytes], task: _Task, config: ExportConfig) -> JsonObject:

@@ -1,7 +1,6 @@
 """What a file of rollouts was made of and with, kept beside it, so that a change is noticed before it mixes in."""
 
 import hashlib
-import os
 import platform
 import sys
 import time
@@ -9,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
 from pydantic import BaseModel, Field
 
 from nemo_gym import __version__
 from nemo_gym.errors import ConfigError
+from nemo_gym.files import beside, write_json
 from nemo_gym.masking import mask_text, masked, secret_values
 
 VOLATILE = frozenset(("host", "port", "num_workers", "isolation", "datasets"))
@@ -49,7 +48,7 @@ class Manifest(BaseModel):
 
 
 def manifest_path(output: Path) -> Path:
-    return output.with_name(f"{output.stem}_manifest.json")
+    return beside(output, "_manifest.json")
 
 
 def make_manifest(input_path: Path, *, options: dict[str, Any], settings: Mapping[str, Any]) -> Manifest:
@@ -78,14 +77,7 @@ def read_manifest(output: Path) -> Manifest | None:
 
 def write_manifest(output: Path, manifest: Manifest) -> None:
     """Keep the circumstances, whole or not at all."""
-    path = manifest_path(output)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    with draft.open("wb") as file:
-        file.write(orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    write_json(manifest_path(output), manifest.model_dump(mode="json"))
 
 
 def question(output: Path, changes: list[str]) -> ConfigError:

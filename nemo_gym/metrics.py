@@ -76,17 +76,18 @@ class _Estimates:
     votes_differ: bool = False
 
     def add(self, task: _Task) -> None:
+        if not task.sums.totals:
+            return
         self.tasks += 1
         for name, total in task.sums.totals.items():
             self.fields[name].add(total, task.sums.counts[name])
         votes = tuple(sorted(task.votes.values()))
         self.votes_differ |= len(votes) > 1
-        for k in _powers_of_two(up_to=task.rewards):
+        silent = task.rewards - sum(given for given, _ in votes)
+        for k in (1 << power for power in range(task.rewards.bit_length())):
             self.passes[k].add(pass_at_k(task.rewards, task.passed, k))
             if task.is_asked and k <= MAX_VOTERS:
-                silent = task.rewards - sum(given for given, _ in votes)
-                chance = majority_at_k(votes, k, silent=silent)
-                self.majorities[k].add(chance)
+                self.majorities[k].add(majority_at_k(votes, k, silent=silent))
 
 
 class RunningMetrics:
@@ -104,7 +105,8 @@ class RunningMetrics:
         self.answer_fields = ANSWER_FIELDS if answer_field is None else (answer_field,)
         self.scored = 0
         self.failed: Counter[Cause] = Counter()
-        self._open: dict[int, _Task] = {}
+        self._open: dict[int | None, _Task] = defaultdict(_Task)
+        """The rows that are not complete. One that nobody can tell from others is complete at once."""
         self._estimates = _Estimates()
         self._sums, self._tokens = _Sums(), _Sums()
         self._attempts = self._retries = 0
@@ -120,7 +122,7 @@ class RunningMetrics:
         self._tokens.add(_tokens(record))
         self._add_marks(record)
         index = record.get(TASK_INDEX_KEY_NAME)
-        task = self._task(index)
+        task = self._open[index]
         task.sums.add(figures)
         if "reward" in figures:
             passed = figures["reward"] >= self.pass_threshold
@@ -129,13 +131,12 @@ class RunningMetrics:
             told = next((name for name in self.answer_fields if name in record), None)
             if told is not None:
                 task.vote(record[told], passed=passed)
-        self._count_outcome(index, task)
+        self._count_outcome(index)
 
     def add_failure(self, cause: Cause, *, task_index: int | None = None) -> None:
         """Take in a rollout without a result: an outcome of its row, but no figure."""
         self.failed[cause] += 1
-        if task_index is not None:
-            self._count_outcome(task_index, self._task(task_index))
+        self._count_outcome(task_index)
 
     def means(self) -> dict[str, float]:
         """The averages, `reward` first, each over the records that have the field."""
@@ -146,8 +147,7 @@ class RunningMetrics:
         """Everything, as JSON can hold it."""
         estimates = copy.deepcopy(self._estimates)
         for task in self._open.values():
-            if task.sums.totals:
-                estimates.add(task)
+            estimates.add(task)
         fields = {name: _told(estimates.fields[name]) for name in sorted(estimates.fields)}
         reward = fields.pop("reward", None)
         found: dict[str, Any] = {
@@ -175,15 +175,6 @@ class RunningMetrics:
         """Everything, for people."""
         return "\n".join(_lines(self.summary()))
 
-    def _task(self, index: int | None) -> _Task:
-        """What is known of a row; of one that nobody can tell from others, nothing yet."""
-        task = None if index is None else self._open.get(index)
-        if task is None:
-            task = _Task()
-            if index is not None:
-                self._open[index] = task
-        return task
-
     def _add_marks(self, record: Mapping[str, Any]) -> None:
         """What the collector noted about the work. Records from elsewhere have no such marks."""
         self._attempts += record.get("_attempts", 0)
@@ -193,14 +184,10 @@ class RunningMetrics:
             self._latency.add(seconds)
             self._slowest_s = max(self._slowest_s, seconds)
 
-    def _count_outcome(self, index: int | None, task: _Task) -> None:
-        task.outcomes += 1
-        if index is not None and task.outcomes != self.num_repeats:
-            return
-        if task.sums.totals:
-            self._estimates.add(task)
-        if index is not None:
-            del self._open[index]
+    def _count_outcome(self, index: int | None) -> None:
+        self._open[index].outcomes += 1
+        if index is None or self._open[index].outcomes == self.num_repeats:
+            self._estimates.add(self._open.pop(index))
 
     def _latencies(self) -> dict[str, float]:
         found = {f"p{percent}": self._latency.percentile(percent) for percent in PERCENTILES}
@@ -227,10 +214,6 @@ def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
     if isinstance(details, dict):
         found["reasoning"] = details.get("reasoning_tokens")
     return _numbers(found)
-
-
-def _powers_of_two(*, up_to: int) -> Iterator[int]:
-    return (1 << power for power in range(up_to.bit_length()))
 
 
 def _told(estimate: ClusteredMean) -> dict[str, Any]:

@@ -10,18 +10,11 @@ from pydantic import BaseModel
 
 from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config_types import CommandConfig
+from nemo_gym.files import beside, check_writable, write_json, written_whole
 from nemo_gym.lazy import lazily
 from nemo_gym.metrics import PASS_THRESHOLD, RunningMetrics
 from nemo_gym.paths import find
-from nemo_gym.stored_rollouts import (
-    Dataset,
-    StoredRolloutsError,
-    beside,
-    check_writable,
-    read_records,
-    write_json,
-    written_whole,
-)
+from nemo_gym.stored_rollouts import Dataset, StoredRolloutsError, read_records
 
 __getattr__ = lazily(__name__, {"profile": "nemo_gym.cli.analysis:profile"})
 

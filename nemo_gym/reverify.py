@@ -1,43 +1,29 @@
 """Score stored rollouts anew, with the verifier as it is now, and tell what moved. No model is asked."""
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 from pydantic import Field, ValidationError
 
-from nemo_gym.client import Answer, Jar, ServerClient
+from nemo_gym.client import ServerClient
 from nemo_gym.codec import encode
 from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config_types import CommandConfig
-from nemo_gym.deadline import within
 from nemo_gym.errors import Cause, ConfigError, RolloutError
-from nemo_gym.openai_types import (
-    NeMoGymFunctionCallOutput,
-    NeMoGymResponseFunctionToolCall,
-    NeMoGymResponseInputItem,
-)
+from nemo_gym.files import check_writable, written_whole
 from nemo_gym.paths import find
 from nemo_gym.rollout_store import failures_path
 from nemo_gym.rollout_types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, hash_of
-from nemo_gym.stored_rollouts import (
-    Dataset,
-    Prompt,
-    StoredLine,
-    check_writable,
-    read_records,
-    written_whole,
-)
-from nemo_gym.tools import NOT_TOOLS
+from nemo_gym.stored_rollouts import Dataset, StoredLine, StoredRollout, read_records
 from nemo_gym.validation import explain
-from nemo_gym.wire import JsonObject, WireModel
+from nemo_gym.verification import offered_tools, verified
+from nemo_gym.wire import JsonObject, type_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -45,7 +31,6 @@ if TYPE_CHECKING:
 OLD_REWARD_KEY_NAME = "_old_reward"
 TOOL_OUTPUTS_CHANGED_KEY_NAME = "_tool_outputs_changed"
 SHOWN_CHANGES = 10
-"""Never called again, even if a row offers a tool of that name: agents do not call them either."""
 
 EnvironmentOf = Callable[[Mapping[str, Any]], str]
 """Tells the name of the environment that a row is for."""
@@ -95,27 +80,10 @@ class ReverifyConfig(CommandConfig):
     """Replace an older output."""
 
 
-class _Response(WireModel):
-    output: list[NeMoGymResponseInputItem]
-
-
-class _Rollout(WireModel):
-    responses_create_params: Prompt
-    response: _Response
-    reward: float
-
-
-class _ToolCall(NamedTuple):
-    name: str
-    arguments: bytes
-    output: str
-
-
 class Rescored(NamedTuple):
     """A rollout scored anew."""
 
     old: float
-    new: float
     record: JsonObject
     """What the environment answers now."""
     tool_calls: int
@@ -160,7 +128,7 @@ class ReverifyReport:
         return self.up + self.down + self.failed.total()
 
     def add(self, rescored: Rescored, *, task_index: int, repeat_index: int) -> None:
-        old, new = rescored.old, rescored.new
+        old, new = rescored.old, rescored.record["reward"]
         self.rescored += 1
         self._old, self._new = self._old + old, self._new + new
         self.tool_calls += rescored.tool_calls
@@ -172,40 +140,20 @@ class ReverifyReport:
             self.largest = sorted(changes)[:SHOWN_CHANGES]
 
 
-class _Output:
-    """The files that outcomes go to. The one for failures is made when there is a failure."""
-
-    def __init__(self, path: Path, report: ReverifyReport, opened: ExitStack) -> None:
-        self._report, self._opened = report, opened
-        self._failures = failures_path(path)
-        self._scored = opened.enter_context(written_whole(path))
-        self._failed: IO[bytes] | None = None
-
-    def keep(self, rescored: Rescored, marks: JsonObject) -> None:
-        self._report.add(
-            rescored, task_index=marks[TASK_INDEX_KEY_NAME], repeat_index=marks.get(REPEAT_INDEX_KEY_NAME, 0)
-        )
-        found = {OLD_REWARD_KEY_NAME: rescored.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: rescored.tool_outputs_changed}
-        self._scored.write(orjson.dumps({**rescored.record, **marks, **found}) + b"\n")
-
-    def keep_failure(self, error: RolloutError, marks: JsonObject) -> None:
-        self._report.failed[error.cause] += 1
-        self._failed = self._failed or self._opened.enter_context(written_whole(self._failures))
-        told = {"cause": error.cause, "message": str(error), "server": error.server}
-        self._failed.write(orjson.dumps({**told, **marks}) + b"\n")
-
-
 async def reverify_rollouts(
     config: ReverifyConfig, client: ServerClient, environment_of: EnvironmentOf
 ) -> ReverifyReport:
     """Score every rollout anew and write down the outcomes."""
-    rollouts, path = find(config.rollouts_jsonl_fpath, what="file of rollouts"), Path(config.output_jsonl_fpath)
-    report = ReverifyReport(config.tolerance)
-    todo = read_records(rollouts)
-    with Dataset(config.input_jsonl_fpath, allow_changed=config.allow_changed_rows) as dataset, ExitStack() as opened:
-        for file in (path, failures_path(path)):
-            check_writable(file, overwrite=config.overwrite, sources=(rollouts, dataset.path))
-        output = _Output(path, report, opened)
+    rollouts, rows = find(config.rollouts_jsonl_fpath, what="file of rollouts"), config.input_jsonl_fpath
+    output = Path(config.output_jsonl_fpath)
+    failures, report, todo = failures_path(output), ReverifyReport(config.tolerance), read_records(rollouts)
+    for path in (output, failures):
+        check_writable(path, overwrite=config.overwrite, sources=(rollouts, find(rows, what="dataset")))
+    with (
+        Dataset(rows, allow_changed=config.allow_changed_rows) as dataset,
+        written_whole(output) as scored,
+        written_whole(failures) as failed,
+    ):
 
         async def work() -> None:
             for stored in todo:
@@ -214,9 +162,15 @@ async def reverify_rollouts(
                 marks = {name: value for name, value in stored.record.items() if name.startswith("_")}
                 marks |= {TASK_INDEX_KEY_NAME: index, ROW_HASH_KEY_NAME: hash_of(dataset.line(index))}
                 try:
-                    output.keep(await rescore(client, environment_of(row), row, stored, config), marks)
+                    found = await rescore(client, environment_of(row), row, stored, config)
                 except RolloutError as error:
-                    output.keep_failure(error, marks)
+                    report.failed[error.cause] += 1
+                    failure = {"cause": error.cause, "message": str(error), "server": error.server}
+                    failed.write(orjson.dumps({**failure, **marks}) + b"\n")
+                else:
+                    report.add(found, task_index=index, repeat_index=marks.get(REPEAT_INDEX_KEY_NAME, 0))
+                    told = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
+                    scored.write(orjson.dumps({**found.record, **marks, **told}) + b"\n")
 
         try:
             async with asyncio.TaskGroup() as workers:
@@ -224,9 +178,9 @@ async def reverify_rollouts(
                     workers.create_task(work())
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from several
-        report.changed_rows = dataset.changed
+    report.changed_rows = dataset.changed
     if not report.failed:
-        failures_path(path).unlink(missing_ok=True)
+        failures.unlink()
     return report
 
 
@@ -234,53 +188,35 @@ async def rescore(
     client: ServerClient, environment: str, row: JsonObject, stored: StoredLine, config: ReverifyConfig
 ) -> Rescored:
     """Bring the environment to where the rollout left it, and have it verify."""
+    record = stored.record
     try:
-        rollout = _Rollout.model_validate(stored.record)
+        old = StoredRollout.model_validate(record).reward
     except ValidationError as error:
         raise RolloutError("input", f"{stored.place} is no scored rollout: {'; '.join(explain(error))}") from error
-    calls = _calls(rollout) if config.replay_tools else []
-    changed = 0
-    jar = Jar()
-    body = {**row, "responses_create_params": stored.record["responses_create_params"]}
-    async with within(config.rollout_timeout_s, what=f"Verifying {stored.place}"), client.sessions(jar):
-        await client.call(environment, "/seed_session", body, answer=Answer, cause="environment", jar=jar)
-        for call in calls:
-            answer = await client.send(environment, f"/{call.name}", call.arguments, cause="tool", jar=jar)
-            changed += answer.text() != call.output
-        body["response"] = stored.record["response"]
-        verified = await client.call(
-            environment, "/verify", body, answer=Answer, cause="verifier", jar=jar, ends_session=True
-        )
-    record = _scored_record(verified)
-    return Rescored(rollout.reward, record["reward"], record, len(calls), changed)
+    calls = _calls(record) if config.replay_tools else []
+    found = await verified(
+        client,
+        environment,
+        {**row, "responses_create_params": record["responses_create_params"]},
+        [call for call, _ in calls],
+        lambda _tool_outputs: record["response"],
+        timeout_s=config.rollout_timeout_s,
+        what=f"Verifying {stored.place}",
+    )
+    changed = sum(now != then for now, (_, then) in zip(found.tool_outputs, calls, strict=True))
+    return Rescored(old, found.record, len(calls), changed)
 
 
-def _calls(rollout: _Rollout) -> list[_ToolCall]:
-    """The tool calls that reached the environment: of tools that the row offers, and answered."""
-    offered = {tool.get("name") for tool in rollout.responses_create_params.tools or ()} - NOT_TOOLS
-    items = rollout.response.output
-    outputs = {item.call_id: item.output for item in items if isinstance(item, NeMoGymFunctionCallOutput)}
-    calls = (item for item in items if isinstance(item, NeMoGymResponseFunctionToolCall))
-    return [
-        _ToolCall(call.name, call.arguments.encode(), _text(outputs[call.call_id]))
-        for call in calls
-        if call.name in offered and call.call_id in outputs
-    ]
+def _calls(record: JsonObject) -> list[tuple[JsonObject, str]]:
+    """The tool calls that reached the environment, with their outputs: of tools that the row offers, and answered."""
+    offered, items = offered_tools(record), record["response"]["output"]
+    outputs = {item["call_id"]: _text(item["output"]) for item in items if type_of(item) == "function_call_output"}
+    calls = [item for item in items if type_of(item) == "function_call" and item["name"] in offered]
+    return [(call, outputs[call["call_id"]]) for call in calls if call["call_id"] in outputs]
 
 
 def _text(output: Any) -> str:
     return output if isinstance(output, str) else encode(output).decode()
-
-
-def _scored_record(answer: Answer) -> JsonObject:
-    try:
-        record = orjson.loads(answer.content())
-        if math.isfinite(record["reward"]):
-            return dict(record)
-    except (ValueError, KeyError, TypeError):
-        pass
-    message = f"/verify answered without a finite reward: {answer.text()[:500]}"
-    raise RolloutError("verifier", message, server=answer.server)
 
 
 def environment_finder(config: ReverifyConfig, settings: "DictConfig") -> EnvironmentOf:
@@ -288,26 +224,22 @@ def environment_finder(config: ReverifyConfig, settings: "DictConfig") -> Enviro
     from nemo_gym.global_config import get_first_server_config_dict, server_instances
 
     @cache
-    def of_agent(agent: str) -> str:
+    def of_agent(agent: str | None) -> str:
+        if agent is None:
+            names = [one.name for one in server_instances(settings) if one.server_type == "resources_servers"]
+            if len(names) == 1:
+                return names[0]
+            found = ", ".join(names)
+            raise ConfigError(f"Which environment is to verify? Give +resources_server_name, one of: {found}.")
         try:
             return str(get_first_server_config_dict(settings, agent)["resources_server"]["name"])
         except (KeyError, TypeError) as error:
-            message = (
-                f"The agent '{agent}' names no resources_server in its configuration. Give +resources_server_name."
-            )
-            raise ConfigError(message) from error
-
-    @cache
-    def only_one() -> str:
-        names = [one.name for one in server_instances(settings) if one.server_type == "resources_servers"]
-        if len(names) != 1:
-            message = f"Which environment is to verify? Give +resources_server_name, one of: {', '.join(names)}."
-            raise ConfigError(message)
-        return names[0]
+            found = f"The agent '{agent}' names no resources_server in its configuration."
+            raise ConfigError(f"{found} Give +resources_server_name.") from error
 
     def environment_of(row: Mapping[str, Any]) -> str:
         reference = row.get("agent_ref")
         agent = config.agent_name or (reference.get("name") if isinstance(reference, Mapping) else None)
-        return config.resources_server_name or (of_agent(agent) if agent else only_one())
+        return config.resources_server_name or of_agent(agent or None)
 
     return environment_of

@@ -110,7 +110,7 @@ def count_rollouts(config: RolloutCollectionConfig) -> int:
 
 
 def _row(line: bytes, row_id: RowId, config: RolloutCollectionConfig) -> Row | NoResult:
-    changes = dict(config.responses_create_params)
+    changes = config.responses_create_params
     if config.agent_name is not None and not changes and config.seed_per_repeat is None and line.startswith(b"{"):
         return Row(row_id, config.agent_name, line)
     try:

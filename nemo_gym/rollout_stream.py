@@ -1,13 +1,11 @@
 """Rollouts for a trainer: rows in, futures of finished rollouts out, in the order in which they finish."""
 
 import asyncio
-import contextlib
-import queue
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from nemo_gym import loops
 from nemo_gym.http import close_shared_client
@@ -29,6 +27,8 @@ class Finishing(Generic[Row, Result]):
         self._promised: deque[asyncio.Future[Result]] = deque()
         self._owed = 0
         """Rows taken from the dataset for which no future has been handed out yet."""
+        self._error: Exception | None = None
+        """What ended the dataset before its end. Raised once all that was taken is handed out."""
 
     def __iter__(self) -> "Iterator[asyncio.Future[Result]]":
         try:
@@ -42,21 +42,28 @@ class Finishing(Generic[Row, Result]):
                 yield promise
         except GeneratorExit:
             self.cancel()
+            raise
+        if self._error is not None:
+            raise self._error
 
     def cancel(self) -> None:
-        """Cancel what runs and take no more rows."""
+        """Cancel what runs and what was promised, and take no more rows."""
         self._todo = iter(())
         self._taken.clear()
-        for task in list(self._running):
-            task.cancel()
+        for future in (*self._running, *self._promised):
+            future.cancel()
 
     def _take(self) -> bool:
         """Take one more row out of the dataset, to be started when there is a place."""
-        for row in self._todo:
-            self._taken.append(row)
-            self._owed += 1
-            return True
-        return False
+        try:
+            self._taken.append(next(self._todo))
+        except StopIteration:
+            return False
+        except Exception as error:
+            self._error, self._todo = error, iter(())
+            return False
+        self._owed += 1
+        return True
 
     def _fill(self) -> None:
         """What has finished but is not asked for yet takes a place, so that a slow reader slows us down."""
@@ -89,39 +96,37 @@ def finished_blocking(
 ) -> "Iterator[Future[Result]]":
     """For plain code: the same, in a thread of its own. Each future is settled already; closing the iterator cancels
     what still runs."""
-    settled: queue.Queue[Future[Result] | BaseException | None] = queue.Queue(parallel)
-    stopping = threading.Event()
-    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[object] | None]] = []
+    stream = Finishing(rows, run, parallel=parallel)
+    promises = iter(stream)
+    ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
-    async def fill() -> None:
-        started.append((asyncio.get_running_loop(), asyncio.current_task()))
-        try:
-            for promise in Finishing(rows, run, parallel=parallel):
-                await asyncio.to_thread(_put, settled, await _settled(promise), stopping)
-        finally:
-            await close_shared_client()
+    async def stay() -> None:
+        leaving = asyncio.Event()
+        ready.set_result((asyncio.get_running_loop(), leaving))
+        await leaving.wait()
+        stream.cancel()
+        await close_shared_client()
 
     def hold() -> None:
         try:
-            loops.run_beside(fill())
+            loops.run_beside(stay())
         except BaseException as error:
-            _put(settled, error, stopping)
-        else:
-            _put(settled, None, stopping)
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    async def following() -> Future[Result] | None:
+        promise = next(promises, None)
+        return None if promise is None else await _settled(promise)
 
     thread = threading.Thread(target=hold, name="nemo-gym-rollouts", daemon=True)
     thread.start()
+    loop, leaving = ready.result()
     try:
-        while (item := settled.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
+        while (settled := asyncio.run_coroutine_threadsafe(following(), loop).result()) is not None:
+            yield settled
     finally:
-        stopping.set()
-        for loop, task in started:
-            if task is not None:
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(task.cancel)
+        loop.call_soon_threadsafe(leaving.set)
         thread.join()
 
 
@@ -132,10 +137,3 @@ async def _settled(promise: "asyncio.Future[Result]") -> "Future[Result]":
     except Exception as error:
         future.set_exception(error)
     return future
-
-
-def _put(settled: "queue.Queue[Any]", item: object, stopping: threading.Event) -> None:
-    while not stopping.is_set():
-        with contextlib.suppress(queue.Full):
-            settled.put(item, timeout=0.1)
-            return

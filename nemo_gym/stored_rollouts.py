@@ -1,23 +1,22 @@
 """Files of rollouts, read again line by line, and the rows of the dataset that they were made of."""
 
-import contextlib
 import hashlib
 import logging
-import os
 from array import array
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from nemo_gym.config_keys import TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_types import NeMoGymResponseInputItem, NeMoGymToolParam
 from nemo_gym.paths import find
 from nemo_gym.rollout_types import ROW_HASH_KEY_NAME, hash_of
-from nemo_gym.wire import TextOrList, WireModel
+from nemo_gym.wire import JsonObject, TextOrList, WireModel
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +77,26 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
+class StoredResponse(WireModel):
+    """What came of it."""
+
+    output: list[NeMoGymResponseInputItem]
+    status: str | None = None
+    incomplete_details: JsonObject | None = None
+
+    @property
+    def is_cut_off(self) -> bool:
+        return self.incomplete_details is not None or self.status in ("incomplete", "failed", "cancelled")
+
+
+class StoredRollout(WireModel):
+    """What every record of a scored rollout has."""
+
+    responses_create_params: Prompt
+    response: StoredResponse
+    reward: float = Field(allow_inf_nan=False)
+
+
 def prompt_digest(row: Mapping[str, Any]) -> bytes | None:
     """What tells the prompt of a row or a record from others; none if it has no prompt that can be read."""
     try:
@@ -97,7 +116,6 @@ class Dataset:
         self._allow_changed = allow_changed
         self._file = self.path.open("rb")
         self._offsets = array("Q")
-        self._by_prompt: dict[bytes, list[int]] | None = None
         offset = 0
         for line in self._file:
             if line.strip():
@@ -143,8 +161,6 @@ class Dataset:
         return index
 
     def _index_by_prompt(self, stored: StoredLine) -> int:
-        if self._by_prompt is None:
-            self._by_prompt = self._read_prompts()
         digest = prompt_digest(stored.record)
         found = [] if digest is None else self._by_prompt.get(digest, [])
         if len(found) != 1:
@@ -156,7 +172,9 @@ class Dataset:
         self.matched_by_prompt += 1
         return found[0]
 
-    def _read_prompts(self) -> dict[bytes, list[int]]:
+    @cached_property
+    def _by_prompt(self) -> dict[bytes, list[int]]:
+        """The rows that have each prompt, read when the first record asks for it."""
         found: dict[bytes, list[int]] = {}
         for index in range(len(self)):
             digest = prompt_digest(_parsed(self.line(index)) or {})
@@ -171,37 +189,3 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) else None
-
-
-def beside(path: Path, ending: str) -> Path:
-    """The file beside `path` whose name goes on with `ending` in place of the suffix."""
-    return path.with_name(path.stem + ending)
-
-
-def check_writable(path: Path, *, overwrite: bool, sources: tuple[Path, ...] = ()) -> None:
-    """Refuse to write over what the job reads and, unless told to, over anything else."""
-    if path.exists() and any(path.samefile(source) for source in sources):
-        raise ConfigError(f"{path} is what the command reads. Give another file for the output.")
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path} exists. Give another file for the output, or +overwrite=true to replace it.")
-
-
-@contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only once it is complete, and in place of an older one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write one JSON document, indented."""
-    with written_whole(path) as file:
-        file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")

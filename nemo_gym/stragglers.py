@@ -45,21 +45,19 @@ def watched(run: Run, *, pace: Pace, percentile: float, action: Action) -> Run:
         first = asyncio.ensure_future(run(row))
         try:
             if await _in_time(first, pace, percentile):
-                return await first
-            if action == "hedge":
-                return await _first_scored([first, asyncio.ensure_future(run(row))])
+                outcome = await first
+            elif action == "hedge":
+                outcome = await _first_scored([first, asyncio.ensure_future(run(row))])
+            else:
+                message = f"Given up: it took longer than {percentile:g} % of the others."
+                outcome = NoResult(row.id, "timeout", message)
         finally:
             first.cancel()
-        message = f"Given up: it took longer than {percentile:g} % of the others."
-        return NoResult(row.id, "timeout", message)
-
-    async def run_and_note(row: Row) -> Outcome:
-        outcome = await run_watched(row)
         if isinstance(outcome, Scored):
             pace.add(outcome.seconds)
         return outcome
 
-    return run_and_note
+    return run_watched
 
 
 async def _in_time(task: "asyncio.Future[Outcome]", pace: Pace, percentile: float) -> bool:

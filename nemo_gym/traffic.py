@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -48,14 +48,24 @@ def playing(row: RowId, attempt: int) -> Iterator[None]:
         _playing.reset(mark)
 
 
-def _place(server: str, path: str, request: bytes) -> tuple[Playing, str] | None:
-    """Which call of which attempt this is. Calls that are alike are counted, so that they may come in any order."""
+class _Call(NamedTuple):
+    """A call to a model or a tool."""
+
+    playing: Playing
+    name: str
+    """Calls that are alike are numbered, so that they may come in any order."""
+    request: bytes
+
+
+def _call_of(server: str, path: str, body: Any, models: frozenset[str]) -> _Call | None:
+    """Which call of which attempt this is; none if it is of no rollout, or neither to a model nor to a tool."""
     current = _playing.get()
-    if current is None:
+    if current is None or path[1:] in NOT_TOOLS or ("/v1/" in path and server not in models):
         return None
-    call = f"{server}{path} {hashlib.sha256(request).hexdigest()[:16]}"
-    current.calls[call] += 1
-    return current, f"{call} {current.calls[call]}"
+    request = b"" if body is None else encode(body, exclude_unset=True)
+    name = f"{server}{path} {hashlib.sha256(request).hexdigest()[:16]}"
+    current.calls[name] += 1
+    return _Call(current, f"{name} {current.calls[name]}", request)
 
 
 class Recorder:
@@ -73,14 +83,12 @@ class Recorder:
         self._file.close()
 
     async def __call__(self, server: str, path: str, body: Any, send: Send) -> Answer:
-        request = encode(body, exclude_unset=True) if body is not None else b""
-        place = None if path[1:] in NOT_TOOLS else _place(server, path, request)
+        call = _call_of(server, path, body, self._models)
         answer = await send()
-        if place is not None and (server in self._models or "/v1/" not in path):
-            current, call = place
-            told = {**current.row.marks(), "attempt": current.attempt, "call": call, "status": answer.status}
-            line = orjson.dumps({**told, "request": request.decode(), "answer": answer.text()}) + b"\n"
-            self._file.write(line)
+        if call is not None:
+            marks = {**call.playing.row.marks(), "attempt": call.playing.attempt}
+            told = {"call": call.name, "status": answer.status, "request": call.request.decode()}
+            self._file.write(orjson.dumps({**marks, **told, "answer": answer.text()}) + b"\n")
         return answer
 
 
@@ -91,44 +99,38 @@ class Replayer:
         self._path, self._models = folder / FILE, models
         if not self._path.exists():
             raise ConfigError(f"There is no record in {folder}: expected {self._path}, as +record={folder} writes it.")
-        self._calls: dict[tuple[int, int], dict[int, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+        found: dict[tuple[int, int], dict[int, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+        offset = 0
         with self._path.open("rb") as file:
-            offset = 0
             for line in file:
                 told = orjson.loads(line)
-                attempts = self._calls[told["_task_index"], told["_repeat_index"]]
+                attempts = found[told["_task_index"], told["_repeat_index"]]
                 attempts[told["attempt"]][told["call"]] = offset
                 offset += len(line)
+        self._calls = {row: attempts[max(attempts)] for row, attempts in found.items()}
+        """Where the calls of each rollout's last attempt are in the file."""
 
     def close(self) -> None:
         """Nothing is held open."""
 
     async def __call__(self, server: str, path: str, body: Any, send: Send) -> Answer:
-        request = encode(body, exclude_unset=True) if body is not None else b""
-        is_model = server in self._models
-        place = None if path[1:] in NOT_TOOLS or (not is_model and "/v1/" in path) else _place(server, path, request)
-        if place is None:
+        call = _call_of(server, path, body, self._models)
+        if call is None:
             return await send()
-        current, call = place
-        recorded = await self._recorded(current, call)
-        if recorded is None:
-            raise self._difference(current, server, path, request)
-        if is_model:
+        row = call.playing.row
+        place = f"Replay differs at row {row.task_index}, repeat {row.repeat_index}"
+        calls = self._calls.get((row.task_index, row.repeat_index), {})
+        if call.name not in calls:
+            message = f"{place}, {self._difference(call, calls, f'{server}{path}')}."
+            raise RolloutError("model" if server in self._models else "tool", message, server=server)
+        recorded = await asyncio.to_thread(self._read, calls[call.name])
+        if server in self._models:
             return Answer(server, recorded["status"], recorded["answer"].encode())
         answer = await send()
         if answer.text() != recorded["answer"]:
-            raise RolloutError(
-                "tool",
-                f"Replay differs at row {current.row.task_index}, repeat {current.row.repeat_index}: {server}{path} "
-                f"answered {answer.text()[:300]!r}, recorded {recorded['answer'][:300]!r}.",
-                server=server,
-            )
+            found = f"answered {answer.text()[:300]!r}, recorded {recorded['answer'][:300]!r}"
+            raise RolloutError("tool", f"{place}: {server}{path} {found}.", server=server)
         return answer
-
-    async def _recorded(self, current: Playing, call: str) -> dict[str, Any] | None:
-        attempts = self._calls.get((current.row.task_index, current.row.repeat_index))
-        offset = attempts[max(attempts)].get(call) if attempts else None
-        return None if offset is None else await asyncio.to_thread(self._read, offset)
 
     def _read(self, offset: int) -> dict[str, Any]:
         with self._path.open("rb") as file:
@@ -136,19 +138,13 @@ class Replayer:
             told: dict[str, Any] = orjson.loads(file.readline())
             return told
 
-    def _difference(self, current: Playing, server: str, path: str, request: bytes) -> RolloutError:
-        """The error for a call that was not made then, with what was asked instead."""
-        attempts = self._calls.get((current.row.task_index, current.row.repeat_index)) or {}
-        calls = attempts[max(attempts)] if attempts else {}
-        like = [offset for call, offset in calls.items() if call.startswith(f"{server}{path} ")]
-        made = sum(count for call, count in current.calls.items() if call.startswith(f"{server}{path} "))
+    def _difference(self, call: _Call, calls: dict[str, int], route: str) -> str:
+        """Which call was not made then, and what was asked instead."""
+        like = [offset for name, offset in calls.items() if name.startswith(f"{route} ")]
+        made = sum(count for name, count in call.playing.calls.items() if name.startswith(f"{route} "))
         then = self._read(like[made - 1])["request"] if len(like) >= made else None
-        where = first_difference(orjson.loads(then), orjson.loads(request or b"{}")) if then else "it was not called"
-        message = (
-            f"Replay differs at row {current.row.task_index}, repeat {current.row.repeat_index}, call {made} of "
-            f"{server}{path}: {where}."
-        )
-        return RolloutError("model" if server in self._models else "tool", message, server=server)
+        now = orjson.loads(call.request or b"{}")
+        return f"call {made} of {route}: {first_difference(orjson.loads(then), now) if then else 'it was not called'}"
 
 
 def first_difference(then: Any, now: Any, place: str = "the request") -> str:

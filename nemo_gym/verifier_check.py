@@ -4,7 +4,6 @@ Every made-up response is verified twice, each time in a session of its own that
 """
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,16 +14,15 @@ import orjson
 from pydantic import Field
 
 from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
-from nemo_gym.client import Answer, Jar, ServerClient
-from nemo_gym.codec import encode
+from nemo_gym.client import ServerClient
 from nemo_gym.config_types import CommandConfig
-from nemo_gym.deadline import within
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.global_config import ServerInstance, server_instances
 from nemo_gym.loader import load_server_class
 from nemo_gym.paths import find, nearest
 from nemo_gym.testing import response_of, tool_output
-from nemo_gym.verifier_probes import EMPTY, Gold, Items, Probe, guessed_golds, offered_tools, probes, probes_around
+from nemo_gym.verification import offered_tools, verified
+from nemo_gym.verifier_probes import EMPTY, Gold, Items, Probe, guessed_golds, probes, probes_around
 from nemo_gym.wire import JsonObject
 
 if TYPE_CHECKING:
@@ -197,30 +195,23 @@ class _RowCheck:
         return is_full
 
     async def _verified(self, items: Items) -> JsonObject:
-        """What the environment makes of a response, in a session of its own."""
-        name, jar, body = self.report.environment, Jar(), dict(self.row)
-        async with within(self.config.verify_timeout_s, what=f"Checking '{name}'"), self.client.sessions(jar):
-            await self.client.call(name, "/seed_session", encode(body), answer=Answer, cause="environment", jar=jar)
-            body["response"] = response_of(*await self._played(items, jar))
-            sent, started = encode(body), time.perf_counter()
-            answer = await self.client.call(
-                name, "/verify", sent, answer=Answer, cause="verifier", jar=jar, ends_session=True
-            )
-            record: JsonObject = orjson.loads(answer.content())
-            self.report.latencies_ms.append((time.perf_counter() - started) * 1000)
-        return record
+        """What the environment makes of a response, once the tools that it calls have answered."""
+        environment, timeout_s = self.report.environment, self.config.verify_timeout_s
+        offered = offered_tools(self.row)
+        made = [item for item in items if item["type"] == "function_call" and item["name"] in offered]
 
-    async def _played(self, items: Items, jar: Jar) -> Items:
-        """The items, with the answers of the tools that they call."""
-        offered, played = offered_tools(self.row), []
-        for item in items:
-            played.append(item)
-            if item["type"] == "function_call" and item["name"] in offered:
-                arguments = item["arguments"].encode()
-                path = f"/{item['name']}"
-                answer = await self.client.send(self.report.environment, path, arguments, cause="tool", jar=jar)
-                played.append(tool_output(answer.text(), call_id=item["call_id"]))
-        return played
+        def played(outputs: list[str]) -> JsonObject:
+            answers, all_items = iter(outputs), []
+            for item in items:
+                all_items.append(item)
+                if item in made:
+                    all_items.append(tool_output(next(answers), call_id=item["call_id"]))
+            return response_of(*all_items)
+
+        what = f"Checking '{environment}'"
+        found = await verified(self.client, environment, self.row, made, played, timeout_s=timeout_s, what=what)
+        self.report.latencies_ms.append(found.seconds * 1000)
+        return found.record
 
 
 def _lasting(value: Any) -> Any:
@@ -249,13 +240,7 @@ def _checked(config: CheckVerifierConfig, environment: ServerInstance, instances
     rows = list(islice((row for file in files for row in _rows(file)), config.limit))
     if not rows:
         raise ConfigError(f"There are no rows to check '{environment.name}' with. Give +input_jsonl_fpath.")
-    told = _gold_response_of(environment)
-
-    def golds_of(row: JsonObject) -> list[Gold]:
-        items = told(row)
-        return guessed_golds(row) if items is None else [Gold(items)]
-
-    return Checked(environment.name, rows, golds_of)
+    return Checked(environment.name, rows, _golds_of(environment))
 
 
 def _rows(file: str) -> Iterator[JsonObject]:
@@ -268,7 +253,7 @@ def _rows(file: str) -> Iterator[JsonObject]:
         yield row
 
 
-def _gold_response_of(environment: ServerInstance) -> Callable[[JsonObject], Items | None]:
+def _golds_of(environment: ServerInstance) -> Callable[[JsonObject], list[Gold]]:
     """How an environment says what is right. One that cannot be imported here, for it runs elsewhere, does not say."""
     place = (environment.server_type, environment.implementation, environment.folder, environment.entrypoint)
     try:
@@ -277,8 +262,15 @@ def _gold_response_of(environment: ServerInstance) -> Callable[[JsonObject], Ite
         logger.warning(
             "right answers of '%s' are guessed, as its code cannot be imported: %s", environment.name, error
         )
-        return lambda _row: None
-    return kind.gold_response if issubclass(kind, SimpleResourcesServer) else lambda _row: None
+        return guessed_golds
+    if not issubclass(kind, SimpleResourcesServer):
+        return guessed_golds
+
+    def golds_of(row: JsonObject) -> list[Gold]:
+        items = kind.gold_response(row)
+        return guessed_golds(row) if items is None else [Gold(items)]
+
+    return golds_of
 
 
 def _example_files(environment: str, instances: list[ServerInstance]) -> list[str]:

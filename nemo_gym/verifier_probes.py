@@ -1,10 +1,11 @@
 """Made-up responses to a row, to find out what a verifier takes for an answer. Nothing here asks a server."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from nemo_gym.testing import calls, message
+from nemo_gym.verification import offered_tools
 from nemo_gym.wire import JsonObject
 
 Items = list[JsonObject]
@@ -72,25 +73,24 @@ def probes(row: JsonObject) -> list[Probe]:
 
 def probes_around(gold: Gold | None) -> list[Probe]:
     """What is near the right answer but is not it, or not in its form; without one, what remains of that."""
-    text = "" if gold is None else _text(gold.items)
-    found = [Probe("refusal", [_refusal(text or REFUSAL)]), Probe("reasoning_only", [_reasoning(text or "Hm.")])]
+    items = [] if gold is None else gold.items
+    text = "\n".join(_content(item) for item in items if item["type"] == "message")
+    refusal = {**message(""), "content": [{"type": "refusal", "refusal": text or REFUSAL}]}
+    thought = [{"type": "summary_text", "text": text or "Hm."}]
+    reasoning = {"type": "reasoning", "id": "rs_test", "summary": thought}
+    found = [Probe("refusal", [refusal]), Probe("reasoning_only", [reasoning])]
     if gold is None:
         return found
+    steps = _steps(gold.items)
     found += [
-        Probe("truncated", _truncated(gold.items)),
+        Probe("truncated", steps[: len(steps) // 2]),
         Probe("mutated", _mutated(gold.items)),
-        Probe("shuffled", _shuffled(gold.items), may_be_right=True),
+        Probe("shuffled", steps[::-1], may_be_right=True),
         Probe("duplicated", gold.items * 2, may_be_right=True),
     ]
     if gold.bare is not None:
         found.append(Probe("without_format", [message(gold.bare)], may_be_right=True))
     return found
-
-
-def offered_tools(row: JsonObject) -> list[str]:
-    """The names of the tools that a row offers."""
-    tools = row["responses_create_params"].get("tools") or ()
-    return [tool["name"] for tool in tools if tool.get("type") == "function"]
 
 
 def prompt_text(row: JsonObject) -> str:
@@ -106,10 +106,6 @@ def _content(item: JsonObject) -> str:
     return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
 
 
-def _text(items: Sequence[JsonObject]) -> str:
-    return "\n".join(_content(item) for item in items if item["type"] == "message")
-
-
 def _option_letters(row: JsonObject) -> list[str]:
     options = row.get("options")
     if isinstance(options, list) and all(isinstance(option, dict) for option in options):
@@ -123,29 +119,13 @@ def _garbage_calls(row: JsonObject) -> Iterable[JsonObject]:
         yield calls(name, arguments, call_id=f"call_{number}")
 
 
-def _refusal(text: str) -> JsonObject:
-    return {**message(""), "content": [{"type": "refusal", "refusal": text}]}
-
-
-def _reasoning(text: str) -> JsonObject:
-    return {"type": "reasoning", "id": "rs_test", "summary": [{"type": "summary_text", "text": text}]}
-
-
-def _truncated(items: Items) -> Items:
-    """The first half: of the steps, or of the only text."""
-    if len(items) == 1 and items[0]["type"] == "message":
-        text = _content(items[0])
-        return [message(text[: len(text) // 2])]
-    return items[: len(items) // 2]
-
-
-def _shuffled(items: Items) -> Items:
-    """The steps from last to first, or the halves of the only text swapped."""
-    if len(items) == 1 and items[0]["type"] == "message":
-        text = _content(items[0])
-        half = len(text) // 2
-        return [message(text[half:]), message(text[:half])]
-    return items[::-1]
+def _steps(items: Items) -> Items:
+    """The items or, if a single text is all there is, its halves."""
+    if len(items) != 1 or items[0]["type"] != "message":
+        return items
+    text = _content(items[0])
+    half = len(text) // 2
+    return [message(text[:half]), message(text[half:])]
 
 
 def _mutated(items: Items) -> Items:

@@ -20,7 +20,8 @@ def thinks(*texts: str, **more: Any) -> dict[str, Any]:
 
 def converted(*items: dict[str, Any], reasoning: Reasoning = "field") -> list[dict[str, Any]]:
     """The messages, checked to be what the Chat Completions API takes."""
-    found = chat_messages(ITEMS.validate_python(list(items)), reasoning=reasoning)
+    ITEMS.validate_python(list(items))
+    found = chat_messages(items, reasoning=reasoning)
     MESSAGES.validate_python(found)
     return found
 
@@ -103,7 +104,7 @@ def test_what_chat_cannot_say_is_named(item: dict[str, Any], named: str) -> None
 
 def test_tools_are_listed_as_a_chat_request_does() -> None:
     look = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": True, "description": None}
-    listed = chat_tools([look, {"type": "web_search"}])  # type: ignore[list-item]
+    listed = chat_tools([look, {"type": "web_search"}])
     TypeAdapter(list[NeMoGymChatCompletionToolParam]).validate_python(listed)
     assert listed == [
         {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}, "strict": True}}

@@ -10,7 +10,7 @@ from nemo_gym.paths import PACKAGE_DIR, PARENT_DIR, SERVER_FOLDERS
 MAX_LINES = 400
 
 LAYERS = [
-    *("errors", "paths", "log", "lazy", "loops", "published", "folder_imports"),
+    *("errors", "paths", "files", "log", "lazy", "loops", "published", "folder_imports"),
     *("wire", "openai_types", "chat_types", "answers", "messages_types", "config_keys", "rollout_types"),
     *("codec", "convert", "convert_messages", "completions", "endings"),
     *("masking", "validation", "overrides", "config_sources", "config_values", "command_config", "config_types"),
@@ -33,7 +33,16 @@ LAYERS = [
     *("base_resources_server", "base_responses_api_agent", "base_responses_api_model", "head_server", "server_utils"),
     *("loader", "venvs", "worker", "process", "launcher", "peers"),
     *("estimators", "metrics", "gate", "stragglers", "manifest", "rollout_store", "rollout_rows", "rollout_stream"),
-    *("traffic", "rollout_collection", "stored_rollouts", "profile", "chat_messages", "export", "reverify"),
+    *(
+        "traffic",
+        "rollout_collection",
+        "stored_rollouts",
+        "profile",
+        "chat_messages",
+        "export",
+        "verification",
+        "reverify",
+    ),
     *("token_check", "testing", "verifier_probes", "verifier_check"),
     *("command", "cli", "templates"),
 ]

@@ -54,6 +54,25 @@ async def test_a_failure_is_raised_where_it_is_awaited_and_the_others_go_on() ->
     assert results == ["model", 0.01, 0.02]
 
 
+def broken_after(*seconds: float) -> Iterator[float]:
+    yield from seconds
+    raise ValueError("no more rows")
+
+
+async def test_rows_that_break_off_are_an_error_after_what_came_before() -> None:
+    futures = iter(Finishing(broken_after(0.01, 0.03), sleeper, parallel=2))
+    assert [await next(futures), await next(futures)] == [0.01, 0.03]
+    with pytest.raises(ValueError, match="no more rows"):
+        next(futures)
+
+
+def test_plain_code_learns_of_rows_that_break_off() -> None:
+    futures = finished_blocking(broken_after(0.01, 0.03), sleeper, parallel=2)
+    assert [next(futures).result(), next(futures).result()] == [0.01, 0.03]
+    with pytest.raises(ValueError, match="no more rows"):
+        next(futures)
+
+
 async def test_cancelling_ends_what_runs() -> None:
     cancelled = 0
 
@@ -72,6 +91,20 @@ async def test_cancelling_ends_what_runs() -> None:
     stream.cancel()
     await asyncio.sleep(0.01)
     assert cancelled == 7
+
+
+async def test_closing_settles_the_futures_of_rows_that_were_not_begun() -> None:
+    stream = iter(Finishing([60.0] * 5, sleeper, parallel=2))
+    futures = [next(stream) for _ in range(4)]
+    stream.close()  # type: ignore[attr-defined]
+    ended = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 5)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ended)
+
+
+async def test_closing_is_quiet_about_rows_that_broke_off() -> None:
+    stream = iter(Finishing(broken_after(0.01), sleeper, parallel=2))
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
 
 
 def test_plain_code_gets_settled_futures() -> None:

@@ -1,22 +1,13 @@
-"""Stored rollouts are read line by line, their rows are found again, and files appear whole or not at all."""
+"""Stored rollouts are read line by line, and their rows are found again."""
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nemo_gym.errors import ConfigError
 from nemo_gym.rollout_types import hash_of
-from nemo_gym.stored_rollouts import (
-    Dataset,
-    StoredRolloutsError,
-    check_writable,
-    prompt_digest,
-    read_records,
-    written_whole,
-)
+from nemo_gym.stored_rollouts import Dataset, StoredRolloutsError, prompt_digest, read_records
 from nemo_gym.testing import example_row
 from tests.jsonl import write_lines
 
@@ -106,24 +97,3 @@ def test_a_changed_row_is_counted_if_that_is_allowed(tmp_path: Path) -> None:
     (stored,) = read_records(write_lines(tmp_path / "out.jsonl", [{"_task_index": 0, "_row_hash": "0" * 16}]))
     with Dataset(str(rows), allow_changed=True) as dataset:
         assert (dataset.index_of(stored), dataset.changed) == (0, 1)
-
-
-def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "out.jsonl"
-    with written_whole(path) as file:
-        file.write(b"old\n")
-        assert not path.exists()
-    with contextlib.suppress(RuntimeError), written_whole(path) as file:
-        file.write(b"new\n")
-        raise RuntimeError("half way")
-    assert [entry.read_bytes() for entry in path.parent.iterdir()] == [b"old\n"]
-
-
-def test_nothing_is_written_over_unless_told_so_and_never_what_is_read(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "out.jsonl", [{}])
-    check_writable(tmp_path / "new.jsonl", overwrite=False)
-    check_writable(path, overwrite=True)
-    with pytest.raises(ConfigError, match=r"exists.*\+overwrite=true"):
-        check_writable(path, overwrite=False)
-    with pytest.raises(ConfigError, match="is what the command reads"):
-        check_writable(tmp_path / "." / "out.jsonl", overwrite=True, sources=(path,))

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym import loops
 from nemo_gym.command import command, read_command_line
+from nemo_gym.files import write_json
 from nemo_gym.metrics import RunningMetrics
 from nemo_gym.peers import peers
 from nemo_gym.rollout_collection import (
@@ -22,7 +23,6 @@ from nemo_gym.rollout_collection import (
 )
 from nemo_gym.rollout_store import failures_path
 from nemo_gym.rollout_types import Outcome, Scored
-from nemo_gym.stored_rollouts import write_json
 
 LINE_EVERY_S = 10.0
 

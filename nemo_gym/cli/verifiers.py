@@ -3,11 +3,11 @@
 import sys
 from pathlib import Path
 
-import orjson
 from omegaconf import DictConfig
 
 from nemo_gym import loops
 from nemo_gym.command import command, read_command_line
+from nemo_gym.files import write_json
 from nemo_gym.peers import peers
 from nemo_gym.verifier_check import CheckVerifierConfig, VerifierReport, environments_to_check, try_verifier
 
@@ -22,9 +22,7 @@ def check_verifier() -> int:
     reports = loops.run(_check(config, options))
     _show(reports)
     if options.output_fpath:
-        path = Path(options.output_fpath)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(orjson.dumps([report.told() for report in reports], option=orjson.OPT_INDENT_2) + b"\n")
+        write_json(Path(options.output_fpath), [report.told() for report in reports])
     return int(any(_is_bad(report, options.max_false_positive_rate) for report in reports))
 
 
@@ -50,18 +48,14 @@ def _show(reports: list[VerifierReport]) -> None:
 
 
 def _cells(report: VerifierReport) -> tuple[str, ...]:
-    rates = (_percent(report.false_negative_rate), _percent(report.false_positive_rate))
+    rates = (_shown(rate, ".1%") for rate in (report.false_negative_rate, report.false_positive_rate))
     counts = (str(report.varied), str(report.failed.total()))
-    latencies = (_milliseconds(report.latency_ms(50)), _milliseconds(report.latency_ms(99)))
+    latencies = (_shown(report.latency_ms(percent), ".1f") for percent in (50, 99))
     return report.environment, str(report.rows), str(report.rows_with_gold), *rates, *counts, *latencies
 
 
-def _percent(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:.1%}"
-
-
-def _milliseconds(latency: float | None) -> str:
-    return "-" if latency is None else f"{latency:.1f}"
+def _shown(figure: float | None, form: str) -> str:
+    return "-" if figure is None else format(figure, form)
 
 
 def _show_remarks(report: VerifierReport) -> None:

@@ -1,0 +1,45 @@
+"""Files that a job writes: beside its output, and whole or not at all."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from nemo_gym.errors import ConfigError
+
+
+def beside(path: Path, ending: str) -> Path:
+    """The file beside `path` whose name goes on with `ending` in place of the suffix."""
+    return path.with_name(path.stem + ending)
+
+
+def check_writable(path: Path, *, overwrite: bool, sources: tuple[Path, ...] = ()) -> None:
+    """Refuse to write over what the job reads and, unless told to, over anything else."""
+    if path.exists() and any(path.samefile(source) for source in sources):
+        raise ConfigError(f"{path} is what the command reads. Give another file for the output.")
+    if path.exists() and not overwrite:
+        raise ConfigError(f"{path} exists. Give another file for the output, or +overwrite=true to replace it.")
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only once it is complete, and in place of an older one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write one JSON document, indented."""
+    with written_whole(path) as file:
+        file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
