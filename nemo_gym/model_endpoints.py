@@ -11,11 +11,10 @@ from pydantic import ValidationError
 from nemo_gym.chat_types import NeMoGymChatCompletion
 from nemo_gym.client import Answer
 from nemo_gym.codec import Decoder, encode
-from nemo_gym.convert_messages import message_of, responses_params
+from nemo_gym.convert_messages import MessagesParams, message_of, responses_params
 from nemo_gym.endpoints import Call, Endpoint
 from nemo_gym.errors import UpstreamError
 from nemo_gym.event_stream import EventStream
-from nemo_gym.messages_types import MessagesParams
 from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.streaming import chat_events, message_events, response_events
 from nemo_gym.wire import JsonObject

@@ -4,9 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from time import time
 from typing import Any
-from uuid import uuid4
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
@@ -14,13 +12,13 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Simpl
 from nemo_gym.chat_types import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.codec import given_fields
 from nemo_gym.completions import read_completion
-from nemo_gym.convert import TOKEN_FIELDS, chat_params, response_of
+from nemo_gym.convert import chat_params, response_of
 from nemo_gym.endings import ended_completion
 from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.openai_client import REQUEST_TIMEOUT_S
 from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.paths import find
-from nemo_gym.wire import JsonObject
+from nemo_gym.wire import TOKEN_FIELDS, JsonObject, without_nulls
 from responses_api_models.local_model.chat import complete_chat
 from responses_api_models.local_model.engine import Engine, EngineSettings
 from responses_api_models.local_model.tokens import complete_tokens
@@ -89,9 +87,7 @@ class LocalModel(SimpleResponsesAPIModel):
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
         params = chat_params(body, with_tokens=self.config.return_token_id_information)
-        completion = await self.chat_completions(params)
-        name, now = f"resp_{uuid4().hex}", int(time())
-        return response_of(body, completion, model=self._name, response_id=name, created_at=now)
+        return response_of(body, await self.chat_completions(params), model=self._name)
 
     async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
         try:
@@ -107,7 +103,7 @@ class LocalModel(SimpleResponsesAPIModel):
         return await complete_chat(self._engine, params)
 
     def _params(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> JsonObject:
-        given = {name: value for name, value in given_fields(body).items() if value is not None}
+        given = without_nulls(given_fields(body))
         asked = given.pop("max_completion_tokens", None)
         seed = (given.get("metadata") or {}).get("seed")
         if seed is not None:
