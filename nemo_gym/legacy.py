@@ -1,5 +1,6 @@
 """Functions that servers written for the public interface call, kept for them. Our own code does not."""
 
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -33,13 +34,10 @@ async def global_aiohttp_client_exit() -> None:
 async def request(method: str, url: str, _internal: bool = False, **options: Any) -> aiohttp.ClientResponse:
     """One request through the running loop's aiohttp session, tried again only if no connection could be made."""
     session = get_global_aiohttp_client()
-    for attempt in range(1, MAX_NUM_TRIES + 1):
-        try:
+    for _ in range(MAX_NUM_TRIES - 1):
+        with suppress(aiohttp.ClientConnectorError):
             return await session.request(method, url, **options)
-        except aiohttp.ClientConnectorError:
-            if attempt == MAX_NUM_TRIES:
-                raise
-    raise AssertionError("unreachable")
+    return await session.request(method, url, **options)
 
 
 async def raise_for_status(response: PeerResponse | aiohttp.ClientResponse) -> None:
