@@ -205,9 +205,7 @@ class ChatMessages:
     def _add(self, item: ResponseItem) -> None:
         if isinstance(item, NeMoGymFunctionCallOutput):
             self.append({"role": "tool", "tool_call_id": item.call_id, "content": _chat_content(item.output)})
-        elif isinstance(item, NeMoGymMessage) or (
-            isinstance(item, NeMoGymEasyInputMessage) and item.role != "assistant"
-        ):
+        elif isinstance(item, NeMoGymEasyInputMessage | NeMoGymMessage) and item.role != "assistant":
             self.append({"role": item.role, "content": _chat_content(item.content)})
         else:
             self._add_of_assistant(item)
