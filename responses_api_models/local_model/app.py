@@ -1,8 +1,10 @@
 """A real language model on this machine's processors: no key, no network, no GPU."""
 
 import asyncio
+import itertools
+import math
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,6 +29,9 @@ from responses_api_models.local_model.weights import find_weights
 PLAIN_SAMPLING: JsonObject = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 """As the API has it where a request says nothing. The engine's own defaults would leave out unlikely tokens, and
 log-probs would no longer tell how likely a token was."""
+
+SMALL_MODEL_TOOL_TURNS = 8
+"""More than the example environments need. SmolLM2 would else repeat a call until its context is full, for minutes."""
 
 
 class LocalModelConfig(BaseResponsesAPIModelConfig):
@@ -57,6 +62,10 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
 
     max_output_tokens: int = Field(default=512, ge=1)
     """How long a reply may be when its request does not say."""
+
+    max_tool_turns: int | None = Field(default=None, ge=1)
+    """How many turns in a row may call tools, before the model has to answer. By default 8 for SmolLM2-135M-Instruct,
+    and no limit for a GGUF file of yours. A request's own `tool_choice`, unless it is `auto`, wins."""
 
     extra_body: dict[str, Any] | None = None
     """Parameters for every request beyond its own, such as `temperature`. The request's own win."""
@@ -105,6 +114,9 @@ class LocalModel(SimpleResponsesAPIModel):
     def _params(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> JsonObject:
         given = without_nulls(given_fields(body))
         asked = given.pop("max_completion_tokens", None)
+        is_free = given.get("tools") and given.get("tool_choice", "auto") == "auto"
+        if is_free and self._has_called_enough(given["messages"]):
+            given["tool_choice"] = "none"
         seed = (given.get("metadata") or {}).get("seed")
         if seed is not None:
             given.setdefault("seed", _whole_number(seed))
@@ -116,6 +128,12 @@ class LocalModel(SimpleResponsesAPIModel):
         if not self.config.return_token_id_information:
             params["messages"] = [_without_tokens(message) for message in params["messages"]]
         return params
+
+    def _has_called_enough(self, messages: Sequence[Mapping[str, Any]]) -> bool:
+        since_user = itertools.takewhile(lambda message: message["role"] != "user", reversed(messages))
+        turns = sum(bool(message.get("tool_calls")) for message in since_user)
+        small = math.inf if self.config.gguf_fpath else SMALL_MODEL_TOOL_TURNS
+        return turns >= (self.config.max_tool_turns or small)
 
 
 async def _settings(config: LocalModelConfig) -> EngineSettings:
