@@ -131,7 +131,7 @@ def chat_params(
         max_tokens_key: params.max_output_tokens,
         "logprobs": wants_logprobs or None,
         "reasoning_effort": (params.reasoning or {}).get("effort"),
-        "seed": int(seed) if seed.isdigit() else None,
+        "seed": int(seed) if seed.isdecimal() else None,
         "verbosity": text.get("verbosity"),
         "response_format": _response_format(text.get("format") or {}),
         **_tool_params(params),
