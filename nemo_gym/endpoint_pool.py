@@ -182,7 +182,13 @@ class EndpointPool:
         return self._call_now(send, session) if places is None else self._call_in_place(places, send, session)
 
     async def _call_in_place(self, places: asyncio.Semaphore, send: Send[T], session: str | None) -> T:
-        await self._take(places)
+        allowed_s = time_for(self._settings.request_timeout_s)
+        try:
+            async with asyncio.timeout(allowed_s):
+                await places.acquire()
+        except TimeoutError as error:
+            text = f"none of {self._settings.num_concurrent_requests} places came free within {allowed_s:.3g} s"
+            raise UpstreamError(self.clients[0].base_url, 0, text, cause="timeout") from error
         try:
             return await self._call_now(send, session)
         finally:
@@ -200,12 +206,3 @@ class EndpointPool:
         finally:
             self._balancer.end(lease, well=well, now=time.monotonic())
         return result
-
-    async def _take(self, places: asyncio.Semaphore) -> None:
-        allowed_s = time_for(self._settings.request_timeout_s)
-        try:
-            async with asyncio.timeout(allowed_s):
-                await places.acquire()
-        except TimeoutError as error:
-            text = f"none of {self._settings.num_concurrent_requests} places came free within {allowed_s:.3g} s"
-            raise UpstreamError(self.clients[0].base_url, 0, text, cause="timeout") from error

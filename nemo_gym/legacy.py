@@ -26,9 +26,7 @@ def get_global_aiohttp_client() -> aiohttp.ClientSession:
     return shared_client().session
 
 
-async def global_aiohttp_client_exit() -> None:
-    """Close it."""
-    await close_shared_client()
+global_aiohttp_client_exit = close_shared_client
 
 
 async def request(method: str, url: str, _internal: bool = False, **options: Any) -> aiohttp.ClientResponse:

@@ -211,9 +211,10 @@ def _item_class(item: JsonObject) -> type[ResponseItem]:
 def _read_item(item: Any, read: Callable[[Any], Any]) -> Any:
     if isinstance(item, ResponseItem):
         return item
-    if not isinstance(item, dict) or not isinstance(_kind(item), str):
+    kind = _kind(item) if isinstance(item, dict) else None
+    if not isinstance(kind, str):
         raise PydanticCustomError("item", "An item should be an object with a 'type', or a 'role' if it is a message")
-    if _kind(item) == "message" and item.get("role") == "tool":
+    if kind == "message" and item.get("role") == "tool":
         raise PydanticCustomError(
             "item_role", "A message cannot have the role 'tool': give a tool's answer as a 'function_call_output' item"
         )
