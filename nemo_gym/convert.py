@@ -4,12 +4,19 @@ What a completion says survives becoming output items and being sent back as a m
 the other cannot is refused with its name, never dropped, unless the answer would be the same without it.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
-from nemo_gym.chat_types import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming, NeMoGymChoice
+from nemo_gym.chat_types import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymChoice,
+    NeMoGymCompletionUsage,
+)
+from nemo_gym.codec import given_fields
 from nemo_gym.errors import RolloutError
 from nemo_gym.openai_types import (
     RESPONSES_TO_TRAIN,
@@ -32,13 +39,11 @@ from nemo_gym.openai_types import (
     NeMoGymSummary,
     ResponseItem,
 )
-from nemo_gym.wire import JsonObject, TokenIDLogProbMixin, type_of
+from nemo_gym.wire import JsonObject, TokenIDLogProbMixin, tokens_of, type_of, without_nulls
 
-MaxTokensKey: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
 CutOff: TypeAlias = Literal["max_output_tokens", "content_filter"]
 """Why an answer is not complete, as `incomplete_details` has it."""
 
-TOKEN_FIELDS = tuple(TokenIDLogProbMixin.model_fields)
 CUT_OFF: dict[str, CutOff] = {
     "length": "max_output_tokens",
     "max_tokens": "max_output_tokens",
@@ -100,7 +105,7 @@ def chat_params(
     *,
     reasoning_field: bool = False,
     with_tokens: bool = False,
-    max_tokens_key: MaxTokensKey = "max_tokens",
+    max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
 ) -> NeMoGymChatCompletionCreateParamsNonStreaming:
     """The same request in the chat dialect.
 
@@ -118,30 +123,28 @@ def chat_params(
         messages.append({"role": "user", "content": [{"type": "text", "text": params.input}]})
     else:
         messages.extend(params.input)
-    given: JsonObject = {"messages": messages.finished()}
-    given |= {name: value for name in _SAME_NAME if (value := getattr(params, name)) is not None}
-    if params.max_output_tokens is not None:
-        given[max_tokens_key] = params.max_output_tokens
-    if params.top_logprobs is not None or "message.output_text.logprobs" in (params.include or ()):
-        given["logprobs"] = True
-    if (params.reasoning or {}).get("effort") is not None:
-        given["reasoning_effort"] = (params.reasoning or {})["effort"]
-    seed = (params.metadata or {}).get("seed", "")
-    if seed.isdigit():
-        given["seed"] = int(seed)
-    given |= _text_params(params.text or {}) | _tool_params(params)
-    return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(**given)
+    seed, text = (params.metadata or {}).get("seed", ""), params.text or {}
+    wants_logprobs = params.top_logprobs is not None or "message.output_text.logprobs" in (params.include or ())
+    given: JsonObject = {
+        **{name: getattr(params, name) for name in _SAME_NAME},
+        "messages": messages.finished(),
+        max_tokens_key: params.max_output_tokens,
+        "logprobs": wants_logprobs or None,
+        "reasoning_effort": (params.reasoning or {}).get("effort"),
+        "seed": int(seed) if seed.isdecimal() else None,
+        "verbosity": text.get("verbosity"),
+        "response_format": _response_format(text.get("format") or {}),
+        **_tool_params(params),
+    }
+    return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(**without_nulls(given))
 
 
-def _text_params(text: Mapping[str, Any]) -> JsonObject:
-    given: JsonObject = {} if text.get("verbosity") is None else {"verbosity": text["verbosity"]}
-    wanted: JsonObject = text.get("format") or {}
-    if wanted.get("type") == "json_schema":
-        schema = {key: value for key, value in wanted.items() if key != "type" and value is not None}
-        given["response_format"] = {"type": "json_schema", "json_schema": schema}
-    elif wanted.get("type", "text") != "text":
-        given["response_format"] = dict(wanted)
-    return given
+def _response_format(wanted: JsonObject) -> JsonObject | None:
+    kind = wanted.get("type", "text")
+    if kind == "json_schema":
+        schema = {key: value for key, value in without_nulls(wanted).items() if key != "type"}
+        return {"type": kind, "json_schema": schema}
+    return None if kind == "text" else wanted
 
 
 def _tool_params(params: NeMoGymResponseCreateParamsNonStreaming) -> JsonObject:
@@ -151,7 +154,7 @@ def _tool_params(params: NeMoGymResponseCreateParamsNonStreaming) -> JsonObject:
     given: JsonObject = {"tools": [_chat_tool(tool) for tool in params.tools]}
     if "tool_choice" in params.model_fields_set:
         given["tool_choice"] = _chat_tool_choice(params.tool_choice)
-    if "parallel_tool_calls" in params.model_fields_set and params.parallel_tool_calls is not None:
+    if "parallel_tool_calls" in params.model_fields_set:
         given["parallel_tool_calls"] = params.parallel_tool_calls
     return given
 
@@ -202,9 +205,7 @@ class ChatMessages:
     def _add(self, item: ResponseItem) -> None:
         if isinstance(item, NeMoGymFunctionCallOutput):
             self.append({"role": "tool", "tool_call_id": item.call_id, "content": _chat_content(item.output)})
-        elif isinstance(item, NeMoGymMessage) or (
-            isinstance(item, NeMoGymEasyInputMessage) and item.role != "assistant"
-        ):
+        elif isinstance(item, NeMoGymEasyInputMessage | NeMoGymMessage) and item.role != "assistant":
             self.append({"role": item.role, "content": _chat_content(item.content)})
         else:
             self._add_of_assistant(item)
@@ -224,7 +225,7 @@ class ChatMessages:
             raise UnsupportedError(f"An item of type '{type_of(item)}'", "messages, reasoning and function calls")
         if self.return_token_id_information and isinstance(item, TokenIDLogProbMixin):
             # The last item of a generation has its tokens. What follows was made from a prompt that ends here.
-            self.flush_assistant({name: getattr(item, name) for name in TOKEN_FIELDS})
+            self.flush_assistant(tokens_of(item))
 
     def flush_assistant(self, tokens: JsonObject | None = None) -> None:
         """End the model's message, if it has said anything."""
@@ -266,11 +267,10 @@ def _chat_part(part: NeMoGymResponseContent) -> JsonObject:
     if isinstance(part, NeMoGymResponseInputText | NeMoGymResponseOutputText):
         return {"type": "text", "text": part.text}
     if isinstance(part, NeMoGymResponseInputImage) and part.image_url is not None:
-        image = {"url": part.image_url} | ({} if part.detail is None else {"detail": part.detail})
-        return {"type": "image_url", "image_url": image}
+        return {"type": "image_url", "image_url": without_nulls({"url": part.image_url, "detail": part.detail})}
     if part.type == "input_file" and part.get("file_url") is None:
-        named = {key: part.get(key) for key in ("file_data", "file_id", "filename")}
-        return {"type": "file", "file": {key: value for key, value in named.items() if value is not None}}
+        file = without_nulls({key: part.get(key) for key in ("file_data", "file_id", "filename")})
+        return {"type": "file", "file": file}
     if part.type in _CHAT_PARTS:
         return part.model_dump(mode="json", exclude_unset=True)
     raise UnsupportedError(f"A content part of type '{part.type}'", "text, an image by URL or data, or audio")
@@ -321,10 +321,11 @@ def output_items(
         items.append(_output_message(choice, text, f"msg_{new_id()}"))
     for call in message.tool_calls or ():
         named = {"name": call.function.name, "arguments": call.function.arguments}
-        made = NeMoGymResponseFunctionToolCall(id=call.id, call_id=call.id, status="completed", **named)
-        items.append(made)
+        items.append(NeMoGymResponseFunctionToolCall(id=call.id, call_id=call.id, status="completed", **named))
     if tokens is not None:
-        items[-1] = _for_training(items[-1], tokens)
+        # The lists are long and already checked, so they are handed on as they are.
+        kind = RESPONSES_TO_TRAIN[type(items[-1])]
+        items[-1] = kind.model_construct(**given_fields(items[-1]), **tokens_of(tokens))
     return items
 
 
@@ -333,37 +334,24 @@ def _output_message(choice: NeMoGymChoice, text: str, message_id: str) -> NeMoGy
     refusal = choice.message.refusal
     if text or not refusal:
         logprobs = (choice.logprobs or {}).get("content")
-        parts.append(
-            NeMoGymResponseOutputText(annotations=[], text=text, **({"logprobs": logprobs} if logprobs else {}))
-        )
+        told = {"logprobs": logprobs} if logprobs else {}
+        parts.append(NeMoGymResponseOutputText(annotations=[], text=text, **told))
     if refusal:
         parts.append(NeMoGymResponseOutputRefusal(refusal=refusal))
     return NeMoGymResponseOutputMessage(id=message_id, content=parts, status="completed")
 
 
-def _for_training(item: ResponseItem, tokens: TokenIDLogProbMixin) -> ResponseItem:
-    """The lists are long and already checked, so they are handed on as they are."""
-    given = {name: getattr(item, name) for name in item.model_fields_set}
-    return RESPONSES_TO_TRAIN[type(item)].model_construct(
-        **given, **{name: getattr(tokens, name) for name in TOKEN_FIELDS}
-    )
-
-
-def response_usage(completion: NeMoGymChatCompletion) -> NeMoGymResponseUsage | None:
+def _usage(usage: NeMoGymCompletionUsage) -> NeMoGymResponseUsage:
     """What was used, by the names of the Responses API."""
-    usage = completion.usage
-    if usage is None:
-        return None
-    details = {
-        "input_tokens_details": usage.prompt_tokens_details,
-        "output_tokens_details": usage.completion_tokens_details,
-    }
-    known = {
-        name: {key: value for key, value in (found or {}).items() if value is not None}
-        for name, found in details.items()
-    }
-    counts = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
-    return NeMoGymResponseUsage.model_validate({**counts, **known, "total_tokens": usage.total_tokens})
+    return NeMoGymResponseUsage.model_validate(
+        {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": without_nulls(usage.prompt_tokens_details),
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": without_nulls(usage.completion_tokens_details),
+            "total_tokens": usage.total_tokens,
+        }
+    )
 
 
 def response_of(
@@ -371,24 +359,23 @@ def response_of(
     completion: NeMoGymChatCompletion,
     *,
     model: str,
-    response_id: str,
-    created_at: float,
+    response_id: str | None = None,
+    created_at: float | None = None,
     output: Sequence[NeMoGymResponseInputItem] | None = None,
 ) -> NeMoGymResponse:
     """A completion as the answer to a request, with the request's own settings repeated in it.
 
-    `output` is for callers that have made the items already.
+    It is made now and with an id of its own; `output` is for callers that have made the items already.
     """
     choice = completion.choices[0]
     cut_off = CUT_OFF.get(choice.finish_reason)
-    echoed = {name: value for name in _ECHOED if (value := getattr(params, name)) is not None}
     return NeMoGymResponse(
-        id=response_id,
-        created_at=created_at,
+        id=response_id or f"resp_{uuid4().hex}",
+        created_at=int(time.time()) if created_at is None else created_at,
         model=model,
         output=list(output_items(choice) if output is None else output),
-        usage=response_usage(completion),
+        usage=None if completion.usage is None else _usage(completion.usage),
         status="incomplete" if cut_off else "completed",
         incomplete_details=NeMoGymIncompleteDetails(reason=cut_off) if cut_off else None,
-        **echoed,
+        **without_nulls({name: getattr(params, name) for name in _ECHOED}),
     )

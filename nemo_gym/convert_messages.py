@@ -1,26 +1,16 @@
-"""Anthropic Messages → Responses, and the answer back, as functions without I/O.
+"""The Anthropic Messages API: its requests told in the Responses dialect, and the answers back, without I/O.
 
-Content blocks that are sent back as they came become the items they were made of.
+What comes in is typed here, what goes out are plain dicts. Content blocks that are sent back as they came become the
+items they were made of.
 """
 
 import hashlib
+from typing import Annotated, Literal, TypeAlias
 
 import orjson
+from pydantic import Field, Tag
 
-from nemo_gym.convert import TOKEN_FIELDS, UnsupportedError, thoughts_of
-from nemo_gym.messages_types import (
-    Block,
-    MediaBlock,
-    MessageParam,
-    MessagesParams,
-    RedactedThinkingBlock,
-    TextBlock,
-    ThinkingBlock,
-    Tool,
-    ToolChoice,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from nemo_gym.convert import UnsupportedError, thoughts_of
 from nemo_gym.openai_types import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
@@ -31,7 +21,18 @@ from nemo_gym.openai_types import (
     NeMoGymResponseReasoningItem,
     NeMoGymResponseUsage,
 )
-from nemo_gym.wire import JsonObject, TokenIDLogProbMixin, type_of
+from nemo_gym.wire import (
+    DECODED_ONCE,
+    TOKEN_FIELDS,
+    JsonObject,
+    TextOrList,
+    TokenIDLogProbMixin,
+    WireModel,
+    by_type,
+    tokens_of,
+    type_of,
+    without_nulls,
+)
 
 INVALID_JSON_KEY = "_invalid_json"
 """Stands for arguments that are no JSON object, which this dialect has no place for."""
@@ -41,6 +42,121 @@ _EFFORTS = ((4_096, "low"), (16_384, "medium"))
 """Budgets of thought, in tokens, below which an effort counts as that."""
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _STOP_REASONS = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
+
+
+class TextBlock(WireModel):
+    type: Literal["text"]
+    text: str
+
+
+class Source(WireModel):
+    """Where an image or a document is: in the message (`data`) or elsewhere (`url`)."""
+
+    type: str
+    data: str | None = None
+    media_type: str | None = None
+    url: str | None = None
+
+
+class MediaBlock(WireModel):
+    type: Literal["image", "document"]
+    source: Source
+    title: str | None = None
+
+
+class ToolUseBlock(WireModel):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: JsonObject
+
+
+class ThinkingBlock(WireModel):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""
+
+
+class RedactedThinkingBlock(WireModel):
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+class ToolResultBlock(WireModel):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: "TextOrList[Block] | None" = None
+
+
+class OtherBlock(WireModel):
+    """A block of a type not modelled here."""
+
+    type: str
+
+
+Block: TypeAlias = Annotated[
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[MediaBlock, Tag("image")]
+    | Annotated[MediaBlock, Tag("document")]
+    | Annotated[ToolUseBlock, Tag("tool_use")]
+    | Annotated[ToolResultBlock, Tag("tool_result")]
+    | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
+    | Annotated[OtherBlock, Tag("other")],
+    by_type("text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking"),
+    DECODED_ONCE,
+]
+
+
+class MessageParam(WireModel):
+    role: Literal["user", "assistant", "system"]
+    content: TextOrList[Block]
+
+
+class Tool(WireModel):
+    name: str
+    description: str | None = None
+    input_schema: JsonObject | None = None
+    strict: bool | None = None
+    type: str | None = None
+
+
+class ToolChoice(WireModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(WireModel):
+    type: str
+    budget_tokens: int = 0
+
+
+class OutputFormat(WireModel):
+    schema_: JsonObject = Field(alias="schema")
+
+
+class OutputConfig(WireModel):
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class MessagesParams(WireModel):
+    """A request to `/v1/messages`. Fields that steer only the service of that API are passed over."""
+
+    messages: list[MessageParam]
+    max_tokens: int
+    metadata: JsonObject | None = None
+    output_config: OutputConfig | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    system: TextOrList[TextBlock] | None = None
+    temperature: float | None = None
+    thinking: Thinking | None = None
+    tool_choice: ToolChoice | None = None
+    tools: list[Tool] | None = None
+    top_k: int | None = None
+    top_p: float | None = None
 
 
 # Messages -> Responses
@@ -55,7 +171,7 @@ def responses_params(params: MessagesParams) -> NeMoGymResponseCreateParamsNonSt
         "input": [item for message in params.messages for item in _items(message)],
         "instructions": _instructions(params),
         "max_output_tokens": params.max_tokens,
-        "metadata": {key: str(value) for key, value in (params.metadata or {}).items() if value is not None} or None,
+        "metadata": {key: str(value) for key, value in without_nulls(params.metadata).items()} or None,
         "reasoning": _reasoning(params),
         "temperature": params.temperature,
         "text": _text(params),
@@ -64,9 +180,7 @@ def responses_params(params: MessagesParams) -> NeMoGymResponseCreateParamsNonSt
     if params.tools:
         given["tools"] = [_tool(tool) for tool in params.tools]
         given |= _choice(params.tool_choice) if params.tool_choice else {}
-    return NeMoGymResponseCreateParamsNonStreaming.model_validate(
-        {name: value for name, value in given.items() if value is not None}
-    )
+    return NeMoGymResponseCreateParamsNonStreaming.model_validate(without_nulls(given))
 
 
 def _instructions(params: MessagesParams) -> str | None:
@@ -111,7 +225,8 @@ def _items(message: MessageParam) -> list[JsonObject]:
         return [{"role": message.role, "content": message.content}]
     items: list[JsonObject] = []
     for block in message.content:
-        item = _item(block, message.role) | _tokens(block.model_extra or {})
+        extra = block.model_extra or {}
+        item = _item(block, message.role) | {name: extra[name] for name in TOKEN_FIELDS if name in extra}
         if items and _is_more_of(items[-1], item):
             key = "summary" if item["type"] == "reasoning" else "content"
             items[-1] |= item | {key: items[-1][key] + item[key]}
@@ -169,9 +284,11 @@ def _input_part(block: Block) -> JsonObject:
     data = source.url or f"data:{source.media_type};base64,{source.data}"
     if block.type == "image":
         return {"type": "input_image", "image_url": data, "detail": "auto"}
-    return {"type": "input_file", "filename": block.title or "document"} | (
-        {"file_url": source.url} if source.url else {"file_data": data}
-    )
+    return {
+        "type": "input_file",
+        "filename": block.title or "document",
+        "file_url" if source.url else "file_data": data,
+    }
 
 
 # Responses -> Messages
@@ -232,12 +349,8 @@ def _blocks(item: NeMoGymResponseInputItem) -> list[JsonObject]:
     else:
         raise UnsupportedError(f"An output item of type '{type_of(item)}'", "messages, reasoning and function calls")
     if blocks and isinstance(item, TokenIDLogProbMixin):
-        blocks[-1] |= {name: getattr(item, name) for name in TOKEN_FIELDS}
+        blocks[-1] |= tokens_of(item)
     return blocks
-
-
-def _tokens(fields: JsonObject) -> JsonObject:
-    return {name: fields[name] for name in TOKEN_FIELDS if name in fields}
 
 
 def _input(arguments: str) -> JsonObject:

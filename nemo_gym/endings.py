@@ -78,9 +78,7 @@ def ended_response(
     error: UpstreamError, params: NeMoGymResponseCreateParamsNonStreaming, *, model: str
 ) -> NeMoGymResponse:
     """As `ended_completion`, in the Responses dialect."""
-    completion = ended_completion(error, model=model)
-    name = f"resp_{uuid4().hex}"
-    return response_of(params, completion, model=model, response_id=name, created_at=completion.created)
+    return response_of(params, ended_completion(error, model=model), model=model)
 
 
 def _told(body: str) -> tuple[set[str], str]:

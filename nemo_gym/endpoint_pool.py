@@ -72,6 +72,10 @@ class _Endpoint:
     failed_at: float = -math.inf
     rests_until: float = -math.inf
 
+    def rank(self, now: float) -> tuple[float, int, int]:
+        """The lowest is next: one that is well before one that rests, then the one with the least to do."""
+        return max(self.rests_until, now), self.in_flight, self.sessions
+
 
 class Balancer:
     """Chooses among endpoints by number. A state machine without I/O: it is told what starts, what ends, and when."""
@@ -88,10 +92,8 @@ class Balancer:
         known. If all rest, the one that is due first is tried.
         """
         index = None if session is None else self._kept.get(session)
-        if index is None or not self._is_well(index, now):
-            everyone = range(len(self._endpoints))
-            well = [number for number in everyone if self._is_well(number, now)]
-            index = min(well, key=self._load) if well else min(everyone, key=self._due)
+        if index is None or self._endpoints[index].rests_until > now:
+            index = min(range(len(self._endpoints)), key=lambda number: self._endpoints[number].rank(now))
         if session is not None:
             self._keep(session, index)
         endpoint = self._endpoints[index]
@@ -111,15 +113,6 @@ class Balancer:
         elif well is False and lease.since > endpoint.failed_at:
             endpoint.failures += 1
             endpoint.failed_at, endpoint.rests_until = now, now + _rest_s(endpoint.failures)
-
-    def _is_well(self, index: int, now: float) -> bool:
-        return now >= self._endpoints[index].rests_until
-
-    def _load(self, index: int) -> tuple[int, int]:
-        return self._endpoints[index].in_flight, self._endpoints[index].sessions
-
-    def _due(self, index: int) -> float:
-        return self._endpoints[index].rests_until
 
     def _keep(self, session: str, index: int) -> None:
         before = self._kept.pop(session, None)
@@ -164,16 +157,11 @@ class EndpointPool:
         **options: Any,
     ) -> Self:
         """A pool of clients of `kind`, one for each URL. They try once: trying again is the pool's decision."""
-        common = {
-            "api_key": api_key,
-            "default_headers": settings.default_headers,
-            "timeout_s": settings.request_timeout_s,
-            "http": http,
-            "max_tries": 1,
-            **options,
-        }
+        options |= {"default_headers": settings.default_headers, "timeout_s": settings.request_timeout_s}
         listed = [urls] if isinstance(urls, str) else urls
-        return cls([kind(base_url=url, **common) for url in listed], settings)
+        return cls(
+            [kind(base_url=url, api_key=api_key, max_tries=1, http=http, **options) for url in listed], settings
+        )
 
     def call(self, send: Send[T], *, session: str | None = None) -> Coroutine[Any, Any, T]:
         """What `send` gets from one of the endpoints; each try may be another one's."""
@@ -194,7 +182,13 @@ class EndpointPool:
         return self._call_now(send, session) if places is None else self._call_in_place(places, send, session)
 
     async def _call_in_place(self, places: asyncio.Semaphore, send: Send[T], session: str | None) -> T:
-        await self._take(places)
+        allowed_s = time_for(self._settings.request_timeout_s)
+        try:
+            async with asyncio.timeout(allowed_s):
+                await places.acquire()
+        except TimeoutError as error:
+            text = f"none of {self._settings.num_concurrent_requests} places came free within {allowed_s:.3g} s"
+            raise UpstreamError(self.clients[0].base_url, 0, text, cause="timeout") from error
         try:
             return await self._call_now(send, session)
         finally:
@@ -212,12 +206,3 @@ class EndpointPool:
         finally:
             self._balancer.end(lease, well=well, now=time.monotonic())
         return result
-
-    async def _take(self, places: asyncio.Semaphore) -> None:
-        allowed_s = time_for(self._settings.request_timeout_s)
-        try:
-            async with asyncio.timeout(allowed_s):
-                await places.acquire()
-        except TimeoutError as error:
-            text = f"none of {self._settings.num_concurrent_requests} places came free within {allowed_s:.3g} s"
-            raise UpstreamError(self.clients[0].base_url, 0, text, cause="timeout") from error

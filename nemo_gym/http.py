@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import quote, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -237,6 +237,24 @@ def _lines(headers: Mapping[str, str]) -> bytes:
     return text.encode()
 
 
+class Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+def closed_with_the_loop(thing: Closable) -> AsyncIterator[None]:
+    """Close a thing when the running loop ends, which closes the generators it has begun. Keep what this gives."""
+
+    async def hold() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await thing.close()
+
+    holding = hold()
+    asyncio.get_running_loop().create_task(anext(holding))  # type: ignore[arg-type]
+    return holding
+
+
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[HttpClient, AsyncIterator[None]]] = WeakKeyDictionary()
 
 
@@ -245,18 +263,8 @@ def shared_client() -> HttpClient:
     loop = asyncio.get_running_loop()
     if loop not in _shared:
         client = HttpClient()
-        closing = _closed_with_the_loop(client)
-        loop.create_task(anext(closing))  # type: ignore[arg-type]  # noqa: RUF006 - ends at once
-        _shared[loop] = client, closing
+        _shared[loop] = client, closed_with_the_loop(client)
     return _shared[loop][0]
-
-
-async def _closed_with_the_loop(client: HttpClient) -> AsyncIterator[None]:
-    """A loop that ends closes the generators that it has begun, and this one closes the client."""
-    try:
-        yield
-    finally:
-        await client.close()
 
 
 async def close_shared_client() -> None:

@@ -1,6 +1,8 @@
 """Functions that servers written for the public interface call, kept for them. Our own code does not."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -8,7 +10,7 @@ import aiohttp
 import orjson
 from pydantic import BaseModel
 
-from nemo_gym.http import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST
+from nemo_gym.http import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, closed_with_the_loop
 from nemo_gym.peer_response import PeerResponse
 
 MAX_NUM_TRIES = 3
@@ -22,7 +24,8 @@ class GlobalAIOHTTPAsyncClientConfig(BaseModel):
     global_aiohttp_client_request_debug: bool = False
 
 
-_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncIterator[None]]]
+_sessions = WeakKeyDictionary()
 
 
 def get_global_aiohttp_client() -> aiohttp.ClientSession:
@@ -30,13 +33,14 @@ def get_global_aiohttp_client() -> aiohttp.ClientSession:
     loop = asyncio.get_running_loop()
     if loop not in _sessions:
         connector = aiohttp.TCPConnector(limit=CONNECTION_LIMIT, limit_per_host=CONNECTION_LIMIT_PER_HOST)
-        _sessions[loop] = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-    return _sessions[loop]
+        session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        _sessions[loop] = session, closed_with_the_loop(session)
+    return _sessions[loop][0]
 
 
 async def global_aiohttp_client_exit() -> None:
     """Close it."""
-    session = _sessions.pop(asyncio.get_running_loop(), None)
+    session, _closing = _sessions.pop(asyncio.get_running_loop(), (None, None))
     if session is not None:
         await session.close()
 
@@ -44,13 +48,10 @@ async def global_aiohttp_client_exit() -> None:
 async def request(method: str, url: str, _internal: bool = False, **options: Any) -> aiohttp.ClientResponse:
     """One request through the running loop's aiohttp session, tried again only if no connection could be made."""
     session = get_global_aiohttp_client()
-    for attempt in range(1, MAX_NUM_TRIES + 1):
-        try:
+    for _ in range(MAX_NUM_TRIES - 1):
+        with suppress(aiohttp.ClientConnectorError):
             return await session.request(method, url, **options)
-        except aiohttp.ClientConnectorError:
-            if attempt == MAX_NUM_TRIES:
-                raise
-    raise AssertionError("unreachable")
+    return await session.request(method, url, **options)
 
 
 async def raise_for_status(response: PeerResponse | aiohttp.ClientResponse) -> None:

@@ -2,28 +2,25 @@
 made of those here, so that every model server has them."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import orjson
-from pydantic import ValidationError
 
 from nemo_gym.chat_types import NeMoGymChatCompletion
 from nemo_gym.client import Answer
-from nemo_gym.codec import Decoder, encode
-from nemo_gym.convert_messages import message_of, responses_params
+from nemo_gym.codec import encode
+from nemo_gym.convert_messages import MessagesParams, message_of, responses_params
 from nemo_gym.endpoints import Call, Endpoint
-from nemo_gym.errors import UpstreamError
 from nemo_gym.event_stream import EventStream
-from nemo_gym.messages_types import MessagesParams
 from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.peer_response import read_answer
 from nemo_gym.streaming import chat_events, message_events, response_events
-from nemo_gym.wire import JsonObject
+from nemo_gym.wire import JsonObject, WireModel
 
+T = TypeVar("T")
 AsEvents = Callable[[JsonObject, JsonObject], Iterable[bytes]]
 """Tells an answer as events, given the request too."""
-
-_RESPONSE, _COMPLETION = Decoder(NeMoGymResponse), Decoder(NeMoGymChatCompletion)
 
 
 class StreamableEndpoint(Endpoint):
@@ -33,7 +30,7 @@ class StreamableEndpoint(Endpoint):
     """
 
     def __init__(
-        self, path: str, function: Callable[..., Any], *, answer: Decoder, events: AsEvents, reads_only: bool
+        self, path: str, function: Callable[..., Any], *, answer: type[WireModel], events: AsEvents, reads_only: bool
     ) -> None:
         super().__init__(path, function, cause="model", reads_only=reads_only)
         self._answer, self._events = answer, events
@@ -41,9 +38,9 @@ class StreamableEndpoint(Endpoint):
     async def __call__(self, call: Call) -> Any:
         request = _take_stream(call)
         result = await super().__call__(call)
-        if request is None or (isinstance(result, Answer) and result.status >= 400):
+        if request is None or _is_failure(result):
             return result
-        _read(self._answer, result)
+        _read(result, self.path, self._answer)
         whole = orjson.loads(encode(result.value if isinstance(result, Answer) else result))
         return EventStream.of(self._events(whole, request))
 
@@ -59,9 +56,9 @@ class MessagesEndpoint(Endpoint):
         params = await super().__call__(call)
         streams, call.body = call.body.stream, params
         result = await self._responses(call)
-        if isinstance(result, Answer) and result.status >= 400:
+        if _is_failure(result):
             return result
-        message = message_of(_read(_RESPONSE, result), message_id=f"msg_{uuid4().hex}")
+        message = message_of(_read(result, self.path, NeMoGymResponse), message_id=f"msg_{uuid4().hex}")
         return EventStream.of(message_events(message)) if streams else message
 
 
@@ -70,21 +67,16 @@ def model_endpoints(
 ) -> list[Endpoint]:
     """What a model server with these two handlers answers."""
     in_responses = StreamableEndpoint(
-        "/v1/responses", responses, answer=_RESPONSE, events=_response_events, reads_only=reads_only
+        "/v1/responses", responses, answer=NeMoGymResponse, events=response_events, reads_only=reads_only
     )
     in_chat = StreamableEndpoint(
-        "/v1/chat/completions", chat_completions, answer=_COMPLETION, events=_chat_events, reads_only=reads_only
+        "/v1/chat/completions",
+        chat_completions,
+        answer=NeMoGymChatCompletion,
+        events=chat_events,
+        reads_only=reads_only,
     )
     return [in_chat, in_responses, MessagesEndpoint(in_responses)]
-
-
-def _response_events(response: JsonObject, _request: JsonObject) -> Iterable[bytes]:
-    return response_events(response)
-
-
-def _chat_events(completion: JsonObject, request: JsonObject) -> Iterable[bytes]:
-    options = request.get("stream_options") or {}
-    return chat_events(completion, include_usage=options.get("include_usage") is True)
 
 
 async def _as_responses_params(body: MessagesParams) -> NeMoGymResponseCreateParamsNonStreaming:
@@ -105,11 +97,10 @@ def _take_stream(call: Call) -> JsonObject | None:
     return body
 
 
-def _read(decode: Decoder, result: Any) -> Any:
+def _is_failure(result: Any) -> bool:
+    return isinstance(result, Answer) and result.status >= 400
+
+
+def _read(result: Any, path: str, kind: type[T]) -> T:
     """A handler's answer in its type; what is none cannot be told in another way."""
-    value = result.value if isinstance(result, Answer) else result
-    try:
-        return decode(value)
-    except ValidationError as error:
-        text = f"no whole answer: {encode(value)[:500].decode(errors='replace')}"
-        raise UpstreamError("The model", 200, text, cause="model") from error
+    return read_answer(result if isinstance(result, Answer) else Answer("", 200, result), path, kind, "model")

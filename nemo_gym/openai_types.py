@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from nemo_gym.wire import (
     DECODED_ONCE,
+    TOKEN_FIELDS,
     ContentPart,
     JsonObject,
     TextOrList,
@@ -210,9 +211,10 @@ def _item_class(item: JsonObject) -> type[ResponseItem]:
 def _read_item(item: Any, read: Callable[[Any], Any]) -> Any:
     if isinstance(item, ResponseItem):
         return item
-    if not isinstance(item, dict) or not isinstance(_kind(item), str):
+    kind = _kind(item) if isinstance(item, dict) else None
+    if not isinstance(kind, str):
         raise PydanticCustomError("item", "An item should be an object with a 'type', or a 'role' if it is a message")
-    if _kind(item) == "message" and item.get("role") == "tool":
+    if kind == "message" and item.get("role") == "tool":
         raise PydanticCustomError(
             "item_role", "A message cannot have the role 'tool': give a tool's answer as a 'function_call_output' item"
         )
@@ -239,10 +241,6 @@ NeMoGymResponseInputItem: TypeAlias = Annotated[
 NeMoGymResponseOutputItem: TypeAlias = NeMoGymResponseInputItem
 
 
-_NOT_FOR_ENDPOINTS = frozenset(TokenIDLogProbMixin.model_fields)
-_NOT_FOR_ENDPOINTS_IN_REASONING = _NOT_FOR_ENDPOINTS | {"status", "content"}
-
-
 def is_resubmittable(item: ResponseItem) -> bool:
     """Whether an endpoint takes the item back as it is."""
     return not isinstance(item, NeMoGymResponseReasoningItem | TokenIDLogProbMixin)
@@ -250,8 +248,7 @@ def is_resubmittable(item: ResponseItem) -> bool:
 
 def for_resubmission(item: ResponseItem) -> JsonObject:
     """The item as a model endpoint takes it back: without nulls and tokens, and reasoning without its own text."""
-    is_reasoning = isinstance(item, NeMoGymResponseReasoningItem)
-    refused = set(_NOT_FOR_ENDPOINTS_IN_REASONING if is_reasoning else _NOT_FOR_ENDPOINTS)
+    refused = {*TOKEN_FIELDS, *(("status", "content") if isinstance(item, NeMoGymResponseReasoningItem) else ())}
     return item.model_dump(mode="json", exclude=refused, exclude_unset=True, exclude_none=True)
 
 

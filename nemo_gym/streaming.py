@@ -13,7 +13,7 @@ from nemo_gym.wire import JsonObject
 DONE = b"data: [DONE]\n\n"
 
 
-def response_events(response: JsonObject) -> Iterator[bytes]:
+def response_events(response: JsonObject, _request: JsonObject) -> Iterator[bytes]:
     """The events of `/v1/responses`."""
     at_first = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     told: list[JsonObject] = [
@@ -69,8 +69,8 @@ def _summary_events(part: JsonObject) -> Iterator[JsonObject]:
     yield {"type": "response.reasoning_summary_part.done", "part": part}
 
 
-def chat_events(completion: JsonObject, *, include_usage: bool = False) -> Iterator[bytes]:
-    """The chunks of `/v1/chat/completions`."""
+def chat_events(completion: JsonObject, request: JsonObject) -> Iterator[bytes]:
+    """The chunks of `/v1/chat/completions`. What was used is told only to those who ask."""
     base = {**completion, "object": "chat.completion.chunk", "usage": None}
     for choice in completion["choices"]:
         message, around = choice["message"], {key: value for key, value in choice.items() if key != "message"}
@@ -79,7 +79,7 @@ def chat_events(completion: JsonObject, *, include_usage: bool = False) -> Itera
         yield event({**base, "choices": [{**around, "delta": delta, "finish_reason": None}]})
         last = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
         yield event({**base, "choices": [last]})
-    if include_usage:
+    if (request.get("stream_options") or {}).get("include_usage") is True:
         yield event({**base, "choices": [], "usage": completion.get("usage")})
     yield DONE
 

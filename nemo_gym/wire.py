@@ -1,11 +1,17 @@
 """What all types that travel have in common. Fields that we do not declare are kept and sent on."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, SerializeAsAny, Tag
 
 JsonObject: TypeAlias = dict[str, Any]
 T = TypeVar("T")
+
+
+def without_nulls(fields: Mapping[str, Any] | None) -> JsonObject:
+    """The fields that say something."""
+    return {name: value for name, value in (fields or {}).items() if value is not None}
 
 
 class WireModel(BaseModel):
@@ -43,6 +49,14 @@ class TokenIDLogProbMixin(WireModel):
     prompt_token_ids: list[int]
     generation_token_ids: list[int]
     generation_log_probs: list[float]
+
+
+TOKEN_FIELDS = tuple(TokenIDLogProbMixin.model_fields)
+
+
+def tokens_of(item: TokenIDLogProbMixin) -> JsonObject:
+    """The tokens of a generation, to be given to another item or message as they are."""
+    return {name: getattr(item, name) for name in TOKEN_FIELDS}
 
 
 def has_token_ids(value: JsonObject) -> bool:
@@ -86,11 +100,7 @@ def by_type(*known: str) -> Discriminator:
     return Discriminator(tag)
 
 
-def _as_python(value: Any) -> Any:
-    return value
-
-
-DECODED_ONCE = BeforeValidator(_as_python)
+DECODED_ONCE = BeforeValidator(lambda value: value)
 """Goes on top of types with a discriminator that is a function.
 
 Such a function is handed a copy of the JSON as Python objects. A validator written in Python leaves those objects in

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from nemo_gym.convert import UnsupportedError
-from nemo_gym.convert_messages import message_of, responses_params
-from nemo_gym.messages_types import MessagesParams
+from nemo_gym.convert_messages import MessagesParams, message_of, responses_params
 from nemo_gym.openai_types import NeMoGymResponse
 
 TOKENS = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}

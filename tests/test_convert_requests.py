@@ -192,6 +192,8 @@ PARAMS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
     ({"max_output_tokens": 5, "temperature": 0.5, "top_p": 0.9}, {"max_tokens": 5, "temperature": 0.5, "top_p": 0.9}),
     ({"temperature": 0.0, "metadata": {"a": "b"}}, {"temperature": 0.0, "metadata": {"a": "b"}}),
+    ({"metadata": {"seed": "7"}}, {"metadata": {"seed": "7"}, "seed": 7}),
+    ({"metadata": {"seed": "7²"}}, {"metadata": {"seed": "7²"}}),
     ({"user": "u", "store": False, "service_tier": "flex"}, {"user": "u", "store": False, "service_tier": "flex"}),
     ({"prompt_cache_key": "k", "safety_identifier": "s"}, {"prompt_cache_key": "k", "safety_identifier": "s"}),
     ({"reasoning": {"effort": "low", "summary": "auto"}}, {"reasoning_effort": "low"}),

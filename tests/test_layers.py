@@ -11,7 +11,7 @@ MAX_LINES = 400
 
 LAYERS = [
     *("errors", "paths", "files", "log", "lazy", "loops", "published", "folder_imports"),
-    *("wire", "openai_types", "chat_types", "answers", "messages_types", "config_keys", "rollout_types"),
+    *("wire", "openai_types", "chat_types", "answers", "config_keys", "rollout_types"),
     *("codec", "convert", "convert_messages", "completions", "endings"),
     *("masking", "validation", "overrides", "config_sources", "config_values", "command_config", "config_types"),
     *("config_checks", "config_ports", "server_instances", "config_loading", "global_config"),

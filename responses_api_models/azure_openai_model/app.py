@@ -1,8 +1,6 @@
 """A model deployed on Azure OpenAI, called over its REST interface."""
 
-import time
 from typing import Any, Self
-from uuid import uuid4
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -16,6 +14,7 @@ from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
 from nemo_gym.errors import UpstreamError
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.wire import without_nulls
 
 V1 = "/openai/v1"
 
@@ -75,18 +74,11 @@ class AzureOpenAIModelServer(SimpleResponsesAPIModel):
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
         params = chat_params(body, max_tokens_key="max_completion_tokens")
-        completion = await self.chat_completions(params)
-        return response_of(
-            body,
-            completion,
-            model=self.config.openai_model,
-            response_id=f"resp_{uuid4().hex}",
-            created_at=int(time.time()),
-        )
+        return response_of(body, await self.chat_completions(params), model=self.config.openai_model)
 
     async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
         config = self.config
-        given = {name: value for name, value in given_fields(body).items() if value is not None}
+        given = without_nulls(given_fields(body))
         raw = encode({**(config.extra_body or {}), **given, "model": config.openai_model})
         try:
             found = await self._pool.call(lambda client: client.post("/chat/completions", raw))

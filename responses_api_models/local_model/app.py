@@ -1,12 +1,12 @@
 """A real language model on this machine's processors: no key, no network, no GPU."""
 
 import asyncio
+import itertools
+import math
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from time import time
 from typing import Any
-from uuid import uuid4
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
@@ -14,13 +14,13 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Simpl
 from nemo_gym.chat_types import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.codec import given_fields
 from nemo_gym.completions import read_completion
-from nemo_gym.convert import TOKEN_FIELDS, chat_params, response_of
+from nemo_gym.convert import chat_params, response_of
 from nemo_gym.endings import ended_completion
 from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.openai_client import REQUEST_TIMEOUT_S
 from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.paths import find
-from nemo_gym.wire import JsonObject
+from nemo_gym.wire import TOKEN_FIELDS, JsonObject, without_nulls
 from responses_api_models.local_model.chat import complete_chat
 from responses_api_models.local_model.engine import Engine, EngineSettings
 from responses_api_models.local_model.tokens import complete_tokens
@@ -29,6 +29,9 @@ from responses_api_models.local_model.weights import find_weights
 PLAIN_SAMPLING: JsonObject = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 """As the API has it where a request says nothing. The engine's own defaults would leave out unlikely tokens, and
 log-probs would no longer tell how likely a token was."""
+
+SMALL_MODEL_TOOL_TURNS = 8
+"""More than the example environments need. SmolLM2 would else repeat a call until its context is full, for minutes."""
 
 
 class LocalModelConfig(BaseResponsesAPIModelConfig):
@@ -60,6 +63,10 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
     max_output_tokens: int = Field(default=512, ge=1)
     """How long a reply may be when its request does not say."""
 
+    max_tool_turns: int | None = Field(default=None, ge=1)
+    """How many turns in a row may call tools, before the model has to answer. By default 8 for SmolLM2-135M-Instruct,
+    and no limit for a GGUF file of yours. A request's own `tool_choice`, unless it is `auto`, wins."""
+
     extra_body: dict[str, Any] | None = None
     """Parameters for every request beyond its own, such as `temperature`. The request's own win."""
 
@@ -89,9 +96,7 @@ class LocalModel(SimpleResponsesAPIModel):
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
         params = chat_params(body, with_tokens=self.config.return_token_id_information)
-        completion = await self.chat_completions(params)
-        name, now = f"resp_{uuid4().hex}", int(time())
-        return response_of(body, completion, model=self._name, response_id=name, created_at=now)
+        return response_of(body, await self.chat_completions(params), model=self._name)
 
     async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
         try:
@@ -107,8 +112,11 @@ class LocalModel(SimpleResponsesAPIModel):
         return await complete_chat(self._engine, params)
 
     def _params(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> JsonObject:
-        given = {name: value for name, value in given_fields(body).items() if value is not None}
+        given = without_nulls(given_fields(body))
         asked = given.pop("max_completion_tokens", None)
+        is_free = given.get("tools") and given.get("tool_choice", "auto") == "auto"
+        if is_free and self._has_called_enough(given["messages"]):
+            given["tool_choice"] = "none"
         seed = (given.get("metadata") or {}).get("seed")
         if seed is not None:
             given.setdefault("seed", _whole_number(seed))
@@ -120,6 +128,12 @@ class LocalModel(SimpleResponsesAPIModel):
         if not self.config.return_token_id_information:
             params["messages"] = [_without_tokens(message) for message in params["messages"]]
         return params
+
+    def _has_called_enough(self, messages: Sequence[Mapping[str, Any]]) -> bool:
+        since_user = itertools.takewhile(lambda message: message["role"] != "user", reversed(messages))
+        turns = sum(bool(message.get("tool_calls")) for message in since_user)
+        small = math.inf if self.config.gguf_fpath else SMALL_MODEL_TOOL_TURNS
+        return turns >= (self.config.max_tool_turns or small)
 
 
 async def _settings(config: LocalModelConfig) -> EngineSettings:

@@ -10,7 +10,7 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +21,6 @@ from nemo_gym.codec import encode
 from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
 from nemo_gym.errors import MissingExtraError, StartupError, UpstreamError
 from nemo_gym.http import HttpClient
-from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.wire import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -60,18 +59,14 @@ class Engine:
         self._key = secrets.token_urlsafe(24)
         self._process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
-        self._client = NeMoGymAsyncOpenAI(
-            base_url="",
-            api_key=self._key,
-            default_headers=_NO_REUSE,
-            max_tries=1,
-            timeout_s=settings.request_timeout_s,
-            http=http,
-        )
         limits = EndpointSettings(
-            num_concurrent_requests=settings.slots, max_tries=1, request_timeout_s=settings.request_timeout_s
+            default_headers=_NO_REUSE,
+            num_concurrent_requests=settings.slots,
+            max_tries=1,
+            request_timeout_s=settings.request_timeout_s,
         )
-        self._pool = EndpointPool([self._client], limits)
+        self._pool = EndpointPool.of("", api_key=self._key, settings=limits, http=http)
+        self._client = self._pool.clients[0]
         self._in_flight = 0
         self.template_knows_tools = False
         self.turn_end = ""
@@ -147,14 +142,7 @@ class Engine:
 
     async def _start(self) -> str:
         settings = self._settings
-        told = {
-            "gguf": str(settings.gguf),
-            "context_tokens": settings.context_tokens,
-            "slots": settings.slots,
-            "threads": settings.threads,
-            "chat_template": settings.chat_template,
-            "key": self._key,
-        }
+        told = {**asdict(settings), "gguf": str(settings.gguf), "key": self._key}
         with tempfile.TemporaryFile() as errors:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", str(Path(__file__).with_name("host.py"))),

@@ -17,7 +17,6 @@ from nemo_gym.client import Jar
 from nemo_gym.codec import given_fields
 from nemo_gym.completions import read_completion
 from nemo_gym.convert import (
-    TOKEN_FIELDS,
     ChatMessages,
     chat_params,
     output_items,
@@ -35,7 +34,7 @@ from nemo_gym.openai_types import (
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseOutputItem,
 )
-from nemo_gym.wire import JsonObject
+from nemo_gym.wire import TOKEN_FIELDS, JsonObject, without_nulls
 from responses_api_models.vllm_model.tokens import ASK_FOR_TOKENS, put_tokens, take_prompt_ids, tokens_of_text
 
 VLLMConverterResponsesToChatCompletionsState = ChatMessages
@@ -160,8 +159,7 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     def _params(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> JsonObject:
         config = self.config
-        given = {name: value for name, value in given_fields(body).items() if value is not None}
-        params = {**(config.extra_body or {}), **given, "model": config.model}
+        params = {**(config.extra_body or {}), **without_nulls(given_fields(body)), "model": config.model}
         params["messages"] = [self._message(dict(message)) for message in body.messages]
         template = {**(config.chat_template_kwargs or {}), **params.get("chat_template_kwargs", {})}
         if template:

@@ -16,12 +16,15 @@ import pytest
 import pytest_asyncio
 
 from nemo_gym.client import ServerClient
+from nemo_gym.convert import chat_params
 from nemo_gym.errors import MissingExtraError, StartupError
 from nemo_gym.http import HttpClient
+from nemo_gym.openai_types import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.testing import BrowserLikeClient, client_for, held, rows_of
 from nemo_gym.worker import Stack, StackSpec
 from responses_api_models.local_model.app import LocalModel
 from responses_api_models.local_model.engine import Engine
+from responses_api_models.local_model.tool_text import offer_of
 from responses_api_models.local_model.weights import INSTALL_COMMAND, weights_here
 
 pytestmark = [
@@ -31,7 +34,13 @@ pytestmark = [
 ]
 
 ROWS = "resources_servers/example_simple_weather/data/example.jsonl"
-SETTINGS: dict[str, Any] = {"threads": 1, "context_tokens": 512, "num_concurrent_requests": 3, "max_output_tokens": 8}
+SETTINGS: dict[str, Any] = {
+    "threads": 1,
+    "context_tokens": 512,
+    "num_concurrent_requests": 3,
+    "max_output_tokens": 8,
+    "max_tool_turns": 2,
+}
 ASKED = "What is the capital of France?"
 WEATHER = {
     "type": "function",
@@ -161,10 +170,36 @@ async def test_where_no_tool_may_be_called_the_model_answers(model: BrowserLikeC
     assert "{" not in text_of(response)
 
 
+CALLED = [
+    {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"city": "Oslo"}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "cold"},
+]
+OSLO = {"role": "user", "content": "Weather in Oslo?"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "choice", "may_call"),
+    [
+        ([OSLO, *CALLED, *CALLED], "auto", False),
+        ([OSLO, *CALLED], "auto", True),
+        ([OSLO, *CALLED, *CALLED, OSLO], "auto", True),
+        ([OSLO, *CALLED, *CALLED], "required", True),
+    ],
+)
+async def test_after_so_many_turns_with_calls_the_model_may_only_answer(
+    asked: list[Any], choice: str, may_call: bool
+) -> None:
+    config = LocalModel.config_class().model_validate(
+        {"name": "m", "host": "", "port": 0, "entrypoint": "", "max_tool_turns": 2}
+    )
+    params = NeMoGymResponseCreateParamsNonStreaming(input=asked, tools=[WEATHER], tool_choice=choice)
+    told = LocalModel(config=config, server_client=ServerClient())._params(chat_params(params))
+    assert bool(offer_of(told).allowed) is may_call
+
+
 async def test_the_model_plays_an_environment(model: BrowserLikeClient) -> None:
-    """Whether it calls the tool, and how often, is the model's own decision."""
+    """Whether it calls the tool is the model's own decision; that it comes to an end is not."""
     refs: dict[str, Any] = {
-        "max_steps": 2,
         "resources_server": {"type": "resources_servers", "name": "weather"},
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
     }
@@ -177,6 +212,9 @@ async def test_the_model_plays_an_environment(model: BrowserLikeClient) -> None:
     async with Stack(StackSpec(servers, addresses={"policy_model": model.url})) as stack:
         record = await (await stack.client.post("agent", "/run", json=row)).json()
     assert record.get("reward") == 1.0, record
+    kinds = [item["type"] for item in record["response"]["output"]]
+    assert kinds.count("function_call") <= SETTINGS["max_tool_turns"]
+    assert kinds[-1] == "message"
     call, result = record["response"]["output"][:2]
     assert (call["type"], call["name"], result["type"]) == ("function_call", "get_weather", "function_call_output")
     assert json.loads(call["arguments"])["city"] in result["output"]
