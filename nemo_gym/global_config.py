@@ -75,12 +75,10 @@ def complete(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES, fill_por
     """Check a merged config and fill in, in place, what it leaves open."""
     drop_unused_names(config)
     settings = read_settings(config, sources=sources)
-    servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
-    unmet = [ref for _, ref in unmet_references(config, servers, sources=sources)]
-    if keys.POLICY_BASE_URL_KEY_NAME not in config and POLICY_MODEL in unmet:
+    if keys.POLICY_BASE_URL_KEY_NAME not in config and _lacks_policy_model(config, sources):
         logger.info("no model is configured: '%s' is the one on this machine's CPU", POLICY_MODEL.name)
         config.merge_with(OmegaConf.load(find(LOCAL_MODEL_CONFIG)))
-        servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
+    servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
     check_references(config, servers, sources=sources)
     host = default_host(settings)
     head = complete_head_server(config, host, sources=sources)
@@ -100,6 +98,11 @@ def read_settings(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES) -> 
     values = {key: resolved(config, (key,), sources=sources) for key in given}
     set_values = {key: value for key, value in values.items() if value is not None}
     return validate(GlobalSettings, set_values, what="The configuration", where=sources.where)
+
+
+def _lacks_policy_model(config: DictConfig, sources: Sources) -> bool:
+    servers = server_blocks(config, sources=sources).servers
+    return any(ref == POLICY_MODEL for _, ref in unmet_references(config, servers, sources=sources))
 
 
 def installed_pins() -> list[str]:

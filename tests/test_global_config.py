@@ -378,3 +378,12 @@ def test_without_a_word_on_the_model_it_is_the_one_on_this_machine() -> None:
 def test_with_a_word_on_the_model_its_config_must_be_named(told: str) -> None:
     with pytest.raises(ConfigError, match="policy_model"):
         load_config([f"config_paths=[{WEATHER}]", told], use_dotenv=False)
+
+
+def test_what_is_left_out_is_told_once_when_the_model_of_this_machine_steps_in(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    unfinished = {"resources_servers": {"weather": {"domain": "agent"}}}
+    load_config([f"config_paths=[{WEATHER}]"], initial={"unfinished": unfinished}, use_dotenv=False)
+    told = [message for message in caplog.messages if "'unfinished' is no server" in message]
+    assert len(told) == 1
