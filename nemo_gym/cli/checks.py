@@ -173,16 +173,13 @@ def _report(checked: list[Checked], passed_over: list[Entrypoint]) -> list[str]:
         data = "not good" if each.problems else "good" if each.entrypoint.kind == WITH_DATA else "-"
         lines.append(f"{each.entrypoint!s:<{width}}   {each.tests:<12} {data:<12} {each.duration_s:.1f} s")
     lines += [f"{entrypoint!s:<{width}}   passed over: it has no README.md" for entrypoint in passed_over]
-    lines += ["", f"Good: {_share([each for each in checked if each.is_good], checked)}"]
-    for each in checked:
-        if not each.is_good:
-            lines += [f"Again: ng_test +entrypoint={each.entrypoint} +should_validate_data=true", *each.problems]
+    bad = [each for each in checked if not each.is_good]
+    good = len(checked) - len(bad)
+    percent = 100 * good / len(checked) if checked else 100.0
+    lines += ["", f"Good: {good} / {len(checked)} ({percent:.2f}%)"]
+    for each in bad:
+        lines += [f"Again: ng_test +entrypoint={each.entrypoint} +should_validate_data=true", *each.problems]
     return lines
-
-
-def _share(part: list[Checked], whole: list[Checked]) -> str:
-    percent = 100 * len(part) / len(whole) if whole else 100.0
-    return f"{len(part)} / {len(whole)} ({percent:.2f}%)"
 
 
 class DevTestConfig(CommandConfig):

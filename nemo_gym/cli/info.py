@@ -38,11 +38,9 @@ class DumpConfigConfig(CommandConfig):
 @command(DumpConfigConfig)
 def dump_config() -> None:
     """Print the merged configuration without its secrets."""
-    config = read_command_line(fill_ports=False)
-    DumpConfigConfig.read(config)
     from nemo_gym.global_config import dump
 
-    print(dump(config), end="")
+    print(dump(read_command_line()), end="")
 
 
 class VersionConfig(CommandConfig):
