@@ -31,20 +31,15 @@ class Source:
     label: str
     config: DictConfig = field(repr=False)
 
-
-@dataclass(frozen=True)
-class ConfigFile(Source):
-    """A file of `config_paths`."""
-
-    given: str
-    """The path as it was written."""
+    given: str = ""
+    """Of a file of `config_paths`, the path as it was written there."""
 
 
 @dataclass(frozen=True)
 class Sources:
     """All that is merged into one configuration, what wins last."""
 
-    files: tuple[ConfigFile, ...] = ()
+    files: tuple[Source, ...] = ()
     settings: tuple[Source, ...] = ()
     overrides: tuple[Override, ...] = ()
 
@@ -110,7 +105,7 @@ def find_dotenv(path: Path | None = None) -> Path | None:
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-def load_files(paths: Sequence[str], *, above: DictConfig, named_in: str) -> list[ConfigFile]:
+def load_files(paths: Sequence[str], *, above: DictConfig, named_in: str) -> list[Source]:
     """The files and all that they include, each once, in the order of merging.
 
     The files listed keep their order. One that is only included comes before the first that includes it. `above` holds
@@ -122,7 +117,7 @@ def load_files(paths: Sequence[str], *, above: DictConfig, named_in: str) -> lis
         listed.pop(path, None)
         listed[path] = given
     seen = set(listed)
-    files: list[ConfigFile] = []
+    files: list[Source] = []
 
     def visit(path: Path, given: str) -> None:
         config = load_file(path)
@@ -131,7 +126,7 @@ def load_files(paths: Sequence[str], *, above: DictConfig, named_in: str) -> lis
             if included_path not in seen:
                 seen.add(included_path)
                 visit(included_path, included)
-        files.append(ConfigFile(label=str(path), config=config, given=given))
+        files.append(Source(str(path), config, given))
 
     for path, given in listed.items():
         visit(path, given)

@@ -221,10 +221,8 @@ class _ResourcesServerBlock(BaseRunServerTypeConfig):
 
 
 class _DomainlessServerBlock(BaseRunServerTypeConfig):
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_domain(cls, data: Any) -> Any:
-        return {key: value for key, value in data.items() if key != "domain"} if isinstance(data, dict) else data
+    domain: Any = Field(default=None, exclude=True)
+    """Has no meaning here: it is not looked at, and not passed on."""
 
 
 class _ServerTypeConfig(BaseModel):
