@@ -104,7 +104,10 @@ def fill_hosts_and_ports(
     Returns the ports that are spoken for: the head server's, then those of the servers in order.
     """
     blocks = [_own_block(config, server) for server in servers]
-    addresses = [_Address("the head server", head.host, head.port), *(_address(server, host) for server in servers)]
+    addresses = [_Address("the head server", head.host, head.port)]
+    for server in servers:
+        given = server.get_inner_run_server_config()
+        addresses.append(_Address(server.name, given.host or host, given.port or None))
     _check_collisions(addresses)
     ports = [address.port for address in addresses]
     low, high = settings.port_range_low, settings.port_range_high
@@ -113,11 +116,6 @@ def fill_hosts_and_ports(
             ports[index] = find_open_port(filter(None, ports), port_range_low=low, port_range_high=high)
         _fill(block, host=addresses[index].host, port=ports[index])
     return [port for port in ports if port is not None]
-
-
-def _address(server: ServerInstanceConfig, host: str) -> _Address:
-    block = server.get_inner_run_server_config()
-    return _Address(server.name, block.host or host, block.port or None)
 
 
 def _check_collisions(addresses: Sequence[_Address]) -> None:

@@ -35,7 +35,6 @@ class ServerInstance:
     """None if it is still to be chosen, best by binding port 0."""
 
     isolation: Isolation
-    num_workers: int
 
 
 def server_instances(config: DictConfig) -> list[ServerInstance]:
@@ -61,7 +60,6 @@ def _instance(config: DictConfig, server: ServerInstanceConfig) -> ServerInstanc
         host=host,
         port=port,
         isolation=block.isolation,
-        num_workers=block.num_workers or 1,
     )
 
 

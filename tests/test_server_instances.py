@@ -53,9 +53,8 @@ def test_a_server_instance_has_all_that_is_needed_to_start_it(tmp_path: Path) ->
         host="10.0.0.1",
         port=9000,
         isolation="process",
-        num_workers=2,
     )
-    assert (agent.port, agent.isolation, agent.num_workers) == (None, "shared", 1)
+    assert (agent.port, agent.isolation) == (None, "shared")
     assert agent.config == {"entrypoint": "app.py", "host": "10.0.0.1", "name": "agent"}
 
 

@@ -82,7 +82,7 @@ def version_facts() -> dict[str, Any]:
             "architecture": platform.machine(),
             "processor": platform.processor() or "unknown",
             "cpus": os.cpu_count(),
-            "memory_gb": _memory_gb(),
+            "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 2),
         },
     }
 
@@ -92,10 +92,6 @@ def _version_of(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _memory_gb() -> float:
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 2)
 
 
 def _as_text(facts: dict[str, Any]) -> str:
