@@ -16,8 +16,8 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.log import set_up_logging
@@ -81,16 +81,14 @@ def parameters_of(function: Callable[[], None]) -> "type[BaseNeMoGymCLIConfig] |
     return kind
 
 
-def read_command_line(
-    *, initial: "Mapping[str, Any] | DictConfig | None" = None, fill_ports: bool = True
-) -> "DictConfig":
+def read_command_line(*, fill_ports: bool = False) -> "DictConfig":
     """The configuration that this process was told, checked and completed; one that a program has set comes first."""
     cached = _cached_config()
     if cached is not None:
         return cached
     from nemo_gym.global_config import load_config
 
-    return load_config(sys.argv[1:], initial=initial, fill_ports=fill_ports)
+    return load_config(sys.argv[1:], fill_ports=fill_ports)
 
 
 def read_parameters(kind: "type[Parameters]") -> "Parameters":
@@ -145,13 +143,14 @@ def _carry_out(function: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         return INTERRUPTED
-    except GymError as error:
-        return _told([error])
-    except BaseExceptionGroup as several:
-        errors = list(_leaves(several))
+    except (GymError, BaseExceptionGroup) as raised:
+        errors = list(_leaves(raised))
         if not all(isinstance(error, GymError) for error in errors):
             raise
-        return _told(errors)
+        for error in errors:
+            logger.debug("raised here:", exc_info=error)
+        sys.stderr.write("\n".join(dict.fromkeys(map(str, errors))) + "\n")
+        return WRONG_USAGE if all(isinstance(error, ConfigError) for error in errors) else FAILED
 
 
 def _listen_to_signals() -> None:
@@ -159,14 +158,6 @@ def _listen_to_signals() -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
-
-
-def _told(errors: list[BaseException]) -> int:
-    for error in errors:
-        logger.debug("raised here:", exc_info=error)
-    messages = dict.fromkeys(str(error) for error in errors)
-    sys.stderr.write("\n".join(messages) + "\n")
-    return WRONG_USAGE if all(isinstance(error, ConfigError) for error in errors) else FAILED
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

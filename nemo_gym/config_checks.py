@@ -1,5 +1,6 @@
 """Check a merged configuration: its server blocks are valid, its references lead to servers."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from nemo_gym.config_values import UNKNOWN_SOURCES, place, resolved
 from nemo_gym.errors import ConfigError
 from nemo_gym.paths import nearest
 from nemo_gym.validation import KeyPath, explain
+
+logger = logging.getLogger(__name__)
 
 
 class UnknownServerError(ConfigError, AssertionError):
@@ -102,6 +105,23 @@ def almost_servers_error(almost_servers: Sequence[AlmostServer]) -> ConfigError:
     )
 
 
+def valid_servers(
+    config: DictConfig, *, error_on_almost_servers: bool, sources: Sources = UNKNOWN_SOURCES
+) -> list[ServerInstanceConfig]:
+    """The servers of a config. Blocks that are not valid are an error, or else are left out with a warning."""
+    servers, almost_servers, without_entrypoint = server_blocks(config, sources=sources)
+    for name in without_entrypoint:
+        hint = nearest(name, [server.name for server in servers])
+        logger.warning(
+            "'%s' is no server and is left out: nothing in it has an '%s'.%s", name, ENTRYPOINT_KEY_NAME, hint
+        )
+    if almost_servers and error_on_almost_servers:
+        raise almost_servers_error(almost_servers)
+    if almost_servers:
+        logger.warning("%s", almost_servers_report(almost_servers))
+    return servers
+
+
 # References
 
 _SWITCH = "should_use_"
@@ -130,26 +150,29 @@ def _value(node: DictConfig, key: str) -> Any:
     return OmegaConf.select(node, key, throw_on_resolution_failure=False)
 
 
-def is_missing(
-    ref: ServerRef, config: DictConfig, servers: Sequence[ServerInstanceConfig], *, sources: Sources = UNKNOWN_SOURCES
-) -> bool:
-    """Whether some server asks for that one, and it is not there."""
-    if ref in [server.get_server_ref() for server in servers]:
-        return False
-    blocks = ((resolved(config, (server.name,), sources=sources), (server.name,)) for server in servers)
-    return any(found == ref for block, path in blocks for _, found in _references(block, path))
-
-
 def check_references(
     config: DictConfig, servers: Sequence[ServerInstanceConfig], *, sources: Sources = UNKNOWN_SOURCES
 ) -> None:
     """Every reference in a server block, however deep, leads to one of the servers."""
-    available = [server.get_server_ref() for server in servers]
+    for path, ref in unmet_references(config, servers, sources=sources):
+        available = [server.get_server_ref() for server in servers]
+        same_name = next((other for other in available if other.name == ref.name), None)
+        same_type = [other.name for other in available if other.type == ref.type]
+        hint = f" '{ref.name}' is one of {same_name.type}." if same_name else nearest(ref.name, same_type)
+        raise UnknownServerError(
+            f"Could not find {_shown(ref)} in the list of available servers: [{', '.join(map(_shown, available))}]. "
+            f"It is referred to by {place(path, sources)}.{hint}"
+        )
+
+
+def unmet_references(
+    config: DictConfig, servers: Sequence[ServerInstanceConfig], *, sources: Sources = UNKNOWN_SOURCES
+) -> Iterator[tuple[KeyPath, ServerRef]]:
+    """The references in server blocks that lead to none of the servers, and where they stand."""
+    available = {server.get_server_ref() for server in servers}
     for server in servers:
         block = resolved(config, (server.name,), sources=sources)
-        for path, ref in _references(block, (server.name,)):
-            if ref not in available:
-                raise UnknownServerError(_unknown_server(ref, available, path, sources))
+        yield from (found for found in _references(block, (server.name,)) if found[1] not in available)
 
 
 def _references(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, ServerRef]]:
@@ -162,17 +185,6 @@ def _references(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, ServerRef]
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _references(item, (*path, index))
-
-
-def _unknown_server(ref: ServerRef, available: Sequence[ServerRef], path: KeyPath, sources: Sources) -> str:
-    listed = ", ".join(map(_shown, available))
-    same_name = next((other for other in available if other.name == ref.name), None)
-    same_type = [other.name for other in available if other.type == ref.type]
-    hint = f" '{ref.name}' is one of {same_name.type}." if same_name else nearest(ref.name, same_type)
-    return (
-        f"Could not find {_shown(ref)} in the list of available servers: [{listed}]. "
-        f"It is referred to by {place(path, sources)}.{hint}"
-    )
 
 
 def _shown(ref: ServerRef) -> str:

@@ -1,5 +1,6 @@
 """Hosts and ports of the servers: fill in what a configuration leaves open, refuse what cannot work."""
 
+import itertools
 import random
 import socket
 from collections.abc import Iterable, Sequence
@@ -103,42 +104,28 @@ def fill_hosts_and_ports(
     Returns the ports that are spoken for: the head server's, then those of the servers in order.
     """
     blocks = [_own_block(config, server) for server in servers]
-    addresses = [_address(server, host) for server in servers]
-    _check_collisions([_Address("the head server", head.host, head.port), *addresses])
-    taken = {head.port, *(address.port for address in addresses if address.port)}
-    ports = [head.port]
-    for block, address in zip(blocks, addresses, strict=True):
-        port = address.port
-        if port is None and fill_ports:
-            port = find_open_port(
-                taken, port_range_low=settings.port_range_low, port_range_high=settings.port_range_high
-            )
-        _fill(block, host=address.host, port=port)
-        if port is not None:
-            taken.add(port)
-            ports.append(port)
-    return ports
-
-
-def _address(server: ServerInstanceConfig, host: str) -> _Address:
-    block = server.get_inner_run_server_config()
-    return _Address(server.name, block.host or host, block.port or None)
+    addresses = [_Address("the head server", head.host, head.port)]
+    for server in servers:
+        given = server.get_inner_run_server_config()
+        addresses.append(_Address(server.name, given.host or host, given.port or None))
+    _check_collisions(addresses)
+    ports = [address.port for address in addresses]
+    low, high = settings.port_range_low, settings.port_range_high
+    for index, block in enumerate(blocks, 1):
+        if ports[index] is None and fill_ports:
+            ports[index] = find_open_port(filter(None, ports), port_range_low=low, port_range_high=high)
+        _fill(block, host=addresses[index].host, port=ports[index])
+    return [port for port in ports if port is not None]
 
 
 def _check_collisions(addresses: Sequence[_Address]) -> None:
     """Two servers may have the same port only on different hosts."""
-    by_port: dict[int, list[_Address]] = {}
-    for address in addresses:
-        if address.port is None:
-            continue
-        others = by_port.setdefault(address.port, [])
-        for other in others:
-            if _overlap(address.host, other.host):
-                raise PortError(
-                    f"'{address.server}' asks for port {address.port} of {address.host}, "
-                    f"which is also the port of '{other.server}'. Give one of them another port, or none."
-                )
-        others.append(address)
+    for other, address in itertools.combinations(addresses, 2):
+        if address.port is not None and address.port == other.port and _overlap(address.host, other.host):
+            raise PortError(
+                f"'{address.server}' asks for port {address.port} of {address.host}, "
+                f"which is also the port of '{other.server}'. Give one of them another port, or none."
+            )
 
 
 def _overlap(host: str, other: str) -> bool:

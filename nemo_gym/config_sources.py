@@ -5,7 +5,7 @@ includes, unless they are listed too), `env.yaml`, what Python passes in, the co
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,34 +31,32 @@ class Source:
     label: str
     config: DictConfig = field(repr=False)
 
-
-@dataclass(frozen=True)
-class ConfigFile(Source):
-    """A file of `config_paths`."""
-
-    given: str
-    """The path as it was written."""
+    given: str = ""
+    """Of a file of `config_paths`, the path as it was written there."""
 
 
 @dataclass(frozen=True)
 class Sources:
     """All that is merged into one configuration, what wins last."""
 
-    files: tuple[ConfigFile, ...] = ()
+    files: tuple[Source, ...] = ()
     settings: tuple[Source, ...] = ()
     overrides: tuple[Override, ...] = ()
 
-    def merged(self) -> DictConfig:
-        """The one configuration, with `config_paths` naming all the files in the order they were merged."""
+    def merged(self, *, missing_ok: bool = False) -> DictConfig:
+        """The one configuration, with `config_paths` naming all the files in the order they were merged.
+
+        The command line may delete what is not there if `missing_ok`.
+        """
         config = _merged((*self.files, *self.settings))
-        apply_overrides(self.overrides, config)
+        apply_overrides(self.overrides, config, missing_ok=missing_ok)
         if self.files:
             config[CONFIG_PATHS_KEY_NAME] = [file.given for file in self.files]
         return config
 
     def where(self, path: KeyPath) -> str:
         """The source of a value, or of the nearest thing around it; empty if nobody knows."""
-        command_line = Source(COMMAND_LINE, _command_line_config(self.overrides))
+        command_line = Source(COMMAND_LINE, Sources(overrides=self.overrides).merged(missing_ok=True))
         raw = [
             (source.label, _written(source.config))
             for source in (command_line, *reversed(self.settings), *reversed(self.files))
@@ -82,24 +80,23 @@ def read_sources(
     use_dotenv: bool = True,
 ) -> Sources:
     """Read everything that a command line, a config from Python and `env.yaml` lead to."""
-    overrides = parse_overrides(arguments)
     settings = []
     dotenv = find_dotenv(dotenv_path) if use_dotenv else None
     if dotenv is not None:
         settings.append(Source(str(dotenv), load_file(dotenv)))
     if initial is not None:
-        settings.append(Source(PYTHON, _copied(initial)))
-    above_files = _merged(settings)
-    apply_overrides(overrides, above_files, missing_ok=True)
-    named_in = Sources(settings=tuple(settings), overrides=tuple(overrides)).where((CONFIG_PATHS_KEY_NAME,))
-    paths = _config_paths(above_files, named_in)
-    files = load_files(paths, above=above_files, named_in=named_in)
-    return Sources(files=tuple(files), settings=tuple(settings), overrides=tuple(overrides))
+        values = _written(initial) if isinstance(initial, DictConfig) else dict(initial)
+        settings.append(Source(PYTHON, OmegaConf.create(values)))  # a copy without flags such as read-only
+    sources = Sources(settings=tuple(settings), overrides=tuple(parse_overrides(arguments)))
+    above = sources.merged(missing_ok=True)
+    named_in = sources.where((CONFIG_PATHS_KEY_NAME,))
+    files = load_files(_config_paths(above, named_in), above=above, named_in=named_in)
+    return replace(sources, files=tuple(files))
 
 
 def command_line_config(arguments: Sequence[str]) -> DictConfig:
     """What the command line alone says."""
-    return _command_line_config(parse_overrides(arguments))
+    return Sources(overrides=tuple(parse_overrides(arguments))).merged(missing_ok=True)
 
 
 def find_dotenv(path: Path | None = None) -> Path | None:
@@ -108,7 +105,7 @@ def find_dotenv(path: Path | None = None) -> Path | None:
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-def load_files(paths: Sequence[str], *, above: DictConfig, named_in: str) -> list[ConfigFile]:
+def load_files(paths: Sequence[str], *, above: DictConfig, named_in: str) -> list[Source]:
     """The files and all that they include, each once, in the order of merging.
 
     The files listed keep their order. One that is only included comes before the first that includes it. `above` holds
@@ -120,7 +117,7 @@ def load_files(paths: Sequence[str], *, above: DictConfig, named_in: str) -> lis
         listed.pop(path, None)
         listed[path] = given
     seen = set(listed)
-    files: list[ConfigFile] = []
+    files: list[Source] = []
 
     def visit(path: Path, given: str) -> None:
         config = load_file(path)
@@ -129,7 +126,7 @@ def load_files(paths: Sequence[str], *, above: DictConfig, named_in: str) -> lis
             if included_path not in seen:
                 seen.add(included_path)
                 visit(included_path, included)
-        files.append(ConfigFile(label=str(path), config=config, given=given))
+        files.append(Source(str(path), config, given))
 
     for path, given in listed.items():
         visit(path, given)
@@ -171,8 +168,8 @@ def _included_paths(config: DictConfig, above: DictConfig, *, label: str) -> lis
     paths = _written(config).get(CONFIG_PATHS_KEY_NAME)
     if paths is None:
         return []
-    own_paths = OmegaConf.create({CONFIG_PATHS_KEY_NAME: paths})
-    context = _merged([Source(label, config), Source("the settings above it", above), Source(label, own_paths)])
+    context = _merged([Source(label, config), Source("the settings above it", above)])
+    context[CONFIG_PATHS_KEY_NAME] = paths
     return _config_paths(context, label)
 
 
@@ -220,18 +217,6 @@ def _conflict(low: Any, high: Any, path: KeyPath = ()) -> KeyPath | None:
 def _written(config: DictConfig) -> dict[Any, Any]:
     """The values as they were written, interpolations and all."""
     return cast(dict[Any, Any], OmegaConf.to_container(config, resolve=False))
-
-
-def _copied(config: Mapping[str, Any] | DictConfig) -> DictConfig:
-    """A copy that carries no flags, such as read-only."""
-    values = _written(config) if isinstance(config, DictConfig) else dict(config)
-    return OmegaConf.create(values)
-
-
-def _command_line_config(overrides: Sequence[Override]) -> DictConfig:
-    config = OmegaConf.create()
-    apply_overrides(overrides, config, missing_ok=True)
-    return config
 
 
 def _holds(values: Any, path: KeyPath) -> bool:

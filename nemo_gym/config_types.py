@@ -5,7 +5,7 @@ The classes that server authors derive from are not frozen: code in the field fi
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -74,25 +74,23 @@ class GlobalSettings(BaseModel):
 # References from one server to another
 
 
-class ModelServerRef(BaseModel):
+class _ServerRef(BaseModel):
     model_config = ConfigDict(frozen=True)
 
+    type: ServerType
+    name: str
+
+
+class ModelServerRef(_ServerRef):
     type: Literal["responses_api_models"]
-    name: str
 
 
-class ResourcesServerRef(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class ResourcesServerRef(_ServerRef):
     type: Literal["resources_servers"]
-    name: str
 
 
-class AgentServerRef(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class AgentServerRef(_ServerRef):
     type: Literal["responses_api_agents"]
-    name: str
 
 
 ServerRef = ModelServerRef | ResourcesServerRef | AgentServerRef
@@ -223,10 +221,8 @@ class _ResourcesServerBlock(BaseRunServerTypeConfig):
 
 
 class _DomainlessServerBlock(BaseRunServerTypeConfig):
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_domain(cls, data: Any) -> Any:
-        return {key: value for key, value in data.items() if key != "domain"} if isinstance(data, dict) else data
+    domain: Any = Field(default=None, exclude=True)
+    """Has no meaning here: it is not looked at, and not passed on."""
 
 
 class _ServerTypeConfig(BaseModel):
@@ -289,12 +285,8 @@ class ResponsesAPIAgentServerInstanceConfig(_ServerInstance, ResponsesAPIAgentSe
 ServerInstanceConfig = (
     ResponsesAPIModelServerInstanceConfig | ResourcesServerInstanceConfig | ResponsesAPIAgentServerInstanceConfig
 )
-
-
 _INSTANCE_CLASSES: dict[str, type[ServerInstanceConfig]] = {
-    "responses_api_models": ResponsesAPIModelServerInstanceConfig,
-    "resources_servers": ResourcesServerInstanceConfig,
-    "responses_api_agents": ResponsesAPIAgentServerInstanceConfig,
+    kind.SERVER_TYPE: kind for kind in get_args(ServerInstanceConfig)
 }
 
 
@@ -304,7 +296,11 @@ def maybe_get_server_instance_config(
     """A top-level entry of the configuration as a server, or why it is none. What is no mapping gives (None, None)."""
     if not isinstance(server_config_dict, Mapping):
         return None, None
-    block = _plain(server_config_dict)
+    block = server_config_dict
+    if not isinstance(block, dict):
+        from nemo_gym.config_values import resolved
+
+        block = resolved(cast("DictConfig", block))
     server_types = [server_type for server_type in SERVER_TYPES if server_type in block]
     if len(server_types) != 1:
         return None, _not_one_server_type(name, block)
@@ -312,15 +308,6 @@ def maybe_get_server_instance_config(
         return _INSTANCE_CLASSES[server_types[0]].model_validate({**block, "name": name}), None
     except ValidationError as error:
         return None, error
-
-
-def _plain(block: Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(block, dict):
-        return block
-    from nemo_gym.config_values import resolved
-
-    values: dict[str, Any] = resolved(cast("DictConfig", block))
-    return values
 
 
 def _not_one_server_type(name: str, block: dict[str, Any]) -> ValidationError:

@@ -1,63 +1,136 @@
-"""The configuration under the names that outside code knows, and the cache behind `get_global_config_dict`.
+"""Read, check and complete the one configuration of a command, under the names that outside code knows.
 
-Our own code calls `load_config`, which keeps nothing. The cache is filled by the first call, never by an import.
+Our own code calls `load_config`, which keeps nothing. The cache behind `get_global_config_dict` is filled by the first
+call, never by an import.
 """
 
 import logging
 import os
+import platform
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from nemo_gym.config_checks import UnknownServerError as UnknownServerError
-from nemo_gym.config_checks import almost_servers_report, check_references, server_blocks
-from nemo_gym.config_keys import CONFIG_PATHS_KEY_NAME as CONFIG_PATHS_KEY_NAME
-from nemo_gym.config_keys import DEFAULT_HEAD_SERVER_PORT as DEFAULT_HEAD_SERVER_PORT
-from nemo_gym.config_keys import DEFAULT_HOST_KEY_NAME as DEFAULT_HOST_KEY_NAME
-from nemo_gym.config_keys import DISALLOWED_PORTS_KEY_NAME as DISALLOWED_PORTS_KEY_NAME
-from nemo_gym.config_keys import ENTRYPOINT_KEY_NAME as ENTRYPOINT_KEY_NAME
-from nemo_gym.config_keys import ERROR_ON_ALMOST_SERVERS_KEY_NAME as ERROR_ON_ALMOST_SERVERS_KEY_NAME
-from nemo_gym.config_keys import HEAD_SERVER_DEPS_KEY_NAME as HEAD_SERVER_DEPS_KEY_NAME
-from nemo_gym.config_keys import HEAD_SERVER_KEY_NAME as HEAD_SERVER_KEY_NAME
-from nemo_gym.config_keys import HF_TOKEN_KEY_NAME as HF_TOKEN_KEY_NAME
-from nemo_gym.config_keys import NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME as NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME
-from nemo_gym.config_keys import NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME as NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME
-from nemo_gym.config_keys import NEMO_GYM_RESERVED_TOP_LEVEL_KEYS as NEMO_GYM_RESERVED_TOP_LEVEL_KEYS
-from nemo_gym.config_keys import PIP_INSTALL_VERBOSE_KEY_NAME as PIP_INSTALL_VERBOSE_KEY_NAME
-from nemo_gym.config_keys import POLICY_API_KEY_KEY_NAME as POLICY_API_KEY_KEY_NAME
-from nemo_gym.config_keys import POLICY_BASE_URL_KEY_NAME as POLICY_BASE_URL_KEY_NAME
-from nemo_gym.config_keys import POLICY_MODEL_NAME_KEY_NAME as POLICY_MODEL_NAME_KEY_NAME
-from nemo_gym.config_keys import PORT_RANGE_HIGH_KEY_NAME as PORT_RANGE_HIGH_KEY_NAME
-from nemo_gym.config_keys import PORT_RANGE_LOW_KEY_NAME as PORT_RANGE_LOW_KEY_NAME
-from nemo_gym.config_keys import PYTHON_VERSION_KEY_NAME as PYTHON_VERSION_KEY_NAME
-from nemo_gym.config_keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME as RAY_HEAD_NODE_ADDRESS_KEY_NAME
-from nemo_gym.config_keys import SKIP_VENV_IF_PRESENT_KEY_NAME as SKIP_VENV_IF_PRESENT_KEY_NAME
-from nemo_gym.config_keys import TASK_INDEX_KEY_NAME as TASK_INDEX_KEY_NAME
-from nemo_gym.config_keys import USE_ABSOLUTE_IP_KEY_NAME as USE_ABSOLUTE_IP_KEY_NAME
-from nemo_gym.config_keys import UV_PIP_SET_PYTHON_KEY_NAME as UV_PIP_SET_PYTHON_KEY_NAME
-from nemo_gym.config_loading import LoadedConfig as LoadedConfig
-from nemo_gym.config_loading import dump as dump
-from nemo_gym.config_loading import load_config as load_config
-from nemo_gym.config_loading import read_config as read_config
-from nemo_gym.config_loading import read_settings
-from nemo_gym.config_ports import complete_head_server, fill_hosts_and_ports
+from nemo_gym import config_keys as keys
+from nemo_gym import masking
+from nemo_gym.config_checks import (
+    UnknownServerError,
+    almost_servers_report,
+    check_references,
+    drop_unused_names,
+    server_blocks,
+    unmet_references,
+    valid_servers,
+)
+from nemo_gym.config_keys import *  # noqa: F403 -- the names of all keys are public here
+from nemo_gym.config_ports import complete_head_server, default_host, fill_hosts_and_ports
 from nemo_gym.config_ports import find_open_port as find_open_port
-from nemo_gym.config_sources import command_line_config, load_files
-from nemo_gym.config_types import ServerInstanceConfig
-from nemo_gym.config_values import UnsetKeyError as UnsetKeyError
-from nemo_gym.masking import masked as masked
-from nemo_gym.paths import nearest
+from nemo_gym.config_sources import Sources, command_line_config, load_files, read_sources
+from nemo_gym.config_types import GlobalSettings, ModelServerRef, ServerInstanceConfig
+from nemo_gym.config_values import UNKNOWN_SOURCES, resolved
+from nemo_gym.paths import find, nearest
 from nemo_gym.published import published
 from nemo_gym.server_instances import ServerInstance as ServerInstance
 from nemo_gym.server_instances import server_instances as server_instances
+from nemo_gym.validation import validate
 
 logger = logging.getLogger(__name__)
 
+POLICY_MODEL = ModelServerRef(type="responses_api_models", name="policy_model")
+LOCAL_MODEL_CONFIG = "responses_api_models/local_model/configs/local_model.yaml"
+"""What plays the policy model when a config asks for one and nothing says where it is."""
+
+_PINNED_DISTRIBUTIONS = {"ray": "ray[default]", "openai": "openai"}
+"""What a server with a virtualenv of its own must have in the version of the parent, if the parent has it at all."""
+
 _GLOBAL_CONFIG_DICT: DictConfig | None = None
+
+
+def load_config(
+    arguments: Sequence[str] = (),
+    *,
+    initial: Mapping[str, Any] | DictConfig | None = None,
+    dotenv_path: Path | None = None,
+    use_dotenv: bool = True,
+    fill_ports: bool = True,
+) -> DictConfig:
+    """The configuration that command line arguments such as `+a.b=v` ask for.
+
+    `initial` is merged between `env.yaml` and the command line. Without `fill_ports`, a server that names no port has
+    none afterwards: whoever starts it binds one.
+    """
+    sources = read_sources(arguments, initial=initial, dotenv_path=dotenv_path, use_dotenv=use_dotenv)
+    config = sources.merged()
+    complete(config, sources=sources, fill_ports=fill_ports)
+    return config
+
+
+def complete(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES, fill_ports: bool = True) -> None:
+    """Check a merged config and fill in, in place, what it leaves open."""
+    drop_unused_names(config)
+    settings = read_settings(config, sources=sources)
+    if keys.POLICY_BASE_URL_KEY_NAME not in config and _lacks_policy_model(config, sources):
+        logger.info("no model is configured: '%s' is the one on this machine's CPU", POLICY_MODEL.name)
+        config.merge_with(OmegaConf.load(find(LOCAL_MODEL_CONFIG)))
+    servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
+    check_references(config, servers, sources=sources)
+    host = default_host(settings)
+    head = complete_head_server(config, host, sources=sources)
+    config[keys.PORT_RANGE_LOW_KEY_NAME] = settings.port_range_low
+    config[keys.PORT_RANGE_HIGH_KEY_NAME] = settings.port_range_high
+    config[keys.SKIP_VENV_IF_PRESENT_KEY_NAME] = settings.skip_venv_if_present
+    config[keys.DISALLOWED_PORTS_KEY_NAME] = fill_hosts_and_ports(
+        config, servers, head, host=host, settings=settings, fill_ports=fill_ports
+    )
+    config[keys.HEAD_SERVER_DEPS_KEY_NAME] = installed_pins()
+    config[keys.PYTHON_VERSION_KEY_NAME] = platform.python_version()
+
+
+def read_settings(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES) -> GlobalSettings:
+    """The global keys that steer the rest; one that is null counts as absent."""
+    given = [key for key in GlobalSettings.model_fields if key in set(config)]
+    values = {key: resolved(config, (key,), sources=sources) for key in given}
+    set_values = {key: value for key, value in values.items() if value is not None}
+    return validate(GlobalSettings, set_values, what="The configuration", where=sources.where)
+
+
+def _lacks_policy_model(config: DictConfig, sources: Sources) -> bool:
+    servers = server_blocks(config, sources=sources).servers
+    return any(ref == POLICY_MODEL for _, ref in unmet_references(config, servers, sources=sources))
+
+
+def installed_pins() -> list[str]:
+    """Requirements that keep a server's own virtualenv in step with this one; what is not installed is not pinned."""
+    pins = []
+    for distribution, requirement in _PINNED_DISTRIBUTIONS.items():
+        try:
+            pins.append(f"{requirement}=={metadata.version(distribution)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return pins
+
+
+def dump(config: DictConfig, *, masked: bool = True) -> str:
+    """The config as YAML with every interpolation resolved, by default without its secrets."""
+    values = resolved(config)
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(masking.masked(values) if masked else values)))
+
+
+def _escaped(value: Any) -> Any:
+    """Text that looks like an interpolation but is meant literally has to be written with a backslash."""
+    if isinstance(value, dict):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", value)
 
 
 def _as_dict_config(value: Any) -> Any:
@@ -85,7 +158,7 @@ class GlobalConfigDictParserConfig(BaseModel):
     """Choose a port for every server that names none. If false, whoever starts it has to."""
 
     NO_MODEL_GLOBAL_CONFIG_DICT: ClassVar[DictConfig] = OmegaConf.create(
-        {POLICY_BASE_URL_KEY_NAME: "", POLICY_API_KEY_KEY_NAME: "", POLICY_MODEL_NAME_KEY_NAME: ""}
+        {keys.POLICY_BASE_URL_KEY_NAME: "", keys.POLICY_API_KEY_KEY_NAME: "", keys.POLICY_MODEL_NAME_KEY_NAME: ""}
     )
     """An initial config for work that needs no model, so that nobody has to name one."""
 
@@ -103,7 +176,7 @@ class GlobalConfigDictParser:
             use_dotenv=not options.skip_load_from_dotenv,
             fill_ports=options.fill_ports,
         )
-        return masked(config) if options.hide_secrets else config
+        return masking.masked(config) if options.hide_secrets else config
 
     def parse_no_environment(self, initial_global_config_dict: DictConfig | None = None) -> DictConfig:
         """Read a configuration from Python alone: neither command line nor `env.yaml`."""
@@ -157,7 +230,7 @@ def get_global_config_dict(
     """The configuration of this process: the cached one, else the one its parent handed down, else a new one."""
     global _GLOBAL_CONFIG_DICT  # noqa: PLW0603 -- the cache is part of the public interface
     if _GLOBAL_CONFIG_DICT is None:
-        handed_down = published() or os.environ.get(NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
+        handed_down = published() or os.environ.get(keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
         if handed_down is None:
             _GLOBAL_CONFIG_DICT = global_config_dict_parser_cls().parse(global_config_dict_parser_config)
         else:

@@ -8,12 +8,10 @@ from omegaconf import DictConfig
 
 from nemo_gym.config_checks import server_blocks
 from nemo_gym.config_keys import DEFAULT_HOST, ServerType
-from nemo_gym.config_sources import Sources
 from nemo_gym.config_types import Isolation, ServerInstanceConfig
-from nemo_gym.config_values import UNKNOWN_SOURCES, dotted, resolved
+from nemo_gym.config_values import resolved
 from nemo_gym.errors import ConfigError, MissingPathError
 from nemo_gym.paths import find, nearest
-from nemo_gym.validation import KeyPath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,42 +35,38 @@ class ServerInstance:
     """None if it is still to be chosen, best by binding port 0."""
 
     isolation: Isolation
-    num_workers: int
 
 
-def server_instances(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES) -> list[ServerInstance]:
+def server_instances(config: DictConfig) -> list[ServerInstance]:
     """Every valid server block of a loaded config, in order; almost-servers are left out.
 
-    A folder or file that a block names and that is not there is an error, told with the source if `sources` are given.
+    A folder or file that a block names and that is not there is an error.
     """
-    servers = server_blocks(config, sources=sources).servers
-    return [_instance(config, server, sources) for server in servers]
+    return [_instance(config, server) for server in server_blocks(config).servers]
 
 
-def _instance(config: DictConfig, server: ServerInstanceConfig, sources: Sources) -> ServerInstance:
-    path: KeyPath = (server.name, server.SERVER_TYPE, server.implementation)
+def _instance(config: DictConfig, server: ServerInstanceConfig) -> ServerInstance:
+    path = (server.name, server.SERVER_TYPE, server.implementation)
     block = server.get_inner_run_server_config()
     host, port = block.host or DEFAULT_HOST, block.port or None
-    values = {**resolved(config, path, sources=sources), "name": server.name, "host": host}
+    values = {**resolved(config, path), "name": server.name, "host": host}
     return ServerInstance(
         name=server.name,
         server_type=server.SERVER_TYPE,
         implementation=server.implementation,
         entrypoint=block.entrypoint,
-        folder=_folder(path, block.entrypoint, sources),
+        folder=_folder(server, block.entrypoint),
         config=values if port is None else {**values, "port": port},
         host=host,
         port=port,
         isolation=block.isolation,
-        num_workers=block.num_workers or 1,
     )
 
 
-def _folder(path: KeyPath, entrypoint: str, sources: Sources) -> Path:
-    _, server_type, implementation = path
-    place = f"It is named by {dotted(path)} in {sources.where(path) or 'the configuration'}."
+def _folder(server: ServerInstanceConfig, entrypoint: str) -> Path:
+    place = f"It is named by {server.name}.{server.SERVER_TYPE}.{server.implementation} in the configuration."
     try:
-        folder = find(f"{server_type}/{implementation}", what="server folder")
+        folder = find(f"{server.SERVER_TYPE}/{server.implementation}", what="server folder")
     except MissingPathError as error:
         raise MissingPathError(f"{error} {place}") from error
     if Path(entrypoint).is_absolute():

@@ -14,7 +14,7 @@ LAYERS = [
     *("wire", "openai_types", "chat_types", "answers", "config_keys", "rollout_types"),
     *("codec", "convert", "convert_messages", "completions", "endings"),
     *("masking", "validation", "overrides", "config_sources", "config_values", "command_config", "config_types"),
-    *("config_checks", "config_ports", "server_instances", "config_loading", "global_config"),
+    *("config_checks", "config_ports", "server_instances", "global_config"),
     *("deadline", "tally", "event_stream", "streaming", "connection", "http", "peer_response", "client"),
     *("openai_client", "endpoint_pool", "openai_utils", "legacy"),
     *("judge", "compute_worker", "compute_process", "compute"),

@@ -2,11 +2,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
-from nemo_gym.config_loading import read_config
-from nemo_gym.config_sources import Sources
 from nemo_gym.errors import ConfigError, MissingPathError
+from nemo_gym.global_config import load_config
 from nemo_gym.server_instances import ServerInstance, server_instances
 
 WEATHER = "resources_servers/weather"
@@ -25,8 +23,7 @@ def resources(implementation: str = "weather", **fields: Any) -> dict[str, Any]:
 
 
 def instances(config: dict[str, Any], *, fill_ports: bool = True) -> list[ServerInstance]:
-    loaded = read_config(initial=config, use_dotenv=False, fill_ports=fill_ports)
-    return server_instances(loaded.config, sources=loaded.sources)
+    return server_instances(load_config(initial=config, use_dotenv=False, fill_ports=fill_ports))
 
 
 def test_a_server_instance_has_all_that_is_needed_to_start_it(tmp_path: Path) -> None:
@@ -56,9 +53,8 @@ def test_a_server_instance_has_all_that_is_needed_to_start_it(tmp_path: Path) ->
         host="10.0.0.1",
         port=9000,
         isolation="process",
-        num_workers=2,
     )
-    assert (agent.port, agent.isolation, agent.num_workers) == (None, "shared", 1)
+    assert (agent.port, agent.isolation) == (None, "shared")
     assert agent.config == {"entrypoint": "app.py", "host": "10.0.0.1", "name": "agent"}
 
 
@@ -80,15 +76,13 @@ def test_almost_servers_are_left_out() -> None:
     assert [instance.name for instance in instances(config)] == ["good"]
 
 
-def test_a_missing_folder_names_the_nearest_and_the_source(tmp_path: Path) -> None:
-    Path("config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create({"sky": resources("wether")})))
-    loaded = read_config(["config_paths=[config.yaml]"], use_dotenv=False)
+def test_a_missing_folder_names_the_nearest_and_the_key(tmp_path: Path) -> None:
     with pytest.raises(MissingPathError) as caught:
-        server_instances(loaded.config, sources=loaded.sources)
+        instances({"sky": resources("wether")})
     message = str(caught.value)
     assert "No server folder 'resources_servers/wether'" in message
     assert f"Did you mean '{tmp_path}/{WEATHER}'?" in message
-    assert message.endswith(f"It is named by sky.resources_servers.wether in {tmp_path}/config.yaml.")
+    assert message.endswith("It is named by sky.resources_servers.wether in the configuration.")
 
 
 def test_a_missing_entrypoint_names_the_nearest(tmp_path: Path) -> None:
@@ -102,11 +96,3 @@ def test_a_missing_entrypoint_names_the_nearest(tmp_path: Path) -> None:
 def test_an_entrypoint_is_relative_to_its_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"expected a path relative to .*weather"):
         instances({"sky": resources(entrypoint=str(tmp_path / WEATHER / "app.py"))})
-
-
-def test_an_error_without_known_sources_still_names_the_key() -> None:
-    config = OmegaConf.create({"sky": resources("wether")})
-    with pytest.raises(
-        MissingPathError, match=r"It is named by sky\.resources_servers\.wether in the configuration\."
-    ):
-        server_instances(config, sources=Sources())

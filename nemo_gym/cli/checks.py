@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_gym.cli.folders import Entrypoint, find_folder, parse_entrypoint
+from nemo_gym.cli.folders import find_folder
 from nemo_gym.command import FAILED, command, read_parameters
 from nemo_gym.config_types import CommandConfig
 from nemo_gym.errors import ConfigError, MissingExtraError
@@ -57,13 +57,13 @@ class TestConfig(CommandConfig):
 def test() -> int:
     """Run the tests of one server folder."""
     parameters = read_parameters(TestConfig)
-    entrypoint = parse_entrypoint(parameters.entrypoint)
     folder = find_folder(parameters.entrypoint)
     code = run_tests(folder)
     if code:
-        print(f"The tests of {entrypoint} did not pass. To run them by hand:\n  {_by_hand(folder)}", file=sys.stderr)
+        print(f"The tests of {_name(folder)} did not pass. To run them by hand:", file=sys.stderr)
+        print(f"  {_by_hand(folder)}", file=sys.stderr)
         return code
-    problems = _problems(entrypoint, folder) if parameters.should_validate_data else []
+    problems = _problems(folder) if parameters.should_validate_data else []
     print("".join(f"{problem}\n" for problem in problems), end="", file=sys.stderr)
     return FAILED if problems else 0
 
@@ -94,8 +94,13 @@ def _need_pytest() -> None:
         raise MissingExtraError("Running tests", "dev")
 
 
-def _problems(entrypoint: Entrypoint, folder: Path) -> list[str]:
-    if entrypoint.kind != WITH_DATA:
+def _name(folder: Path) -> str:
+    """A server folder as a parameter `entrypoint` names it."""
+    return f"{folder.parent.name}/{folder.name}"
+
+
+def _problems(folder: Path) -> list[str]:
+    if folder.parent.name != WITH_DATA:
         return []
     from nemo_gym.cli.example_data import data_problems
 
@@ -125,7 +130,7 @@ class TestAllConfig(CommandConfig):
 class Checked:
     """What came of one folder."""
 
-    entrypoint: Entrypoint
+    folder: Path
     tests: str
     problems: list[str]
     duration_s: float
@@ -140,49 +145,45 @@ def test_all() -> int:
     """Run the tests of all server folders and print a table of what came of them."""
     parameters = read_parameters(TestAllConfig)
     found = _server_folders()
-    documented = {entrypoint: folder for entrypoint, folder in found.items() if (folder / "README.md").is_file()}
-    checked = [_check(entrypoint, folder) for entrypoint, folder in documented.items()]
-    passed_over = [entrypoint for entrypoint in found if entrypoint not in documented]
+    checked = [_check(folder) for folder in found if (folder / "README.md").is_file()]
+    passed_over = [folder for folder in found if not (folder / "README.md").is_file()]
     print("\n".join(_report(checked, passed_over)))
     is_short = bool(passed_over) and parameters.fail_on_total_and_test_mismatch
     return 0 if all(each.is_good for each in checked) and not is_short else FAILED
 
 
-def _server_folders() -> dict[Entrypoint, Path]:
+def _server_folders() -> list[Path]:
     """The server folders of the first place that has any."""
     for root in search_roots():
         folders = [folder for kind in SERVER_FOLDERS for folder in sorted((root / kind).glob("*/"))]
         servers = [folder for folder in folders if any(folder.glob("*.py"))]
         if servers:
-            return {Entrypoint(folder.parent.name, folder.name): folder for folder in servers}
+            return servers
     raise ConfigError(f"No server folder in {' nor in '.join(map(str, search_roots()))}.")
 
 
-def _check(entrypoint: Entrypoint, folder: Path) -> Checked:
-    print(f"Testing {entrypoint}", flush=True)
+def _check(folder: Path) -> Checked:
+    print(f"Testing {_name(folder)}", flush=True)
     started = time.monotonic()
     code = run_tests(folder)
     outcome = _OUTCOMES.get(code, f"exit code {code}")
-    return Checked(entrypoint, outcome, _problems(entrypoint, folder), time.monotonic() - started)
+    return Checked(folder, outcome, _problems(folder), time.monotonic() - started)
 
 
-def _report(checked: list[Checked], passed_over: list[Entrypoint]) -> list[str]:
-    width = max(len(str(entrypoint)) for entrypoint in (*(each.entrypoint for each in checked), *passed_over))
+def _report(checked: list[Checked], passed_over: list[Path]) -> list[str]:
+    width = max(len(_name(folder)) for folder in (*(each.folder for each in checked), *passed_over))
     lines = ["", f"{'Server':<{width}}   {'Tests':<12} {'Data':<12} Time"]
     for each in checked:
-        data = "not good" if each.problems else "good" if each.entrypoint.kind == WITH_DATA else "-"
-        lines.append(f"{each.entrypoint!s:<{width}}   {each.tests:<12} {data:<12} {each.duration_s:.1f} s")
-    lines += [f"{entrypoint!s:<{width}}   passed over: it has no README.md" for entrypoint in passed_over]
-    lines += ["", f"Good: {_share([each for each in checked if each.is_good], checked)}"]
-    for each in checked:
-        if not each.is_good:
-            lines += [f"Again: ng_test +entrypoint={each.entrypoint} +should_validate_data=true", *each.problems]
+        data = "not good" if each.problems else "good" if each.folder.parent.name == WITH_DATA else "-"
+        lines.append(f"{_name(each.folder):<{width}}   {each.tests:<12} {data:<12} {each.duration_s:.1f} s")
+    lines += [f"{_name(folder):<{width}}   passed over: it has no README.md" for folder in passed_over]
+    bad = [each for each in checked if not each.is_good]
+    good = len(checked) - len(bad)
+    percent = 100 * good / len(checked) if checked else 100.0
+    lines += ["", f"Good: {good} / {len(checked)} ({percent:.2f}%)"]
+    for each in bad:
+        lines += [f"Again: ng_test +entrypoint={_name(each.folder)} +should_validate_data=true", *each.problems]
     return lines
-
-
-def _share(part: list[Checked], whole: list[Checked]) -> str:
-    percent = 100 * len(part) / len(whole) if whole else 100.0
-    return f"{len(part)} / {len(whole)} ({percent:.2f}%)"
 
 
 class DevTestConfig(CommandConfig):

@@ -1,41 +1,30 @@
 """The server folder that a parameter `entrypoint` means."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.paths import SERVER_FOLDERS, find, nearest
 
 
-class Entrypoint(NamedTuple):
-    """A server folder as it is named: the kind of server and its own name."""
-
-    kind: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}/{self.name}"
-
-
-def parse_entrypoint(text: str) -> Entrypoint:
+def parse_entrypoint(text: str) -> Path:
     """Read `<kind>/<name>`; whether there is such a folder is not asked."""
     path = Path(text)
     if path.is_absolute() or len(path.parts) != 2 or ".." in path.parts:
         raise ConfigError(
             f"The entrypoint is '{text}', expected a relative path of two parts, such as resources_servers/my_server."
         )
-    kind, name = path.parts
+    kind = path.parts[0]
     if kind not in SERVER_FOLDERS:
         listed = ", ".join(SERVER_FOLDERS)
         raise ConfigError(
             f"The entrypoint is '{text}', expected a folder in one of {listed}.{nearest(kind, SERVER_FOLDERS)}"
         )
-    return Entrypoint(kind, name)
+    return path
 
 
 def find_folder(entrypoint: str) -> Path:
     """The existing folder, in the working directory or beside the package."""
-    folder = find(str(parse_entrypoint(entrypoint)), what="server folder")
+    folder = find(parse_entrypoint(entrypoint), what="server folder")
     if not folder.is_dir():
         raise ConfigError(f"{folder} is a file, expected the folder of a server.")
     return folder

@@ -38,11 +38,9 @@ class DumpConfigConfig(CommandConfig):
 @command(DumpConfigConfig)
 def dump_config() -> None:
     """Print the merged configuration without its secrets."""
-    config = read_command_line(fill_ports=False)
-    DumpConfigConfig.read(config)
     from nemo_gym.global_config import dump
 
-    print(dump(config), end="")
+    print(dump(read_command_line()), end="")
 
 
 class VersionConfig(CommandConfig):
@@ -84,7 +82,7 @@ def version_facts() -> dict[str, Any]:
             "architecture": platform.machine(),
             "processor": platform.processor() or "unknown",
             "cpus": os.cpu_count(),
-            "memory_gb": _memory_gb(),
+            "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 2),
         },
     }
 
@@ -94,10 +92,6 @@ def _version_of(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _memory_gb() -> float:
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 2)
 
 
 def _as_text(facts: dict[str, Any]) -> str:

@@ -84,7 +84,7 @@ def write_environment(folder: Path) -> None:
 
 
 def _name_in(text: str) -> str:
-    kind, name = parse_entrypoint(text)
+    kind, name = parse_entrypoint(text).parts
     if kind != "resources_servers":
         raise ConfigError(f"The entrypoint is '{text}', expected resources_servers/<name>.")
     if not _is_module_name(name):

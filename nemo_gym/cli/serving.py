@@ -7,8 +7,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pprint import pformat
 
 import orjson
@@ -56,8 +57,8 @@ class RunHelper:
         self._thread: threading.Thread | None = None
         self._ready: Future[Launcher] = Future()
         self._ended: Future[None] = Future()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._cancel: Callable[[], object] | None = None
+        """Ends what the thread does, from any other. Called once, for a second time would cut the tidying up short."""
 
     def start(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> None:
         """Start all servers and wait until they answer. If one cannot start, none is left running."""
@@ -92,9 +93,10 @@ class RunHelper:
 
     def shutdown(self) -> None:
         """Stop all servers. Does nothing when they are stopped already."""
-        if self._loop is not None and self._stop is not None and not self._loop.is_closed():
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._stop.set)
+        cancel, self._cancel = self._cancel, None
+        if cancel is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                cancel()
         if self._thread is not None:
             self._thread.join(STOP_WITHIN_S)
 
@@ -119,35 +121,24 @@ class RunHelper:
     def _hold(self, config: DictConfig) -> None:
         try:
             asyncio.run(self._held(config))
+            self._ended.set_result(None)
         except BaseException as error:
-            self._settle(error)
-        else:
-            self._settle(None)
+            self._ended.set_exception(error)
+        if not self._ready.done():
+            stopped = StartupError("The servers were stopped before they were ready.")
+            self._ready.set_exception(self._ended.exception() or stopped)
 
     async def _held(self, config: DictConfig) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        stopping = asyncio.create_task(self._stop.wait())
-        opening = asyncio.create_task(self._open(config))
-        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        opening.cancel()
-        stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
+        holding = asyncio.create_task(self._open(config))
+        self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, holding.cancel)
         with contextlib.suppress(asyncio.CancelledError):
-            await opening
+            await holding
 
     async def _open(self, config: DictConfig) -> None:
         async with Launcher(config, echo=_echo) as launcher:
             with _token_kept(launcher):
                 self._ready.set_result(launcher)
                 await launcher.watch()
-
-    def _settle(self, error: BaseException | None) -> None:
-        if not self._ready.done():
-            self._ready.set_exception(error or StartupError("The servers were stopped before they were ready."))
-        if error is None:
-            self._ended.set_result(None)
-        else:
-            self._ended.set_exception(error)
 
 
 @contextlib.contextmanager
@@ -176,10 +167,8 @@ def run() -> None:
     """Start the servers of a configuration and keep them running."""
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
-    config = read_command_line(fill_ports=False)
-    RunConfig.model_validate(config)
     helper = RunHelper()
-    helper.start_config(config)
+    helper.start_config(read_command_line())
     count = len(helper.instances())
     helper.display_server_instance_info()
     print(f"\nAll {count} / {count} servers ready! Stop them with Ctrl+C, or `ng_stop` from elsewhere.", flush=True)
@@ -201,9 +190,8 @@ class StatusConfig(BaseNeMoGymCLIConfig):
 @command(StatusConfig)
 def status() -> None:
     """Show what runs and how it is."""
-    head = _head()
     try:
-        instances = running_servers(head)
+        instances = running_servers(_head())
     except HeadServerError as error:
         print(f"{error}\nStart servers with `ng_run`.")
         sys.exit(1)

@@ -38,12 +38,13 @@ compdef _ng ng @SCRIPTS@
 """
 
 _FISH = """\
+@LINES@
 complete -c ng -n 'not __fish_is_nth_token 1' -a '(ng completion words (commandline -opc)[2] 2>/dev/null)'
 for command in @NAMES@
   complete -c ng_$command -a "(ng completion words $command 2>/dev/null)"
 end
 """
-_FISH_COMMAND = "complete -c ng -f -n '__fish_is_nth_token 1' -a {name} -d {summary}\n"
+_FISH_COMMAND = "complete -c ng -f -n '__fish_is_nth_token 1' -a {name} -d {summary}"
 
 _SHELLS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _FOLLOWING = {"help": list(COMMANDS), "completion": list(_SHELLS)}
@@ -73,13 +74,11 @@ def script_for(shell: str) -> str:
     if shell not in _SHELLS:
         raise ConfigError(f"Found '{shell}', expected one of {', '.join(_SHELLS)}.{nearest(shell, _SHELLS)}")
     described = [shlex.quote(f"{each.name}:{each.summary}") for each in COMMANDS.values()]
-    script = (
+    lines = [_FISH_COMMAND.format(name=each.name, summary=shlex.quote(each.summary)) for each in COMMANDS.values()]
+    return (
         _SHELLS[shell]
         .replace("@NAMES@", " ".join(COMMANDS))
         .replace("@SCRIPTS@", " ".join(f"ng_{name}" for name in COMMANDS))
         .replace("@DESCRIBED@", " ".join(described))
+        .replace("@LINES@", "\n".join(lines))
     )
-    if shell != "fish":
-        return script
-    lines = (_FISH_COMMAND.format(name=each.name, summary=shlex.quote(each.summary)) for each in COMMANDS.values())
-    return "".join(lines) + script
