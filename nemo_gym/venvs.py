@@ -57,13 +57,14 @@ def is_met(line: str) -> bool:
         wanted = Requirement(line)
     except InvalidRequirement:
         return False
-    return _is_installed(wanted, seen=set())
+    return _is_installed(wanted, extra="", seen=set())
 
 
-def _is_installed(wanted: "Requirement", *, seen: set[str]) -> bool:
+def _is_installed(wanted: "Requirement", *, extra: str, seen: set[str]) -> bool:
+    """Whether it is here, or not asked for: its marker may be about the `extra` that brought it up."""
     from packaging.requirements import Requirement
 
-    if wanted.marker is not None and not wanted.marker.evaluate():
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
         return True
     try:
         found = metadata.distribution(wanted.name)
@@ -71,17 +72,13 @@ def _is_installed(wanted: "Requirement", *, seen: set[str]) -> bool:
         return False
     if not wanted.specifier.contains(found.version, prereleases=True):
         return False
-    for extra in wanted.extras - seen:
-        needs = [Requirement(line) for line in found.requires or ()]
-        of_extra = [need for need in needs if need.marker and need.marker.evaluate({"extra": extra})]
-        if not all(_is_installed(_without_marker(need), seen=seen | {extra}) for need in of_extra):
-            return False
-    return True
-
-
-def _without_marker(requirement: "Requirement") -> "Requirement":
-    requirement.marker = None
-    return requirement
+    needs = [Requirement(line) for line in found.requires or ()] if wanted.extras else []
+    return all(
+        _is_installed(need, extra=extra, seen={*seen, extra})
+        for extra in wanted.extras - seen
+        for need in needs
+        if need.marker is not None
+    )
 
 
 def _is_this_package(line: str) -> bool:
