@@ -209,7 +209,7 @@ class ServerApp:
         if endpoint is None or method != "POST":
             return self._not_found(method, path)
         body = await read_body(_limited(receive, self.max_body_bytes))
-        call = Call(path, body, cookies, self.core.client, self.core.compute, scope=dict(scope))
+        call = Call(path, body, cookies, self.core.client, self.core.compute, scope=scope)
         async with cancelled_on_disconnect(receive):
             return await self.core.run(endpoint, call, ends_session=_END in headers)
         return None
@@ -268,7 +268,7 @@ class EndpointRoute:
         core, body = self._core, await read_body(receive)
         cookies = cookies_in(dict(scope["headers"]).get(b"cookie", b""))
         session: Session | None = scope.get(SESSION_IN_SCOPE)
-        call = Call(scope["path"], body, cookies, core.client, core.compute, session, dict(scope))
+        call = Call(scope["path"], body, cookies, core.client, core.compute, session, scope)
         await core.send(await core.run(self.endpoint, call), receive, send)
 
 

@@ -34,7 +34,7 @@ class Call:
     client: ServerClient
     compute: Compute
     session: Session | None = None
-    scope: dict[str, Any] | None = None
+    scope: Mapping[str, Any] | None = None
     jar: Jar | None = None
     response: "Response | None" = None
     given_away: bool = False
@@ -161,7 +161,8 @@ def _deadline(_call: Call) -> Deadline:
 def _request(call: Call) -> "Request":
     from starlette.requests import Request
 
-    return Request(call.scope if call.scope is not None else direct_scope(call))
+    scope = direct_scope(call) if call.scope is None else call.scope
+    return Request({**scope, "session": _session(call).data})
 
 
 def _response(call: Call) -> "Response":
@@ -195,7 +196,6 @@ def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
         "headers": [(b"content-type", b"application/json"), *([(b"cookie", cookie.encode())] if cookie else [])],
         "client": ("127.0.0.1", 0),
         "server": ("127.0.0.1", 0),
-        "session": call.session.data if call.session else {},
     }
 
 
