@@ -49,10 +49,7 @@ class PeerResponse:
 
     @property
     def cookies(self) -> SimpleCookie:
-        jar = SimpleCookie()
-        for name, value in self._cookies.items():
-            jar[name] = value
-        return jar
+        return SimpleCookie(dict(self._cookies))
 
     @property
     def content(self) -> Self:
