@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 INSTALL_WITHIN_S = 1800.0
-_OWN_NAME = re.compile(r"nemo[-_.]gym", re.IGNORECASE)
+_THIS_PACKAGE = re.compile(r"(-e|--editable)?\s*nemo[-_.]gym", re.IGNORECASE)
 
 
 def python_for(folder: Path) -> str | None:
     """The interpreter a server's folder needs, or None when this one will do."""
-    missing = [line for line in requirements_of(folder) if not is_met(line)]
+    wanted = requirements_of(folder)
+    missing = [line for line in wanted if not is_met(line)]
     if not missing:
         return None
     logger.info("%s needs %s, which this interpreter does not have", folder.name, ", ".join(missing))
-    return str(_virtualenv(folder, requirements_of(folder)))
+    return str(_virtualenv(folder, wanted))
 
 
 def requirements_of(folder: Path) -> list[str]:
@@ -46,7 +47,7 @@ def requirements_of(folder: Path) -> list[str]:
         lines = tomllib.loads(project.read_text()).get("project", {}).get("dependencies", [])
     else:
         lines = []
-    return [line for line in lines if line and not line.startswith("#") and not _is_this_package(line)]
+    return [line for line in lines if line and not line.startswith("#") and not _THIS_PACKAGE.match(line)]
 
 
 def is_met(line: str) -> bool:
@@ -79,10 +80,6 @@ def _is_installed(wanted: "Requirement", *, extra: str, seen: set[str]) -> bool:
         for need in needs
         if need.marker is not None
     )
-
-
-def _is_this_package(line: str) -> bool:
-    return bool(_OWN_NAME.match(line.removeprefix("-e").removeprefix("--editable").strip()))
 
 
 def _virtualenv(folder: Path, requirements: list[str]) -> Path:
