@@ -127,7 +127,7 @@ class ServerApp:
         self.foreign, self.token, self.max_body_bytes = foreign, token, max_body_bytes
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.stateful = foreign is not None or any(endpoint.needs_session for endpoint in self.endpoints.values())
-        self._direct = self.endpoints if foreign is None else _ours_among(foreign)
+        self._ours = self.endpoints if foreign is None else _ours_among(foreign)
         self.watched: list[Handler] = []
 
     @asynccontextmanager
@@ -160,7 +160,7 @@ class ServerApp:
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
     ) -> Answer:
         """Answer a peer of the same worker."""
-        endpoint = self._direct.get(path) if method == "POST" else None
+        endpoint = self._ours.get(path) if method == "POST" else None
         call = Call(path, body, cookies, self.core.client, self.core.compute, given_away=ends_session)
         if endpoint is not None:
             answer = await self.core.run(endpoint, call, ends_session=ends_session)
@@ -202,16 +202,16 @@ class ServerApp:
         if path == "/session" and method == "DELETE":
             self.release(cookies.get(self.core.session_cookie, ""))
             return Answer(self.name, 200, {})
-        if self.foreign is not None:
-            await self.foreign(scope, _limited(receive, self.max_body_bytes), send)
-            return None
-        endpoint = self.endpoints.get(path)
-        if endpoint is None or method != "POST":
+        limited = _limited(receive, self.max_body_bytes)
+        endpoint = self._ours.get(path) if method == "POST" else None
+        if endpoint is not None:
+            call = Call(path, await read_body(limited), cookies, self.core.client, self.core.compute, scope=scope)
+            async with cancelled_on_disconnect(receive):
+                return await self.core.run(endpoint, call, ends_session=_END in headers)
+        elif self.foreign is not None:
+            await self.foreign(scope, limited, send)
+        else:
             return self._not_found(method, path)
-        body = await read_body(_limited(receive, self.max_body_bytes))
-        call = Call(path, body, cookies, self.core.client, self.core.compute, scope=scope)
-        async with cancelled_on_disconnect(receive):
-            return await self.core.run(endpoint, call, ends_session=_END in headers)
         return None
 
     def _admit(self, headers: Mapping[bytes, bytes]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from fastapi import FastAPI
 from starlette.requests import Request
 
 from nemo_gym.asgi import cookies_in
@@ -178,9 +179,19 @@ async def test_the_time_left_travels_with_the_request_and_ends_it() -> None:
         assert answer.json()["error"]["cause"] == "timeout"
 
 
-async def test_work_for_a_client_that_goes_away_is_cancelled() -> None:
+class Routed(Watched):
+    """Brings a FastAPI app of its own."""
+
+    def setup_webserver(self) -> FastAPI:
+        app = super().setup_webserver()
+        app.get("/more")(self.plain)
+        return app
+
+
+@pytest.mark.parametrize("kind", [Watched, Routed])
+async def test_work_for_a_client_that_goes_away_is_cancelled(kind: type[SimpleResourcesServer]) -> None:
     EVENTS.clear()
-    async with client_for(Watched) as client:
+    async with client_for(kind) as client:
         port = int(client.url.rpartition(":")[2])
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b'POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 11\r\n\r\n{"log": []}')
@@ -191,7 +202,7 @@ async def test_work_for_a_client_that_goes_away_is_cancelled() -> None:
             if EVENTS:
                 break
             await asyncio.sleep(0.02)
-    assert EVENTS == ["cancelled"]
+        assert EVENTS == ["cancelled"]
 
 
 async def test_a_plain_function_runs_in_a_thread() -> None:
