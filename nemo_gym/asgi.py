@@ -215,12 +215,12 @@ class ServerApp:
         return None
 
     def _admit(self, headers: Mapping[bytes, bytes]) -> None:
-        if self.token is not None and not hmac.compare_digest(shown := token_in(headers), self.token.encode()):
+        if not is_admitted(headers, self.token):
             raise RefusedError(
                 401,
                 f"'{self.name}' listens beyond this machine and asks for the run's token, in the header "
                 f"'{TOKEN_HEADER}', in 'x-api-key', or as 'Authorization: Bearer'. "
-                f"Found {'another' if shown else 'none'}.",
+                f"Found {'another' if _token_in(headers) else 'none'}.",
             )
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.max_body_bytes:
@@ -323,8 +323,12 @@ def _ours_among(foreign: Any) -> dict[str, Endpoint]:
     return {path: route.endpoint for path, route in first.items() if isinstance(route, EndpointRoute)}
 
 
-def token_in(headers: Mapping[bytes, bytes]) -> bytes:
-    """The token that a caller shows, if any."""
+def is_admitted(headers: Mapping[bytes, bytes], token: str | None) -> bool:
+    """Whether a caller shows the run's token, if that is asked for."""
+    return token is None or hmac.compare_digest(_token_in(headers), token.encode())
+
+
+def _token_in(headers: Mapping[bytes, bytes]) -> bytes:
     bearer = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
     return headers.get(_TOKEN) or headers.get(b"x-api-key") or bearer
 
