@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
+import psutil
 
 from bench.endpoint import serving_endpoint
 from bench.load import quantile
@@ -132,7 +133,7 @@ async def watch(collector: asyncio.subprocess.Process, others: Sequence[int], ou
     """Look at the processes until the collector ends."""
     seen = Seen([(0.0, 0)])
     while collector.returncode is None:
-        with contextlib.suppress(OSError, ProcessLookupError, KeyError):
+        with contextlib.suppress(OSError, psutil.Error):
             seen.cpu_s = tree_cpu_s(collector.pid)
             seen.samples.append((memory([*tree(collector.pid), *others]).pss_mb, size_of(output)))
         with contextlib.suppress(TimeoutError):
