@@ -4,14 +4,13 @@ import argparse
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import orjson
 import uvloop
 
 from bench.latency import Latency, measure_latency
-from bench.load import Load
-from bench.report import Machine, Results, Settings, as_markdown, targets_of
+from bench.load import Load, Settings
+from bench.report import Machine, Results, as_markdown, targets_of
 from bench.rollouts import Figure, measure_rollouts
 from bench.start import measure_start
 from nemo_gym.loops import raise_open_file_limit
@@ -35,11 +34,6 @@ LONGEST_S = 180.0
 """A run that takes longer hangs."""
 
 
-class Measured(NamedTuple):
-    rollouts: dict[str, Figure]
-    latency: list[Latency]
-
-
 def run(settings: Settings) -> Results:
     """Measure everything."""
     machine = Machine()
@@ -49,18 +43,9 @@ def run(settings: Settings) -> Results:
     return Results(machine, settings, start, rollouts, latency, targets_of(start, rollouts))
 
 
-async def _measure(settings: Settings) -> Measured:
-    chars = settings.reply_chars
+async def _measure(settings: Settings) -> tuple[dict[str, Figure], list[Latency]]:
     async with asyncio.timeout(LONGEST_S):
-        rollouts = await measure_rollouts(
-            rounds=settings.rounds,
-            rounds_s=settings.rounds_s,
-            count=settings.count,
-            in_flight=settings.in_flight,
-            reply_chars=chars,
-        )
-        loads, latency_s = settings.latency_loads, settings.latency_s
-        return Measured(rollouts, await measure_latency(loads=loads, latency_s=latency_s, reply_chars=chars))
+        return await measure_rollouts(settings), await measure_latency(settings)
 
 
 def write(results: Results, folder: Path) -> None:

@@ -9,16 +9,20 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
+import psutil
 
 from bench.endpoint import serving_endpoint
+from bench.load import quantile
 from bench.processes import memory, tree, tree_cpu_s
-from bench.report import Machine
+from bench.report import Machine, table
 from bench.stacks import MODEL_CONFIG, WEATHER_CONFIG
 from bench.start import SCRIPTED_MODEL_CONFIG
+from nemo_gym.testing import message, response_of
 
 IN_FLIGHT = (1, 1_000, 4_000, 16_000)
 LATENCY_S = 1.0
@@ -51,28 +55,36 @@ class Run:
 
 async def measure(*, in_flight: int, latency_s: float) -> Run:
     """So many rows, all allowed to be in flight at once, against an endpoint in a process of its own."""
-    async with serving_endpoint("cold " * (REPLY_CHARS // 5), latency_s=latency_s) as stub:
-        told = [f"+policy_base_url={stub.url}", "+policy_api_key=none", "+policy_model_name=stub"]
-        name = f"{in_flight:,} in flight, {latency_s:g} s"
-        return await collect(name, in_flight, in_flight, [WEATHER_CONFIG, MODEL_CONFIG], told, stub.pid, latency_s)
+    reply = orjson.dumps(response_of(message("cold " * (REPLY_CHARS // 5))))
+    async with serving_endpoint(reply, latency_s=latency_s) as stub:
+        return await collect(
+            f"{in_flight:,} in flight, {latency_s:g} s",
+            rows=in_flight,
+            in_flight=in_flight,
+            configs=[WEATHER_CONFIG, MODEL_CONFIG],
+            told=[f"+policy_base_url={stub.url}", "+policy_api_key=none", "+policy_model_name=stub"],
+            others=stub.pids,
+            latency_s=latency_s,
+        )
 
 
 async def measure_many(rows: int) -> Run:
     """Very many short rows, answered at once by a scripted model in the collector itself."""
-    return await collect(
-        f"{rows:,} rows, no latency", rows, 64, [WEATHER_CONFIG, SCRIPTED_MODEL_CONFIG], [], None, None
-    )
+    configs = [WEATHER_CONFIG, SCRIPTED_MODEL_CONFIG]
+    return await collect(f"{rows:,} rows, no latency", rows=rows, in_flight=64, configs=configs)
 
 
 async def collect(
     what: str,
+    *,
     rows: int,
     in_flight: int,
-    configs: list[str],
-    told: list[str],
-    endpoint: int | None,
-    latency_s: float | None,
+    configs: Sequence[str],
+    told: Sequence[str] = (),
+    others: Sequence[int] = (),
+    latency_s: float | None = None,
 ) -> Run:
+    """Run the command and watch it. Without a latency to compare with, how long rollouts take is not told."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         with (place / "rows.jsonl").open("wb") as file:
@@ -93,22 +105,21 @@ async def collect(
             stderr=asyncio.subprocess.DEVNULL,
         )
         async with asyncio.timeout(LONGEST_S):
-            seen = await watch(collector, [endpoint] if endpoint else [], place / "out.jsonl")
+            seen = await watch(collector, others, place / "out.jsonl")
         wall_s = time.monotonic() - started
         scored, seconds = read(place / "out.jsonl", with_times=latency_s is not None)
-        above = sorted(1000 * (second - (latency_s or 0)) for second in seconds)
-        tenth = next((mb for mb, size in seen.samples if size >= seen.samples[-1][1] / 10), seen.samples[-1][0])
-        return Run(
-            what,
-            rows,
-            scored,
-            wall_s,
-            1000 * seen.cpu_s / rows,
-            max(mb for mb, _ in seen.samples),
-            tenth,
-            above[len(above) // 2] if above else None,
-            above[int(len(above) * 0.99)] if above else None,
-        )
+    above = [1000 * (second - (latency_s or 0)) for second in seconds]
+    return Run(
+        what=what,
+        rollouts=rows,
+        scored=scored,
+        wall_s=wall_s,
+        cpu_ms=1000 * seen.cpu_s / rows,
+        peak_mb=max(mb for mb, _ in seen.samples),
+        first_mb=next(mb for mb, size in seen.samples if size >= seen.samples[-1][1] / 10),
+        p50_ms=quantile(above, 0.5) if above else None,
+        p99_ms=quantile(above, 0.99) if above else None,
+    )
 
 
 @dataclass(slots=True)
@@ -118,11 +129,11 @@ class Seen:
     cpu_s: float = 0.0
 
 
-async def watch(collector: asyncio.subprocess.Process, others: list[int], output: Path) -> Seen:
+async def watch(collector: asyncio.subprocess.Process, others: Sequence[int], output: Path) -> Seen:
     """Look at the processes until the collector ends."""
     seen = Seen([(0.0, 0)])
     while collector.returncode is None:
-        with contextlib.suppress(OSError, ProcessLookupError, KeyError):
+        with contextlib.suppress(OSError, psutil.Error):
             seen.cpu_s = tree_cpu_s(collector.pid)
             seen.samples.append((memory([*tree(collector.pid), *others]).pss_mb, size_of(output)))
         with contextlib.suppress(TimeoutError):
@@ -146,22 +157,19 @@ def read(output: Path, *, with_times: bool) -> tuple[int, list[float]]:
 
 
 def as_markdown(runs: list[Run]) -> str:
-    machine = Machine()
-    lines = [
-        "# Capacity",
-        "",
-        f"{machine.date}, Python {machine.python}, {machine.cores} cores, load {os.getloadavg()[0]:.1f} at the end. "
-        "Made by `python -m bench.capacity`: the real `ng_collect_rollouts` of one-turn rollouts, in one process, the "
-        "endpoint in another. Memory is PSS of both together; latency is what a rollout takes above the model's.",
-        "",
-        "| collection | scored | wall s | CPU ms a rollout | peak MB | MB at a tenth | p50 ms | p99 ms |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    head = ["collection", "scored", "wall s", "CPU ms a rollout", "peak MB", "MB at a tenth", "p50 ms", "p99 ms"]
+    rows = []
     for run in runs:
-        p50, p99 = ("-" if value is None else f"{value:,.0f}" for value in (run.p50_ms, run.p99_ms))
-        figures = f"{run.wall_s:.1f} | {run.cpu_ms:.2f} | {run.peak_mb:.0f} | {run.first_mb:.0f} | {p50} | {p99}"
-        lines.append(f"| {run.what} | {run.scored:,} of {run.rollouts:,} | {figures} |")
-    return "\n".join(lines) + "\n"
+        above = ["-" if value is None else f"{value:,.0f}" for value in (run.p50_ms, run.p99_ms)]
+        memory_mb = [f"{run.peak_mb:.0f}", f"{run.first_mb:.0f}"]
+        scored = f"{run.scored:,} of {run.rollouts:,}"
+        rows.append([run.what, scored, f"{run.wall_s:.1f}", f"{run.cpu_ms:.2f}", *memory_mb, *above])
+    about = (
+        f"{Machine()}, load {os.getloadavg()[0]:.1f} at the end. Made by `python -m bench.capacity`: the real "
+        "`ng_collect_rollouts` of one-turn rollouts, in one process, the endpoint in another. Memory is PSS of both "
+        "together; latency is what a rollout takes above the model's."
+    )
+    return f"# Capacity\n\n{about}\n\n{table(head, rows)}\n"
 
 
 async def measure_all(rows: int) -> list[Run]:

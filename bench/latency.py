@@ -1,10 +1,9 @@
 """How long a call takes beyond what the model takes, with few and with many in flight."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
-from bench.load import Call, Load, drive
+from bench.load import Call, Load, Settings, drive
 from bench.stacks import bare_client, held_stack
 from bench.stub import says, serving_stub
 
@@ -26,10 +25,11 @@ class Latency:
     rollout: Overhead
 
 
-async def measure_latency(*, loads: Sequence[Load], latency_s: float, reply_chars: int) -> list[Latency]:
+async def measure_latency(settings: Settings) -> list[Latency]:
     """Measure both at each load, one after the other."""
+    latency_s = settings.latency_s
     async with (
-        serving_stub(says(reply_chars), latency_s=latency_s) as stub,
+        serving_stub(says(settings.reply_chars), latency_s=latency_s) as stub,
         bare_client(stub) as bare,
         held_stack(stub) as rollout,
     ):
@@ -39,7 +39,7 @@ async def measure_latency(*, loads: Sequence[Load], latency_s: float, reply_char
                 bare=await _overhead(bare, load, latency_s=latency_s),
                 rollout=await _overhead(rollout, load, latency_s=latency_s),
             )
-            for load in loads
+            for load in settings.latency_loads
         ]
 
 

@@ -19,6 +19,23 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """How much to measure."""
+
+    rounds: int
+    rounds_s: float
+    """After this no further round is begun, so that a busy machine gives fewer rounds instead of a longer run."""
+    count: int
+    """Bare requests a round; rollouts are half as many."""
+    in_flight: int
+    starts: int
+    latency_loads: tuple[Load, ...]
+    latency_s: float
+    """How long the model takes where latency is measured."""
+    reply_chars: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """What one call cost, on average."""
 
@@ -54,3 +71,9 @@ async def cost_of(call: Call, load: Load, *, others: Sequence[int]) -> Cost:
     return Cost(
         all_ms=(own_s + rest_s) / load.count * 1e3, own_ms=own_s / load.count * 1e3, calls_per_s=load.count / wall_s
     )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that this share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

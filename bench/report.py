@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from bench.latency import Latency
-from bench.load import Load
+from bench.load import Settings
 from bench.rollouts import BARE, ONE_PROCESS, OVER_HTTP, TWO_TURNS, Figure
 from bench.start import Start
 
@@ -14,23 +14,6 @@ MOST_BARE_REQUESTS = {ONE_PROCESS: 2.5, OVER_HTTP: 5.0}
 """What a rollout may cost: the endpoint's answer, and about as much again to decode, call, verify and encode."""
 MOST_START_CPU_S = 3.0
 MOST_IDLE_MB = 200.0
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How much to measure."""
-
-    rounds: int
-    rounds_s: float
-    """When to stop if that many rounds take long."""
-    count: int
-    """Bare requests a round; rollouts are half as many."""
-    in_flight: int
-    starts: int
-    latency_loads: tuple[Load, ...]
-    latency_s: float
-    """How long the model takes where latency is measured."""
-    reply_chars: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +25,9 @@ class Machine:
     cores: int = len(os.sched_getaffinity(0))
     load: float = field(default_factory=lambda: os.getloadavg()[0])
     """How many processes others keep busy. More than there are cores, and the figures are those of a full machine."""
+
+    def __str__(self) -> str:
+        return f"{self.date}, Python {self.python}, {self.cores} cores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +67,7 @@ def as_markdown(results: Results) -> str:
     machine, settings = results.machine, results.settings
     parts = [
         "# Benchmark",
-        f"{machine.date}, Python {machine.python}, {machine.cores} cores with a load of {machine.load:.1f}. Made by "
-        "`python -m bench`: the medians of "
+        f"{machine} with a load of {machine.load:.1f}. Made by `python -m bench`: the medians of "
         f"{results.rollouts[BARE].rounds} rounds, {settings.in_flight} in flight, replies of {settings.reply_chars} "
         "characters. A ratio compares with a bare aiohttp request to the same endpoint in the same round.",
         _targets(results.targets),
@@ -101,23 +86,17 @@ def _targets(targets: list[Target]) -> str:
         [each.what, f"{each.value:.2f} {each.unit}", f"at most {each.most:g}", "met" if each.met else "**missed**"]
         for each in targets
     ]
-    return _table(["what", "found", "target", ""], rows)
+    return table(["what", "found", "target", ""], rows)
 
 
 def _rollouts(figures: dict[str, Figure]) -> str:
     head = ["", "CPU ms, all processes", "ratio", "CPU ms, calling process", "ratio", "a second"]
-    rows = [
-        [
-            name,
-            f"{figures[name].all_ms:.3f}",
-            f"{figures[name].ratio:.2f}",
-            f"{figures[name].own_ms:.3f}",
-            f"{figures[name].own_ratio:.2f}",
-            f"{figures[name].calls_per_s:.0f}",
-        ]
-        for name in (BARE, ONE_PROCESS, TWO_TURNS, OVER_HTTP)
-    ]
-    return _table(head, rows)
+    rows = []
+    for name in (BARE, ONE_PROCESS, TWO_TURNS, OVER_HTTP):
+        each = figures[name]
+        found = f"{each.all_ms:.3f}", f"{each.ratio:.2f}", f"{each.own_ms:.3f}", f"{each.own_ratio:.2f}"
+        rows.append([name, *found, f"{each.calls_per_s:.0f}"])
+    return table(head, rows)
 
 
 def _start(start: Start) -> str:
@@ -130,7 +109,7 @@ def _start(start: Start) -> str:
         f"{start.memory.pss_mb:.0f}",
         f"{start.memory.rss_mb:.0f}",
     ]
-    return _table(head, [row])
+    return table(head, [row])
 
 
 def _latency(latency: list[Latency]) -> str:
@@ -143,12 +122,13 @@ def _latency(latency: list[Latency]) -> str:
         ]
         for each in latency
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _compared(bare: float, measured: float) -> list[str]:
     return [f"{bare:.1f}", f"{measured:.1f}", f"{measured / bare:.1f}"]
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from statistics import median
 
-from bench.load import Call, Cost, Load, cost_of
+from bench.load import Call, Cost, Load, Settings, cost_of
 from bench.stacks import bare_client, held_stack, served_stack
 from bench.stub import calls_a_tool_and_says, says, serving_stub
 
@@ -38,29 +38,24 @@ class Figure:
     """The same, of the calling process alone."""
 
 
-async def measure_rollouts(
-    *, rounds: int, rounds_s: float, count: int, in_flight: int, reply_chars: int
-) -> dict[str, Figure]:
-    """Measure all scenarios `rounds` times, a bare request `count` times a round and a rollout half as often.
-
-    After `rounds_s` no further round is begun, so that a busy machine gives fewer rounds instead of a longer run.
-    """
-    bare, rollout = Load(count, in_flight), Load(max(1, count // 2), in_flight)
+async def measure_rollouts(settings: Settings) -> dict[str, Figure]:
+    """Measure all scenarios in so many rounds, or until it takes too long."""
+    bare, rollout = (Load(count, settings.in_flight) for count in (settings.count, max(1, settings.count // 2)))
     async with AsyncExitStack() as exits:
         enter = exits.enter_async_context
-        stub = await enter(serving_stub(says(reply_chars)))
-        tool_stub = await enter(serving_stub(calls_a_tool_and_says(reply_chars)))
+        stub = await enter(serving_stub(says(settings.reply_chars)))
+        tool_stub = await enter(serving_stub(calls_a_tool_and_says(settings.reply_chars)))
         served = await enter(served_stack(stub))
         scenarios = {
-            BARE: Scenario(await enter(bare_client(stub)), [stub.pid], bare),
-            ONE_PROCESS: Scenario(await enter(held_stack(stub)), [stub.pid], rollout),
-            OVER_HTTP: Scenario(served.call, [stub.pid, *served.pids], rollout),
-            TWO_TURNS: Scenario(await enter(held_stack(tool_stub)), [tool_stub.pid], rollout),
+            BARE: Scenario(await enter(bare_client(stub)), stub.pids, bare),
+            ONE_PROCESS: Scenario(await enter(held_stack(stub)), stub.pids, rollout),
+            OVER_HTTP: Scenario(served.call, [*stub.pids, *served.pids], rollout),
+            TWO_TURNS: Scenario(await enter(held_stack(tool_stub)), tool_stub.pids, rollout),
         }
         await _round(scenarios)
         found: list[dict[str, Cost]] = []
         started = time.perf_counter()
-        while not found or (len(found) < rounds and time.perf_counter() - started < rounds_s):
+        while not found or (len(found) < settings.rounds and time.perf_counter() - started < settings.rounds_s):
             found.append(await _round(scenarios))
         return summarised(found)
 

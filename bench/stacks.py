@@ -1,24 +1,22 @@
 """The weather environment with an agent and a model, as the load meets it: held in this process, or served."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import orjson
-from omegaconf import DictConfig
 
 from bench.load import Call
-from bench.processes import tree
-from bench.stub import MODEL_NAME, Stub
+from bench.stub import MODEL_NAME, Served, launched
 from nemo_gym.errors import GymError
-from nemo_gym.global_config import load_config, server_instances
 from nemo_gym.http import HttpClient
-from nemo_gym.launcher import Launcher
-from nemo_gym.worker import HeldServer, Stack, StackSpec
+from nemo_gym.testing import running, servers_of
 
 WEATHER_CONFIG = "resources_servers/example_simple_weather/configs/simple_weather.yaml"
 MODEL_CONFIG = "responses_api_models/openai_model/configs/openai_model.yaml"
+CONFIGS = [WEATHER_CONFIG, MODEL_CONFIG]
 AGENT = "simple_weather_simple_agent"
 CALL_TIMEOUT_S = 60.0
 
@@ -52,7 +50,7 @@ class BenchError(GymError):
 
 
 @asynccontextmanager
-async def bare_client(stub: Stub) -> AsyncIterator[Call]:
+async def bare_client(stub: Served) -> AsyncIterator[Call]:
     """One request to the model endpoint, by the HTTP client that everything here uses, with nothing around it."""
     limit = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
     connector = aiohttp.TCPConnector(limit=0)
@@ -67,12 +65,12 @@ async def bare_client(stub: Stub) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def held_stack(stub: Stub) -> AsyncIterator[Call]:
+async def held_stack(stub: Served) -> AsyncIterator[Call]:
     """One rollout in this process: a row goes in as bytes, a record comes out as bytes."""
-    async with Stack(_spec(_config(stub))) as stack:
+    async with running(servers_of(*CONFIGS, **_policy(stub))) as client:
 
         async def call() -> None:
-            answer = await stack.client.send(AGENT, "/run", ROW)
+            answer = await client.send(AGENT, "/run", ROW)
             _check(answer.status, answer.content(), b'"reward":1.0')
 
         yield call
@@ -87,47 +85,21 @@ class ServedStack:
 
 
 @asynccontextmanager
-async def served_stack(stub: Stub) -> AsyncIterator[ServedStack]:
+async def served_stack(stub: Served) -> AsyncIterator[ServedStack]:
     """As `held_stack`, but the servers run as `ng_run` starts them and are called over HTTP."""
-    async with AsyncExitStack() as exits:
-        launcher = await exits.enter_async_context(Launcher(_config(stub), echo=_ignore))
-        http = await exits.enter_async_context(HttpClient())
-        running = launcher.running()
-        url = next(f"{server.url}/run" for server in running if server.process_name == AGENT)
-        workers = {server.pid for server in running if server.pid is not None}
+    async with launched(AGENT, {"config_paths": CONFIGS, **_policy(stub)}) as agent, HttpClient() as http:
 
         async def call() -> None:
-            answer = await http.fetch("POST", url, body=ROW, timeout_s=CALL_TIMEOUT_S)
+            answer = await http.fetch("POST", f"{agent.url}/run", body=ROW, timeout_s=CALL_TIMEOUT_S)
             _check(answer.status, answer.body, b'"reward":1.0')
 
-        yield ServedStack(call, [pid for worker in workers for pid in tree(worker)])
+        yield ServedStack(call, agent.pids)
 
 
-def _config(stub: Stub) -> DictConfig:
-    policy = {"policy_base_url": stub.url, "policy_api_key": "none", "policy_model_name": MODEL_NAME}
-    initial = {"config_paths": [WEATHER_CONFIG, MODEL_CONFIG], **policy, "head_server": {"port": 0}}
-    return load_config(initial=initial, use_dotenv=False, fill_ports=False)
-
-
-def _spec(config: DictConfig) -> StackSpec:
-    held = [
-        HeldServer(
-            name=instance.name,
-            server_type=instance.server_type,
-            implementation=instance.implementation,
-            folder=str(instance.folder),
-            entrypoint=instance.entrypoint,
-            config={"port": 0, **instance.config},
-        )
-        for instance in server_instances(config)
-    ]
-    return StackSpec(servers=held)
+def _policy(stub: Served) -> dict[str, Any]:
+    return {"policy_base_url": stub.url, "policy_api_key": "none", "policy_model_name": MODEL_NAME}
 
 
 def _check(status: int, body: bytes, expected: bytes) -> None:
     if status != 200 or expected not in body:
         raise BenchError(f"Expected a 200 with {expected!r} in it, found {status}: {body[:500]!r}")
-
-
-def _ignore(_line: str) -> None:
-    """What a worker prints is not for the table."""

@@ -15,8 +15,8 @@ from bench.processes import Memory, memory, tree, tree_cpu_s
 from bench.stacks import WEATHER_CONFIG, BenchError
 from nemo_gym.client import ask_head, base_url
 from nemo_gym.errors import HeadServerError
+from nemo_gym.global_config import find_open_port
 from nemo_gym.log import LEVEL_ENV_VAR
-from nemo_gym.serving import bind
 
 NG_RUN = (sys.executable, "-m", "bench.serve_stack")
 """The command under test."""
@@ -51,7 +51,7 @@ def measure_start(times: int) -> Start:
 
 
 def _measure_once() -> Start:
-    bare_cpu_s, port = _bare_cpu_s(), _free_port()
+    bare_cpu_s, port = _bare_cpu_s(), find_open_port()
     with _running(port) as pid:
         started = time.perf_counter()
         while not _is_up(port):
@@ -92,9 +92,3 @@ def _is_up(port: int) -> bool:
     except HeadServerError:
         return False
     return set(states) == {"up"}
-
-
-def _free_port() -> int:
-    with bind("127.0.0.1", 0) as listening:
-        port: int = listening.getsockname()[1]
-        return port

@@ -3,37 +3,19 @@ to the record, as a multiple of one bare decode and encode of the same bytes."""
 
 import asyncio
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from bench.report import Machine
+from bench.endpoint import serving_endpoint
+from bench.report import Machine, table
 from nemo_gym.client import Answer
 from nemo_gym.testing import example_row, held, running
 
 TOKENS = 65_536
 ROUNDS = 7
-
-ENDPOINT = """
-import asyncio, sys
-BODY = sys.stdin.buffer.read()
-HEAD = b"HTTP/1.1 200 OK\\r\\ncontent-type: application/json\\r\\ncontent-length: %d\\r\\n\\r\\n" % len(BODY)
-class Answer(asyncio.Protocol):
-    def connection_made(self, transport): self.transport, self.seen = transport, b""
-    def data_received(self, data):
-        self.seen += data
-        if self.seen.endswith(b"}"):
-            self.seen = b""
-            self.transport.write(HEAD + BODY)
-async def main():
-    server = await asyncio.get_running_loop().create_server(Answer, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.Event().wait()
-asyncio.run(main())
-"""
 
 
 def completion() -> bytes:
@@ -67,19 +49,8 @@ def completion() -> bytes:
 
 async def measure() -> str:
     body = completion()
-    endpoint = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", ENDPOINT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        if endpoint.stdin is None or endpoint.stdout is None:
-            raise AssertionError("both were asked to be pipes")
-        endpoint.stdin.write(body)
-        endpoint.stdin.write_eof()
-        port = int(await endpoint.stdout.readline())
-        return await _measured(body, f"http://127.0.0.1:{port}/v1")
-    finally:
-        endpoint.kill()
-        await endpoint.wait()
+    async with serving_endpoint(body, latency_s=0.0) as endpoint:
+        return await _measured(body, endpoint.url)
 
 
 async def _measured(body: bytes, url: str) -> str:
@@ -111,13 +82,12 @@ async def _measured(body: bytes, url: str) -> str:
 
 
 def page(received: int, written: int, bare_s: float, rollout_s: float) -> str:
-    machine = Machine()
+    head = ["bytes received", "bytes of the record", "bare decode + encode, ms", "rollout, ms", "ratio"]
+    costs = [f"{1000 * bare_s:.1f}", f"{1000 * rollout_s:.1f}", f"{rollout_s / bare_s:.2f}"]
     return (
-        f"# A reply of {TOKENS:,} tokens\n\n{machine.date}, Python {machine.python}, {machine.cores} cores. Made by "
-        f"`python -m bench.tokens`: the median of {ROUNDS} rounds, CPU time of the process that holds the stack.\n\n"
-        "| bytes received | bytes of the record | bare decode + encode, ms | rollout, ms | ratio |\n"
-        "| --- | --- | --- | --- | --- |\n"
-        f"| {received:,} | {written:,} | {1000 * bare_s:.1f} | {1000 * rollout_s:.1f} | {rollout_s / bare_s:.2f} |\n"
+        f"# A reply of {TOKENS:,} tokens\n\n{Machine()}. Made by `python -m bench.tokens`: the median of {ROUNDS} "
+        "rounds, CPU time of the process that holds the stack.\n\n"
+        f"{table(head, [[f'{received:,}', f'{written:,}', *costs]])}\n"
     )
 
 

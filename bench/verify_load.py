@@ -5,11 +5,12 @@ import argparse
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from bench.load import quantile
 from bench.processes import tree_cpu_s
 from bench.verifiers import VERIFIERS
 from nemo_gym import loops
@@ -86,12 +87,6 @@ async def lateness() -> AsyncIterator[list[float]]:
         yield late_s
     finally:
         looking.cancel()
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value that this share of the values does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 HEAD = """\

@@ -12,11 +12,11 @@ from nemo_gym.compute import Compute
 from nemo_gym.deadline import HEADER as DEADLINE_HEADER
 from nemo_gym.deadline import Deadline, within
 from nemo_gym.disconnect import cancelled_on_disconnect
-from nemo_gym.endpoints import Call, Endpoint, cookies_set_by, direct_scope
+from nemo_gym.endpoints import Call, Endpoint, cookies_set_by, direct_scope, set_cookies
 from nemo_gym.errors import Cause
 from nemo_gym.event_stream import CONTENT_TYPE as EVENT_STREAM
 from nemo_gym.event_stream import EventStream, event
-from nemo_gym.failures import Failure, RefusedError, failure_of
+from nemo_gym.failures import RefusedError, failure_of
 from nemo_gym.loop_watch import Handler, Handlers, note_handler
 from nemo_gym.session import Session, SessionStore
 from nemo_gym.tally import HEADER as TALLY_HEADER
@@ -37,7 +37,6 @@ _SESSION_COOKIE = "path=/; Max-Age=1209600; httponly; samesite=lax"
 _DEADLINE, _END, _TOKEN = (name.encode() for name in (DEADLINE_HEADER, END_SESSION_HEADER, TOKEN_HEADER))
 _PASSED_ON_HEADERS = frozenset(("retry-after",))
 """Of the headers of an answer that a handler gives, or passes on from a peer, those that concern the caller."""
-_READ_HEADERS = frozenset((b"cookie", b"content-length", b"authorization", b"x-api-key", _DEADLINE, _END, _TOKEN))
 
 
 class ServerCore:
@@ -52,17 +51,15 @@ class ServerCore:
 
     async def run(self, endpoint: Endpoint, call: Call, *, ends_session: bool = False) -> Answer:
         """Call a handler; whatever it raises becomes the answer."""
-        call.compute = self.compute
         opened: Session | None = None
         try:
             if self.stateful and call.session is None:
                 opened = call.session = self.sessions.open(call.cookies.get(self.session_cookie))
                 opened.users += 1
-            value, status = await endpoint(call), 200
-            if call.response is not None:
-                status = call.response.status_code
+            value = await endpoint(call)
+            status = 200 if call.response is None else call.response.status_code
         except Exception as error:
-            status, value = self.failure(error, cause=endpoint.cause)
+            value = self.failed(error, cause=endpoint.cause)
         except BaseException:
             if opened is not None and opened.is_new:  # cancelled before anybody was told its name
                 self.sessions.release(opened.token)
@@ -70,24 +67,47 @@ class ServerCore:
         finally:
             if opened is not None:
                 opened.users -= 1
-        headers: dict[str, str] = {}
+        headers: Mapping[str, str] = {}
         if isinstance(value, Answer):
             headers = {name: text for name, text in value.headers.items() if name.lower() in _PASSED_ON_HEADERS}
             status, value = value.status, value.value
         answer = Answer(self.name, status, value, cookies_set_by(call), headers)
-        if opened is not None:
-            self._tell_session(opened, answer, ended=ends_session and status < 400)
+        if opened is not None and ends_session and status < 400:
+            self.sessions.release(opened.token)
+        elif opened is not None and opened.is_new:
+            answer.cookies[self.session_cookie] = opened.token
+            opened.is_new = False
         return answer
 
-    def failure(self, error: Exception, *, cause: Cause = "internal") -> Failure:
-        return failure_of(error, server=self.name, key=self.session_cookie, cause=cause)
+    def failed(self, error: Exception, *, cause: Cause = "internal") -> Answer:
+        """The answer that stands for an error."""
+        return Answer(self.name, *failure_of(error, server=self.name, key=self.session_cookie, cause=cause))
 
-    def _tell_session(self, session: Session, answer: Answer, *, ended: bool) -> None:
-        if ended:
-            self.sessions.release(session.token)
-        elif session.is_new:
-            answer.cookies[self.session_cookie] = session.token
-            session.is_new = False
+    async def send(self, answer: Answer, receive: Receive, send: Send, *, deadline: Deadline | None = None) -> None:
+        """Send an answer, or its events as they come."""
+        if isinstance(answer.value, EventStream):
+            await self._send_events(answer, answer.value, receive, send, deadline)
+        else:
+            await send_answer(answer, send, session_cookie=self.session_cookie)
+
+    async def _send_events(
+        self, answer: Answer, stream: EventStream, receive: Receive, send: Send, deadline: Deadline | None
+    ) -> None:
+        """The status is out by the first event, so what fails later is told as one more event."""
+        headers = [*_headers_of(answer, EVENT_STREAM, self.session_cookie), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        try:
+            async with (
+                within(None if deadline is None else deadline.left_s(), what=f"{self.name}'s stream"),
+                cancelled_on_disconnect(receive),
+                aclosing(stream.events) as events,
+            ):
+                async for data in events:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+        except Exception as error:
+            told = {"type": "error", "error": {"message": str(self.failed(error).value)}}
+            await send({"type": "http.response.body", "body": event(told, name="error"), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 class ServerApp:
@@ -107,7 +127,7 @@ class ServerApp:
         self.foreign, self.token, self.max_body_bytes = foreign, token, max_body_bytes
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.stateful = foreign is not None or any(endpoint.needs_session for endpoint in self.endpoints.values())
-        self._direct = self.endpoints if foreign is None else _ours_among(foreign)
+        self._ours = self.endpoints if foreign is None else _ours_among(foreign)
         self.watched: list[Handler] = []
 
     @asynccontextmanager
@@ -140,8 +160,8 @@ class ServerApp:
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
     ) -> Answer:
         """Answer a peer of the same worker."""
-        endpoint = self._direct.get(path) if method == "POST" else None
-        call = Call(path, body, cookies, self.core.client, given_away=ends_session)
+        endpoint = self._ours.get(path) if method == "POST" else None
+        call = Call(path, body, cookies, self.core.client, self.core.compute, given_away=ends_session)
         if endpoint is not None:
             answer = await self.core.run(endpoint, call, ends_session=ends_session)
             if isinstance(answer.value, EventStream):
@@ -149,14 +169,14 @@ class ServerApp:
             return answer
         if self.foreign is not None:
             return await self._run_foreign(method, call, ends_session=ends_session)
-        return self._refused(*self._not_found(method, path))
+        return self._not_found(method, path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if self.foreign is not None:
                 await self.foreign(scope, receive, send)
             return
-        headers = _headers_we_read(scope)
+        headers = dict(scope["headers"])
         try:
             self._admit(headers)
             deadline = Deadline.after(float(headers[_DEADLINE])) if _DEADLINE in headers else None
@@ -166,9 +186,9 @@ class ServerApp:
             if answer is not None:
                 if tally.retries or tally.throttled:
                     answer.headers = {**answer.headers, TALLY_HEADER: tally.as_header()}
-                await _send_answer(self.core, receive, send, answer, deadline=deadline)
+                await self.core.send(answer, receive, send, deadline=deadline)
         except Exception as error:
-            await _send_answer(self.core, receive, send, Answer(self.name, *self.core.failure(error)))
+            await self.core.send(self.core.failed(error), receive, send)
 
     async def _route(
         self, scope: Scope, receive: Receive, send: Send, headers: Mapping[bytes, bytes]
@@ -182,37 +202,33 @@ class ServerApp:
         if path == "/session" and method == "DELETE":
             self.release(cookies.get(self.core.session_cookie, ""))
             return Answer(self.name, 200, {})
-        if self.foreign is not None:
-            await self.foreign(scope, _limited(receive, self.max_body_bytes), send)
-            return None
-        endpoint = self.endpoints.get(path)
-        if endpoint is None or method != "POST":
-            return self._refused(*self._not_found(method, path))
-        body = await read_body(_limited(receive, self.max_body_bytes))
-        call = Call(path, body, cookies, self.core.client, scope=dict(scope))
-        async with cancelled_on_disconnect(receive):
-            return await self.core.run(endpoint, call, ends_session=_END in headers)
+        limited = _limited(receive, self.max_body_bytes)
+        endpoint = self._ours.get(path) if method == "POST" else None
+        if endpoint is not None:
+            call = Call(path, await read_body(limited), cookies, self.core.client, self.core.compute, scope=scope)
+            async with cancelled_on_disconnect(receive):
+                return await self.core.run(endpoint, call, ends_session=_END in headers)
+        elif self.foreign is not None:
+            await self.foreign(scope, limited, send)
+        else:
+            return self._not_found(method, path)
         return None
 
     def _admit(self, headers: Mapping[bytes, bytes]) -> None:
-        if self.token is not None:
-            bearer = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
-            shown = headers.get(_TOKEN) or headers.get(b"x-api-key") or bearer
-            if not hmac.compare_digest(shown, self.token.encode()):
-                raise RefusedError(
-                    401,
-                    f"'{self.name}' listens beyond this machine and asks for the run's token, in the header "
-                    f"'{TOKEN_HEADER}', in 'x-api-key', or as 'Authorization: Bearer'. "
-                    f"Found {'another' if shown else 'none'}.",
-                )
+        if not is_admitted(headers, self.token):
+            raise RefusedError(
+                401,
+                f"'{self.name}' listens beyond this machine and asks for the run's token, in the header "
+                f"'{TOKEN_HEADER}', in 'x-api-key', or as 'Authorization: Bearer'. "
+                f"Found {'another' if _token_in(headers) else 'none'}.",
+            )
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.max_body_bytes:
             raise _too_large(self.max_body_bytes, length.decode("latin-1"))
 
-    def _not_found(self, method: str, path: str) -> tuple[int, str]:
-        return (405, "Method Not Allowed") if path in self.endpoints and method != "POST" else (404, "Not Found")
-
-    def _refused(self, status: int, detail: str) -> Answer:
+    def _not_found(self, method: str, path: str) -> Answer:
+        is_known = path in self.endpoints and method != "POST"
+        status, detail = (405, "Method Not Allowed") if is_known else (404, "Not Found")
         return Answer(self.name, status, {"detail": detail})
 
     async def _run_foreign(self, method: str, call: Call, *, ends_session: bool) -> Answer:
@@ -221,13 +237,12 @@ class ServerApp:
         if ends_session:
             scope["headers"].append((_END, b"1"))
         body = b"" if call.body is None else encode(call.body, exclude_unset=True)
-        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+        requests: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
         started: dict[str, Any] = {"status": 500, "headers": []}
         parts: list[bytes] = []
 
         async def receive() -> MutableMapping[str, Any]:
-            message = next(messages, None)
-            return message if message is not None else await asyncio.Future()
+            return requests.pop() if requests else await asyncio.Future()
 
         async def send(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -238,11 +253,9 @@ class ServerApp:
         try:
             await self.foreign(scope, receive, send)
         except Exception as error:
-            return Answer(self.name, *self.core.failure(error))
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in started["headers"]]
-        pairs = (value.split(";", 1)[0].partition("=") for name, value in headers if name.lower() == "set-cookie")
-        cookies = {name: value for name, _, value in pairs}
-        return Answer(self.name, started["status"], b"".join(parts), cookies, dict(headers))
+            return self.core.failed(error)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in started["headers"]}
+        return Answer(self.name, started["status"], b"".join(parts), set_cookies(started["headers"]), headers)
 
 
 class EndpointRoute:
@@ -252,10 +265,11 @@ class EndpointRoute:
         self._core, self.endpoint = core, endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        cookies = cookies_in(_headers_we_read(scope).get(b"cookie", b""))
+        core, body = self._core, await read_body(receive)
+        cookies = cookies_in(dict(scope["headers"]).get(b"cookie", b""))
         session: Session | None = scope.get(SESSION_IN_SCOPE)
-        call = Call(scope["path"], await read_body(receive), cookies, self._core.client, session, dict(scope))
-        await _send_answer(self._core, receive, send, await self._core.run(self.endpoint, call))
+        call = Call(scope["path"], body, cookies, core.client, core.compute, session, scope)
+        await core.send(await core.run(self.endpoint, call), receive, send)
 
 
 class SessionMiddleware:
@@ -268,7 +282,7 @@ class SessionMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        core, headers = self._core, _headers_we_read(scope)
+        core, headers = self._core, dict(scope["headers"])
         session: Session | None = None
         started = False
 
@@ -290,7 +304,7 @@ class SessionMiddleware:
         except Exception as error:
             if started:
                 raise
-            await _send_answer(core, receive, send_with_cookie, Answer(core.name, *core.failure(error)))
+            await core.send(core.failed(error), receive, send_with_cookie)
         finally:
             if session is not None:
                 session.users -= 1
@@ -309,8 +323,14 @@ def _ours_among(foreign: Any) -> dict[str, Endpoint]:
     return {path: route.endpoint for path, route in first.items() if isinstance(route, EndpointRoute)}
 
 
-def _headers_we_read(scope: Scope) -> dict[bytes, bytes]:
-    return {name: value for name, value in scope["headers"] if name in _READ_HEADERS}
+def is_admitted(headers: Mapping[bytes, bytes], token: str | None) -> bool:
+    """Whether a caller shows the run's token, if that is asked for."""
+    return token is None or hmac.compare_digest(_token_in(headers), token.encode())
+
+
+def _token_in(headers: Mapping[bytes, bytes]) -> bytes:
+    bearer = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+    return headers.get(_TOKEN) or headers.get(b"x-api-key") or bearer
 
 
 def cookies_in(header: bytes) -> dict[str, str]:
@@ -353,44 +373,20 @@ def _too_large(limit: int, found: str) -> RefusedError:
     return RefusedError(413, f"The body has {found} bytes; at most {limit} are taken (config key: max_body_bytes).")
 
 
-async def _send_answer(
-    core: ServerCore, receive: Receive, send: Send, answer: Answer, *, deadline: Deadline | None = None
-) -> None:
-    if isinstance(answer.value, EventStream):
-        await _send_events(core, receive, send, answer, answer.value, deadline)
-        return
+async def send_answer(answer: Answer, send: Send, *, session_cookie: str = "") -> None:
+    """Send an answer that is there."""
     is_text = isinstance(answer.value, bytes) and answer.value[:1] not in (b"{", b"[", b'"')
-    body = answer.content()
     kind = "text/plain; charset=utf-8" if is_text else "application/json"
-    headers = [*_headers_of(core, answer, kind), (b"content-length", str(len(body)).encode())]
+    body = answer.content()
+    headers = [*_headers_of(answer, kind, session_cookie), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-async def _send_events(
-    core: ServerCore, receive: Receive, send: Send, answer: Answer, stream: EventStream, deadline: Deadline | None
-) -> None:
-    """Send events as they come. The status is out by then, so what fails now is told as one more event."""
-    headers = [*_headers_of(core, answer, EVENT_STREAM), (b"cache-control", b"no-store")]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    try:
-        async with (
-            within(None if deadline is None else deadline.left_s(), what=f"{core.name}'s stream"),
-            cancelled_on_disconnect(receive),
-            aclosing(stream.events) as events,
-        ):
-            async for data in events:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-    except Exception as error:
-        told = {"type": "error", "error": {"message": str(core.failure(error).body)}}
-        await send({"type": "http.response.body", "body": event(told, name="error"), "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
-
-
-def _headers_of(core: ServerCore, answer: Answer, content_type: str) -> list[tuple[bytes, bytes]]:
+def _headers_of(answer: Answer, content_type: str, session_cookie: str) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", content_type.encode())]
     headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
     for name, value in answer.cookies.items():
-        attributes = _SESSION_COOKIE if name == core.session_cookie else "path=/"
+        attributes = _SESSION_COOKIE if name == session_cookie else "path=/"
         headers.append((b"set-cookie", f"{name}={value}; {attributes}".encode()))
     return headers

@@ -14,27 +14,14 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.lazy import lazily
 from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server import BaseServer, SimpleServer
-from nemo_gym.session import SESSION_ID_KEY, SessionState
-from nemo_gym.tools import function_tool, tool, tools_of
+from nemo_gym.session import SESSION_ID_KEY as SESSION_ID_KEY
+from nemo_gym.session import SessionState as SessionState
+from nemo_gym.tools import function_tool, tools_of
+from nemo_gym.tools import tool as tool
 from nemo_gym.wire import JsonObject
 
 if TYPE_CHECKING:
-    from fastapi import Body
-
-__all__ = [
-    "SESSION_ID_KEY",
-    "BaseResourcesServer",
-    "BaseResourcesServerConfig",
-    "BaseRunRequest",
-    "BaseSeedSessionRequest",
-    "BaseSeedSessionResponse",
-    "BaseVerifyRequest",
-    "BaseVerifyResponse",
-    "Body",
-    "SessionState",
-    "SimpleResourcesServer",
-    "tool",
-]
+    from fastapi import Body as Body
 
 __getattr__ = lazily(__name__, {"Body": "fastapi:Body"})
 

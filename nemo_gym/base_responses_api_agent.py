@@ -9,9 +9,7 @@ from nemo_gym.lazy import lazily
 from nemo_gym.server import BaseServer, SimpleServer
 
 if TYPE_CHECKING:
-    from fastapi import Body
-
-__all__ = ["BaseResponsesAPIAgent", "BaseResponsesAPIAgentConfig", "Body", "SimpleResponsesAPIAgent"]
+    from fastapi import Body as Body
 
 __getattr__ = lazily(__name__, {"Body": "fastapi:Body"})
 

@@ -10,9 +10,7 @@ from nemo_gym.model_endpoints import model_endpoints
 from nemo_gym.server import BaseServer, SimpleServer
 
 if TYPE_CHECKING:
-    from fastapi import Body
-
-__all__ = ["BaseResponsesAPIModel", "BaseResponsesAPIModelConfig", "Body", "SimpleResponsesAPIModel"]
+    from fastapi import Body as Body
 
 __getattr__ = lazily(__name__, {"Body": "fastapi:Body"})
 

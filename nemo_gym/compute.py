@@ -4,6 +4,7 @@ A function that overruns is killed, not awaited, and costs nothing but its own t
 are ours, only what they are given is not."""
 
 import asyncio
+import contextlib
 import os
 import pickle
 import signal
@@ -95,10 +96,8 @@ class Compute:
 
     async def _answer(self, task: bytes, what: str, timeout_s: float) -> Frame:
         """One worker's answer; another's if that one is lost before it begins."""
-        try:
+        with contextlib.suppress(NotBegunError):
             return await self._attempt(task, what, timeout_s)
-        except NotBegunError:
-            pass
         try:
             return await self._attempt(task, what, timeout_s)
         except NotBegunError as error:

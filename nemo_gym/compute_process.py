@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_gym.compute_worker import ENDING, FRAME, MAX_PAYLOAD_BYTES, ORDER, Birth, Kind, Order
+from nemo_gym.compute_worker import ENDING, FRAME, MAX_PAYLOAD_BYTES, ORDER, Birth, Kind
 
 START_WITHIN_S = 120.0
 """For imports, the slowest of which take seconds on an idle machine."""
@@ -40,13 +40,9 @@ class Worker:
     def __init__(self, nursery: "Nursery", number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self._nursery, self._number, self._reader, self._writer = nursery, number, reader, writer
         self._head: tuple[int, int] | None = None
-        self._pid: int | None = None
+        self.pid: int | None = None
+        """Known once it has been forked."""
         self._ending: asyncio.Future[int | None] | None = None
-
-    async def come_up(self) -> None:
-        """Wait until the worker has been forked."""
-        async with asyncio.timeout(START_WITHIN_S):
-            self._pid = int.from_bytes((await self._frame()).payload)
 
     async def ask(self, task: bytes, timeout_s: float) -> Frame:
         """The answer to a task, or TimeoutError. The limit is on the function alone; its import comes before."""
@@ -54,7 +50,7 @@ class Worker:
             async with asyncio.timeout(START_WITHIN_S):
                 self._writer.write(FRAME.pack(Kind.TASK, len(task)) + task)
                 await self._writer.drain()
-                first = await self._frame()
+                first = await self.frame()
         except TimeoutError as error:
             raise NotBegunError(f"its import did not end within {START_WITHIN_S:g} s.") from error
         except _BROKEN as error:
@@ -67,12 +63,13 @@ class Worker:
     async def _outcome(self, timeout_s: float) -> Frame:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                return await self._frame()
+                return await self.frame()
         # The answer may be there, unseen, if our own loop was too busy to look.
         async with asyncio.timeout(SECOND_LOOK_S):
-            return await self._frame()
+            return await self.frame()
 
-    async def _frame(self) -> Frame:
+    async def frame(self) -> Frame:
+        """The next thing it tells."""
         if self._head is None:
             self._head = FRAME.unpack(await self._reader.readexactly(FRAME.size))
         kind, length = self._head
@@ -82,10 +79,6 @@ class Worker:
         self._head = None
         return Frame(Kind(kind), payload)
 
-    @property
-    def is_up(self) -> bool:
-        return self._pid is not None
-
     def has_ended(self) -> bool:
         return self._reader.at_eof()
 
@@ -93,7 +86,7 @@ class Worker:
         """End the worker at once. When it is gone the result tells the code it ended with, if that is known."""
         if self._ending is None:
             self._writer.transport.abort()
-            self._ending = self._nursery.end(self._number, self._pid)
+            self._ending = self._nursery.end(self._number, self.pid)
         return self._ending
 
 
@@ -122,31 +115,29 @@ class Nursery:
         number, order = next(self._numbers), pickle.dumps(birth)
         ours, theirs = socket.socketpair()
         with theirs:
-            self._tell(ORDER.pack(Order.FORK, number, len(order)) + order, theirs)
+            self._tell(ORDER.pack(number, len(order)) + order, theirs)
         worker = Worker(self, number, *await asyncio.open_unix_connection(sock=ours))
         try:
-            await worker.come_up()
+            async with asyncio.timeout(START_WITHIN_S):
+                worker.pid = int.from_bytes((await worker.frame()).payload)
         except TimeoutError as error:
             self.close()
             raise NotBegunError(f"no worker came up within {START_WITHIN_S:g} s.") from error
         except _BROKEN as error:
             raise NotBegunError("no worker came up.") from error
         finally:
-            if not worker.is_up:
+            if worker.pid is None:
                 worker.kill()
         return worker
 
     def end(self, number: int, pid: int | None) -> "asyncio.Future[int | None]":
         """Kill a worker. It is not reaped before the nursery is told, so its process id is still its own."""
         ending = self._endings[number] = self._loop.create_future()
-        if self.is_gone:
-            self._resolve(number, None)
-            return ending
-        if pid is not None:
+        if pid is not None and not self.is_gone:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(NotBegunError):
-            self._tell(ORDER.pack(Order.END, number, 0))
+        with contextlib.suppress(NotBegunError):  # with a nursery that is gone all endings are told
+            self._tell(ORDER.pack(number, 0))
         return ending
 
     def _tell(self, order: bytes, handed_over: socket.socket | None = None) -> None:

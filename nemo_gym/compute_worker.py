@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 
 from nemo_gym.folder_imports import make_importable
 
-ORDER = struct.Struct(">BII")
-"""The head of an order to the nursery: which, the number of the worker, the length of what follows."""
+ORDER = struct.Struct(">II")
+"""The head of an order to the nursery: the number of a worker, and the length of the Birth that follows. A length of
+nought orders its end."""
 ENDING = struct.Struct(">Ii")
 """What the nursery tells: the number of a worker and the code it ended with."""
 FRAME = struct.Struct(">BQ")
@@ -46,13 +47,6 @@ WARM_UP = "warm_up"
 slow only at first: importing a library, filling its caches."""
 _warm: set[str] = set()
 _PR_SET_PDEATHSIG = 1
-
-
-class Order(IntEnum):
-    """What a nursery is told to do."""
-
-    FORK = 1
-    END = 2
 
 
 class Kind(IntEnum):
@@ -111,8 +105,8 @@ class Nursery:
         head, handed_over, _flags, _address = socket.recv_fds(self._control, ORDER.size, 1)
         if not head:
             raise ConnectionResetError
-        order, number, length = ORDER.unpack(head)
-        if order == Order.FORK:
+        number, length = ORDER.unpack(head)
+        if length:
             birth: Birth = pickle.loads(_exactly(self._control, length))
             with socket.socket(fileno=handed_over[0]) as connection:
                 self._fork(number, connection, birth)
@@ -170,7 +164,7 @@ def _work(connection: socket.socket, birth: Birth, nursery: int) -> None:
 def _do(connection: socket.socket, task: Task) -> None:
     """Do a task and tell what came of it. The import is done before the start is told, since it is not timed."""
     try:
-        function = _function(task)
+        function: Callable[..., Any] = reduce(getattr, task.function.split("."), _imported(task.module))
     except Exception as error:
         _tell(connection, Kind.FAILED, f"cannot be imported: {error!r}")
         return
@@ -185,11 +179,6 @@ def _do(connection: socket.socket, task: Task) -> None:
         _tell(connection, Kind.FAILED, f"raised {error!r}")
     else:
         _tell(connection, *_returned(value))
-
-
-def _function(task: Task) -> Callable[..., Any]:
-    function: Callable[..., Any] = reduce(getattr, task.function.split("."), _imported(task.module))
-    return function
 
 
 def _imported(module: Module) -> Any:

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +32,13 @@ class Call:
     body: Any
     cookies: Mapping[str, str]
     client: ServerClient
+    compute: Compute
     session: Session | None = None
-    scope: dict[str, Any] | None = None
+    scope: Mapping[str, Any] | None = None
     jar: Jar | None = None
     response: "Response | None" = None
     given_away: bool = False
     """Whether the sender of a live body has no more use for it."""
-    compute: Compute | None = None
 
 
 class BadBodyError(Exception):
@@ -154,12 +154,6 @@ def _jar(call: Call) -> Jar:
     return call.jar
 
 
-def _compute(call: Call) -> Compute:
-    if call.compute is None:
-        raise AssertionError("an endpoint was called without a pool for its computing")
-    return call.compute
-
-
 def _deadline(_call: Call) -> Deadline:
     return current_deadline() or Deadline.after(FAR_AWAY_S)
 
@@ -167,7 +161,8 @@ def _deadline(_call: Call) -> Deadline:
 def _request(call: Call) -> "Request":
     from starlette.requests import Request
 
-    return Request(call.scope if call.scope is not None else direct_scope(call))
+    scope = direct_scope(call) if call.scope is None else call.scope
+    return Request({**scope, "session": _session(call).data})
 
 
 def _response(call: Call) -> "Response":
@@ -179,7 +174,7 @@ def _response(call: Call) -> "Response":
 
 _PROVIDED: dict[type, Provide] = {
     ServerClient: lambda call: call.client,
-    Compute: _compute,
+    Compute: lambda call: call.compute,
     Jar: _jar,
     Deadline: _deadline,
 }
@@ -201,15 +196,17 @@ def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
         "headers": [(b"content-type", b"application/json"), *([(b"cookie", cookie.encode())] if cookie else [])],
         "client": ("127.0.0.1", 0),
         "server": ("127.0.0.1", 0),
-        "session": call.session.data if call.session else {},
     }
 
 
 def cookies_set_by(call: Call) -> dict[str, str]:
     """The cookies that the answer must carry, beyond the session's own."""
     found = {name: call.jar[name] for name in call.jar.added if name in call.jar} if call.jar else {}
-    if call.response is not None:
-        lines = (value.decode("latin-1") for name, value in call.response.raw_headers if name == b"set-cookie")
-        pairs = (line.split(";", 1)[0].partition("=") for line in lines)
-        found.update({name.strip(): value.strip() for name, _, value in pairs})
-    return found
+    return found if call.response is None else {**found, **set_cookies(call.response.raw_headers)}
+
+
+def set_cookies(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The cookies that the headers of an answer set."""
+    lines = (value.decode("latin-1") for name, value in headers if name.lower() == b"set-cookie")
+    pairs = (line.split(";", 1)[0].partition("=") for line in lines)
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -2,16 +2,11 @@
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
-
-import orjson
+from typing import Any, NamedTuple
 
 from nemo_gym.endpoints import BadBodyError
-from nemo_gym.errors import CAUSES, Cause, RolloutError, SessionError, UpstreamError
-
-if TYPE_CHECKING:
-    import aiohttp
-    from starlette.exceptions import HTTPException
+from nemo_gym.errors import Cause, RolloutError, SessionError, UpstreamError
+from nemo_gym.peer_response import error_told_in
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +41,11 @@ def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fail
         return _told(str(error), error.cause, error.server or server)
     if isinstance(error, UpstreamError):
         return _told(str(error), error.cause or cause, server)
-    if _is_inner_error(error):
-        return _inner_failure(error, key)
-    if _is_http_exception(error):
-        return Failure(error.status_code, {"detail": error.detail})
+    raised: Any = error
+    if _is_a(error, "aiohttp", "ClientResponseError"):
+        return _inner_failure(getattr(raised, "response_content", b""), key)
+    if _is_a(error, "starlette.exceptions", "HTTPException"):
+        return Failure(raised.status_code, {"detail": raised.detail})
     logger.error("%s failed in a handler: %r", server, error, exc_info=error)
     return Failure(500, repr(error))
 
@@ -74,24 +70,12 @@ def _found(value: Any) -> dict[str, Any]:
     return {"input": value} if isinstance(value, int | float | bool | None) else {}
 
 
-def _inner_failure(error: "aiohttp.ClientResponseError", key: str) -> Failure:
+def _inner_failure(content: bytes, key: str) -> Failure:
     """A handler called another server itself and let its failure through."""
-    content: bytes = getattr(error, "response_content", b"")
-    try:
-        told = orjson.loads(content)["error"]
-        if told["cause"] in CAUSES:
-            return _told(told["message"], told["cause"], told.get("server", ""))
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        pass
+    told = error_told_in(content)
+    if told is not None:
+        return _told(str(told), told.cause, told.server or "")
     return Failure(500, f"Hit an exception in {key} calling an inner server: {content!r}")
-
-
-def _is_inner_error(error: Exception) -> "TypeGuard[aiohttp.ClientResponseError]":
-    return _is_a(error, "aiohttp", "ClientResponseError")
-
-
-def _is_http_exception(error: Exception) -> "TypeGuard[HTTPException]":
-    return _is_a(error, "starlette.exceptions", "HTTPException")
 
 
 def _is_a(error: Exception, module: str, name: str) -> bool:

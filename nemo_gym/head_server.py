@@ -1,6 +1,5 @@
 """The head server: where a run tells what it consists of. Its answers hold no secret."""
 
-import hmac
 import os
 import time
 from collections.abc import Callable
@@ -8,9 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from nemo_gym.asgi import Receive, Scope, Send
-from nemo_gym.client import TOKEN_HEADER
-from nemo_gym.codec import encode
+from nemo_gym.asgi import Receive, Scope, Send, is_admitted, send_answer
+from nemo_gym.client import TOKEN_HEADER, Answer
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 
@@ -53,26 +51,13 @@ class HeadServer:
         self._token, self._started = token, time.time()
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        answer = self._answers.get(scope["path"])
-        if scope["path"] != "/health" and not self._may_ask(scope):
-            await _send(send, 401, {"detail": f"This run asks for its token in the header '{TOKEN_HEADER}'."})
-        elif answer is None or scope["method"] != "GET":
-            await _send(send, 404, {"detail": "Not Found"})
-        else:
-            await _send(send, 200, answer())
+        if scope["type"] == "http":
+            await send_answer(Answer("head_server", *self._answer(scope)), send)
 
-    def _may_ask(self, scope: Scope) -> bool:
-        if self._token is None:
-            return True
-        headers = dict(scope["headers"])
-        shown = headers.get(TOKEN_HEADER.encode()) or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
-        return hmac.compare_digest(shown, self._token.encode())
-
-
-async def _send(send: Send, status: int, value: Any) -> None:
-    body = encode(value)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    def _answer(self, scope: Scope) -> tuple[int, Any]:
+        tell = self._answers.get(scope["path"])
+        if scope["path"] != "/health" and not is_admitted(dict(scope["headers"]), self._token):
+            return 401, {"detail": f"This run asks for its token in the header '{TOKEN_HEADER}'."}
+        if tell is None or scope["method"] != "GET":
+            return 404, {"detail": "Not Found"}
+        return 200, tell()

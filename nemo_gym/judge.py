@@ -124,8 +124,7 @@ class Judge:
     async def _response(
         self, client: ServerClient, params: NeMoGymResponseCreateParamsNonStreaming
     ) -> NeMoGymResponse:
-        attempt = 1
-        while True:
+        for attempt in range(1, MAX_TRIES + 1):
             try:
                 response = await client.call(
                     self._server,
@@ -135,17 +134,16 @@ class Judge:
                     cause="judge",
                     timeout_s=self._timeout_s,
                 )
+                break
             except RolloutError as error:
                 if attempt == MAX_TRIES or not _may_be_luck(error):
                     raise
                 logger.warning("the judge is asked again after attempt %d of %d: %s", attempt, MAX_TRIES, error)
                 await asyncio.sleep(pause_s(attempt))
-                attempt += 1
-            else:
-                if response.error is not None or response.status in ("failed", "cancelled"):
-                    found = response.error or response.status
-                    raise RolloutError("judge", f"{self._server} gave no answer: {found}", server=self._server)
-                return response
+        if response.error is not None or response.status in ("failed", "cancelled"):
+            found = response.error or response.status
+            raise RolloutError("judge", f"{self._server} gave no answer: {found}", server=self._server)
+        return response
 
 
 def _may_be_luck(error: RolloutError) -> bool:

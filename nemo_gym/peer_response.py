@@ -4,7 +4,6 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http.cookies import SimpleCookie
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import orjson
@@ -50,10 +49,7 @@ class PeerResponse:
 
     @property
     def cookies(self) -> SimpleCookie:
-        jar = SimpleCookie()
-        for name, value in self._cookies.items():
-            jar[name] = value
-        return jar
+        return SimpleCookie(dict(self._cookies))
 
     @property
     def content(self) -> Self:
@@ -90,10 +86,8 @@ class PeerResponse:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
+    async def __aexit__(self, *_error: object) -> None:
+        """Nothing is held."""
 
 
 @lru_cache(maxsize=512)
@@ -118,12 +112,20 @@ def read_answer(got: Answer, path: str, kind: type[T], cause: Cause) -> T:
 
 def failure_in(got: Answer, path: str, cause: Cause) -> RolloutError:
     """The error that the server's answer tells of. Its own word on the cause counts more than the caller's guess."""
-    text = got.text()
-    message, server = f"{got.server}{path} answered {got.status}: {text[:500]}", got.server
+    told = error_told_in(got.content())
+    if told is not None:
+        told.server = told.server or got.server
+        return told
+    message = f"{got.server}{path} answered {got.status}: {got.text()[:500]}"
+    return RolloutError("input" if got.status == 422 else cause, message, server=got.server)
+
+
+def error_told_in(content: bytes) -> RolloutError | None:
+    """The error that a server told of in the body of its answer, if it did."""
     try:
-        told = orjson.loads(got.content())["error"]
+        told = orjson.loads(content)["error"]
         if told["cause"] in CAUSES:
-            return RolloutError(told["cause"], told["message"], server=told.get("server") or server)
+            return RolloutError(told["cause"], told["message"], server=told.get("server"))
     except (orjson.JSONDecodeError, KeyError, TypeError):
         pass
-    return RolloutError("input" if got.status == 422 else cause, message, server=server)
+    return None

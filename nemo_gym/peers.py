@@ -23,21 +23,8 @@ logger = logging.getLogger(__name__)
 async def peers(config: DictConfig) -> AsyncIterator[ServerClient]:
     """A client of the servers that `config` means, wherever they are."""
     head = BaseServerConfig.model_validate(dict(config.head_server))
-    if not config.get(CONFIG_PATHS_KEY_NAME):
-        async with _running(head) as client:
-            yield client
-    elif _runs_the_same(config, head):
-        logger.info("using the servers of the run at %s", base_url(head.host, head.port))
-        async with _running(head) as client:
-            yield client
-    else:
-        async with _held(config) as client:
-            yield client
-
-
-@contextlib.asynccontextmanager
-async def _running(head: BaseServerConfig) -> AsyncIterator[ServerClient]:
-    async with ServerClient.load_from_global_config(head) as client:
+    is_running = not config.get(CONFIG_PATHS_KEY_NAME) or _runs_the_same(config, head)
+    async with ServerClient.load_from_global_config(head) if is_running else _held(config) as client:
         yield client
 
 
@@ -75,6 +62,7 @@ def _runs_the_same(config: DictConfig, head: BaseServerConfig) -> bool:
                 instance.name,
             )
             return False
+    logger.info("using the servers of the run at %s", url)
     return True
 
 

@@ -45,8 +45,8 @@ class BaseServer(BaseModel):
                 f"{NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME} is not set: a server started by hand must be told which "
                 "instance of the configuration it is. Usually `ng_run` starts servers."
             )
-        block = OmegaConf.to_container(get_first_server_config_dict(get_global_config_dict(), name), resolve=True)
-        return cls.config_class().model_validate({**_as_dict(block), "name": name})
+        block: Any = OmegaConf.to_container(get_first_server_config_dict(get_global_config_dict(), name), resolve=True)
+        return cls.config_class().model_validate({**block, "name": name})
 
     @classmethod
     def config_class(cls) -> type[BaseRunServerInstanceConfig]:
@@ -94,10 +94,9 @@ class SimpleServer(BaseServer):
                 worker=worker,
                 time_to_live_s=self.SESSION_TIME_TO_LIVE_S,
             )
-            key = self.get_session_middleware_key()
             self._core = ServerCore(
                 name=self.config.name,
-                session_cookie=key,
+                session_cookie=self.get_session_middleware_key(),
                 sessions=sessions,
                 client=self.server_client,
                 compute=compute or Compute(),
@@ -107,11 +106,10 @@ class SimpleServer(BaseServer):
     def mounted(self, *, token: str | None = None, max_body_bytes: int = MAX_BODY_BYTES) -> ServerApp:
         """This server made callable: by FastAPI if the class brings routes of its own, else without it."""
         brings_routes = not type(self).setup_webserver.__module__.startswith("nemo_gym.")
-        foreign = self.setup_webserver() if brings_routes else None
         return ServerApp(
             self.core(),
             self.endpoints(),
-            foreign=foreign,
+            foreign=self.setup_webserver() if brings_routes else None,
             lifespan=self.lifespan,
             token=token,
             max_body_bytes=max_body_bytes,
@@ -143,9 +141,3 @@ class SimpleServer(BaseServer):
                     await serve_until_interrupted({listening.getsockname()[1]: app}, [listening])
 
         asyncio.run(serve())
-
-
-def _as_dict(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"A server's block must be a mapping, found {type(value).__name__}.")
-    return value

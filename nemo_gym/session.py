@@ -92,15 +92,6 @@ class SessionStore:
         for token in list(self._sessions):
             self.release(token)
 
-    def sweep(self) -> None:
-        """End the sessions that nobody has used for their time to live."""
-        expired_at = time.monotonic() - self.time_to_live_s
-        for token, session in list(self._sessions.items()):
-            if session.last_used > expired_at:
-                break
-            if not session.users:
-                self.release(token)
-
     def _fresh(self) -> Session:
         session_id = str(uuid4())
         return Session(self._token(session_id), {SESSION_ID_KEY: session_id})
@@ -134,10 +125,16 @@ class SessionStore:
         except RuntimeError:
             return
         self._sweeping = True
-        loop.call_later(self.time_to_live_s / 4, self._sweep_now)
+        loop.call_later(self.time_to_live_s / 4, self._sweep)
 
-    def _sweep_now(self) -> None:
+    def _sweep(self) -> None:
+        """End the sessions that nobody has used for their time to live."""
         self._sweeping = False
-        self.sweep()
+        expired_at = time.monotonic() - self.time_to_live_s
+        for token, session in list(self._sessions.items()):
+            if session.last_used > expired_at:
+                break
+            if not session.users:
+                self.release(token)
         if self._sessions:
             self._sweep_later()

@@ -61,7 +61,10 @@ def function_tool(method: Callable[..., Any], arguments: type[BaseModel] | None)
     """A tool as a row's `responses_create_params.tools` lists it."""
     mark: ToolMark = getattr(method, _MARK)
     schema = arguments.model_json_schema() if arguments else {"properties": {}}
-    properties = {name: _without_titles(item) for name, item in schema["properties"].items()}
+    properties = {
+        name: {key: value for key, value in item.items() if key != "title"}
+        for name, item in schema["properties"].items()
+    }
     required = schema.get("required", [])
     parameters: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
     if "$defs" in schema:
@@ -73,7 +76,3 @@ def function_tool(method: Callable[..., Any], arguments: type[BaseModel] | None)
         "parameters": {**parameters, "additionalProperties": False},
         "strict": len(required) == len(properties),
     }
-
-
-def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    return {key: item for key, item in schema.items() if key != "title"}

@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 INSTALL_WITHIN_S = 1800.0
-_OWN_NAME = re.compile(r"nemo[-_.]gym", re.IGNORECASE)
+_THIS_PACKAGE = re.compile(r"(-e|--editable)?\s*nemo[-_.]gym", re.IGNORECASE)
 
 
 def python_for(folder: Path) -> str | None:
     """The interpreter a server's folder needs, or None when this one will do."""
-    missing = [line for line in requirements_of(folder) if not is_met(line)]
+    wanted = requirements_of(folder)
+    missing = [line for line in wanted if not is_met(line)]
     if not missing:
         return None
     logger.info("%s needs %s, which this interpreter does not have", folder.name, ", ".join(missing))
-    return str(_virtualenv(folder, requirements_of(folder)))
+    return str(_virtualenv(folder, wanted))
 
 
 def requirements_of(folder: Path) -> list[str]:
@@ -46,7 +47,7 @@ def requirements_of(folder: Path) -> list[str]:
         lines = tomllib.loads(project.read_text()).get("project", {}).get("dependencies", [])
     else:
         lines = []
-    return [line for line in lines if line and not line.startswith("#") and not _is_this_package(line)]
+    return [line for line in lines if line and not line.startswith("#") and not _THIS_PACKAGE.match(line)]
 
 
 def is_met(line: str) -> bool:
@@ -57,13 +58,14 @@ def is_met(line: str) -> bool:
         wanted = Requirement(line)
     except InvalidRequirement:
         return False
-    return _is_installed(wanted, seen=set())
+    return _is_installed(wanted, extra="", seen=set())
 
 
-def _is_installed(wanted: "Requirement", *, seen: set[str]) -> bool:
+def _is_installed(wanted: "Requirement", *, extra: str, seen: set[str]) -> bool:
+    """Whether it is here, or not asked for: its marker may be about the `extra` that brought it up."""
     from packaging.requirements import Requirement
 
-    if wanted.marker is not None and not wanted.marker.evaluate():
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
         return True
     try:
         found = metadata.distribution(wanted.name)
@@ -71,21 +73,13 @@ def _is_installed(wanted: "Requirement", *, seen: set[str]) -> bool:
         return False
     if not wanted.specifier.contains(found.version, prereleases=True):
         return False
-    for extra in wanted.extras - seen:
-        needs = [Requirement(line) for line in found.requires or ()]
-        of_extra = [need for need in needs if need.marker and need.marker.evaluate({"extra": extra})]
-        if not all(_is_installed(_without_marker(need), seen=seen | {extra}) for need in of_extra):
-            return False
-    return True
-
-
-def _without_marker(requirement: "Requirement") -> "Requirement":
-    requirement.marker = None
-    return requirement
-
-
-def _is_this_package(line: str) -> bool:
-    return bool(_OWN_NAME.match(line.removeprefix("-e").removeprefix("--editable").strip()))
+    needs = [Requirement(line) for line in found.requires or ()] if wanted.extras else []
+    return all(
+        _is_installed(need, extra=extra, seen={*seen, extra})
+        for extra in wanted.extras - seen
+        for need in needs
+        if need.marker is not None
+    )
 
 
 def _virtualenv(folder: Path, requirements: list[str]) -> Path:

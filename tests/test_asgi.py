@@ -6,9 +6,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
 
 from nemo_gym.asgi import cookies_in
-from nemo_gym.base_resources_server import BaseVerifyRequest, SessionState, SimpleResourcesServer, tool
+from nemo_gym.base_resources_server import (
+    SESSION_ID_KEY,
+    BaseVerifyRequest,
+    SessionState,
+    SimpleResourcesServer,
+    tool,
+)
 from nemo_gym.client import TOKEN_HEADER, ServerClient, base_url
 from nemo_gym.deadline import HEADER, Deadline
 from nemo_gym.http import HttpClient
@@ -171,9 +179,19 @@ async def test_the_time_left_travels_with_the_request_and_ends_it() -> None:
         assert answer.json()["error"]["cause"] == "timeout"
 
 
-async def test_work_for_a_client_that_goes_away_is_cancelled() -> None:
+class Routed(Watched):
+    """Brings a FastAPI app of its own."""
+
+    def setup_webserver(self) -> FastAPI:
+        app = super().setup_webserver()
+        app.get("/more")(self.plain)
+        return app
+
+
+@pytest.mark.parametrize("kind", [Watched, Routed])
+async def test_work_for_a_client_that_goes_away_is_cancelled(kind: type[SimpleResourcesServer]) -> None:
     EVENTS.clear()
-    async with client_for(Watched) as client:
+    async with client_for(kind) as client:
         port = int(client.url.rpartition(":")[2])
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b'POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 11\r\n\r\n{"log": []}')
@@ -184,12 +202,28 @@ async def test_work_for_a_client_that_goes_away_is_cancelled() -> None:
             if EVENTS:
                 break
             await asyncio.sleep(0.02)
-    assert EVENTS == ["cancelled"]
+        assert EVENTS == ["cancelled"]
 
 
 async def test_a_plain_function_runs_in_a_thread() -> None:
     async with client_for(Watched) as client:
         assert (await client.post("/plain", json={})).text == "in a thread"
+
+
+class Asking(SimpleResourcesServer):
+    """Reads its session the FastAPI way, without routes of its own."""
+
+    async def verify(self, request: Request, body: BaseVerifyRequest) -> float:
+        return float(bool(request.session[SESSION_ID_KEY]))
+
+
+async def test_a_request_has_its_session_whichever_way_it_came() -> None:
+    row = example_row(response=response_of())
+    async with client_for(Asking) as client:
+        answer = await client.post("/verify", json=row)
+        direct = await client.server.mounted().direct("POST", "/verify", row, {})
+        assert (answer.status, direct.status) == (200, 200)
+        assert answer.content == direct.content()
 
 
 class Holding(Watched):

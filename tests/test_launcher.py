@@ -14,8 +14,8 @@ import psutil
 import pytest
 from omegaconf import DictConfig
 
-from nemo_gym.client import Answer, Jar
-from nemo_gym.errors import PortError, RolloutError, StartupError
+from nemo_gym.client import Answer, Jar, ask_head, base_url
+from nemo_gym.errors import HeadServerError, PortError, RolloutError, StartupError
 from nemo_gym.global_config import load_config
 from nemo_gym.launcher import Launcher
 from nemo_gym.process import MAX_DEATHS, Restarts
@@ -136,6 +136,15 @@ async def test_servers_beyond_loopback_ask_for_the_token_that_the_client_has() -
             assert (await client.send("one", "/pid")).status == 200
             client._token = None
             assert (await client.send("one", "/pid")).status == 401
+
+
+async def test_their_head_server_asks_for_it_too_except_when_asked_how_it_is() -> None:
+    async with launched(one=environment("breakable", host="0.0.0.0")) as (launcher, _):
+        url = base_url(launcher.config.head_server.host, launcher.config.head_server.port)
+        assert b'"one":"up"' in await asyncio.to_thread(ask_head, url, "/health")
+        with pytest.raises(HeadServerError, match="401"):
+            await asyncio.to_thread(ask_head, url, "/run")
+        assert b'"pid":' in await asyncio.to_thread(ask_head, url, "/run", token=launcher.token)
 
 
 async def test_stopping_does_not_wait_for_a_handler_that_never_ends() -> None:

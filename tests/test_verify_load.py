@@ -2,8 +2,9 @@ from dataclasses import asdict
 
 import pytest
 
+from bench.load import quantile
 from bench.verifiers import VERIFIERS
-from bench.verify_load import HEAD, as_row, measure_verify_load, quantile
+from bench.verify_load import HEAD, as_row, measure_verify_load
 
 
 @pytest.mark.parametrize("name", ["math_with_judge", "instruction_following"])
