@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 
+ROUNDING = 1e-12
+"""What is left of a difference of sums that should be nothing, as a share of them."""
 Z_95 = 1.959963984540054
 _T_95 = (math.inf, 12.706204736, 4.302652730, 3.182446305, 2.776445105, 2.570581836)
 """Student's t for 0 to 5 degrees of freedom, where the series in `student_t_95` is not good enough."""
@@ -60,7 +62,10 @@ class ClusteredMean:
         if self.clusters < 2:
             return None
         mean = self.mean
-        spread = max(0.0, self._totals - 2 * mean * self._totals_sizes + mean**2 * self._sizes)
+        terms = (self._totals, -2 * mean * self._totals_sizes, mean**2 * self._sizes)
+        spread = sum(terms)
+        if spread <= ROUNDING * sum(map(abs, terms)):  # clusters that do not differ but by rounding
+            return 0.0
         return math.sqrt(spread * self.clusters / (self.clusters - 1)) / self.samples
 
     @property

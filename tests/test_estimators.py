@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, permutations
 
 import pytest
 from hypothesis import given
@@ -154,3 +154,12 @@ def test_a_histogram_stays_small_and_takes_what_it_cannot_measure() -> None:
     for step in range(20_000):
         histogram.add(1.001 ** (step - 10_000))
     assert len(histogram._buckets) < 2_000
+
+
+def test_clusters_of_different_size_that_do_not_differ_leave_no_error() -> None:
+    for value in (0.1, 27.3, 99.99, 1e6 / 3):
+        for sizes in permutations((1, 2, 3, 7)):
+            estimate = ClusteredMean()
+            for size in sizes:
+                estimate.add(value * size, size)
+            assert estimate.standard_error == 0
