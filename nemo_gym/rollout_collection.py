@@ -26,7 +26,7 @@ from nemo_gym.rollout_rows import count_rollouts as count_rollouts
 from nemo_gym.rollout_rows import read_rows
 from nemo_gym.rollout_store import Done, Keep, RolloutStore, failures_path
 from nemo_gym.rollout_stream import Finishing, finished_blocking
-from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored
+from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored, on_one_line
 from nemo_gym.stragglers import Pace, watched
 from nemo_gym.tally import counting
 from nemo_gym.traffic import Recorder, Replayer, playing
@@ -80,12 +80,8 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         try:
             async with within(timeout_s, what="The rollout"):
                 answer = await client.call(row.agent, "/run", row.body, answer=Answer, timeout_s=timeout_s)
-            record = answer.content()
-            figures = figures_of(orjson.loads(record))
-            reward = figures.get("reward")
-            if not isinstance(reward, int | float) or not math.isfinite(reward):
-                message = f"The reward is {reward!r}; expected a finite number."
-                raise RolloutError("verifier", message, server=row.agent)
+            result = scored_result(answer)
+            record, figures = on_one_line(answer.content(), result), figures_of(result)
         except RolloutError as error:
             failure = error
         except ConfigError:
@@ -106,6 +102,20 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         seconds=time.monotonic() - started,
         row=_readable(row.body),
     )
+
+
+def scored_result(answer: Answer) -> dict[str, Any]:
+    """What an agent answers of a rollout: an object with a finite reward, or there is no result."""
+    try:
+        result = orjson.loads(answer.content())
+    except (ValueError, TypeError) as error:
+        raise RolloutError("internal", f"The answer is not JSON: {error}.", server=answer.server) from error
+    if not isinstance(result, dict):
+        raise RolloutError("internal", f"The answer is {result!r:.300}; expected an object.", server=answer.server)
+    reward = result.get("reward")
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise RolloutError("verifier", f"The reward is {reward!r}; expected a finite number.", server=answer.server)
+    return result
 
 
 def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,7 +243,7 @@ class RolloutCollectionHelper:
             agent = row["agent_ref"]["name"]
             async with within(rollout_timeout_s, what="The rollout"):
                 answer = await caller.call(agent, "/run", row, answer=Answer, timeout_s=rollout_timeout_s)
-            return row, orjson.loads(answer.content())
+            return row, scored_result(answer)
 
         try:
             asyncio.get_running_loop()

@@ -194,6 +194,47 @@ async def test_a_record_is_passed_through_as_the_agent_sent_it() -> None:
         assert list(orjson.loads(outcome.line())) == [*orjson.loads(answer.content()), *marks]
 
 
+BLUNT = [
+    held("agent", "responses_api_agents", "blunt", folder=Path(__file__).parent / "servers/responses_api_agents/blunt")
+]
+
+
+async def test_whatever_an_agent_answers_is_a_line_of_its_own_under_its_own_row(tmp_path: Path) -> None:
+    marked = {"reward": 1, "big": 10**30, **RowId(99, 3, "0" * 16).marks(), "_seconds": "long"}
+    answers = ['{\n  "reward": 1,\n  "big": 1\n}\n', ' {"reward": 1} ', json.dumps(marked), '{"old": %s, "reward": 1}']
+    answers[3] %= json.dumps(marked, separators=(",", ":"))
+    config = config_for(tmp_path, [{"answer": answer} for answer in answers])
+    for _ in range(2):
+        async with running(BLUNT) as client:
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+        lines = (tmp_path / "deep/er/out.jsonl").read_bytes().splitlines()
+        assert sorted(orjson.loads(line)["_task_index"] for line in lines) == [0, 1, 2, 3]
+    assert b'"big":1000000000000000000000000000000,' in lines[2]
+    assert lines[2].count(b'"_task_index"') == lines[2].count(b'"_seconds"') == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        ("<html>", "internal"),
+        ("[1]", "internal"),
+        ("", "internal"),
+        ("{}", "verifier"),
+        ('{"reward": null}', "verifier"),
+    ],
+)
+async def test_an_answer_without_a_finite_reward_is_no_result_for_programs_too(answer: str, cause: str) -> None:
+    row = {"answer": answer, "agent_ref": {"name": "agent"}}
+    async with running(BLUNT) as client:
+        outcome = await attempt(client, Row(RowId(0, 0, ""), "agent", orjson.dumps(row)), timeout_s=10)
+        assert isinstance(outcome, NoResult)
+        assert (outcome.cause, outcome.server) == (cause, "agent")
+        for future in RolloutCollectionHelper().run_examples([row], client=client):
+            with pytest.raises(RolloutError) as caught:
+                await future
+            assert (caught.value.cause, str(caught.value)) == (cause, outcome.message)
+
+
 async def test_a_failed_rollout_tells_a_program_the_cause() -> None:
     async with running(servers()) as client:
         with pytest.raises(RolloutError) as caught:
