@@ -261,15 +261,13 @@ class ServerClient:
         return self.addresses[server]
 
     def _address_from_config(self, server: str) -> str:
-        block: Any = self._config.get(server)
-        try:
-            inner = next(iter(next(iter(block.values())).values()))
-            host, port = inner["host"], inner["port"]
-        except (AttributeError, StopIteration, KeyError, TypeError) as error:
-            names = sorted({*self.local, *self.addresses, *(str(name) for name in self._config)})
+        address = _address_in(self._config.get(server))
+        if address is None:
+            placed = (str(name) for name, block in self._config.items() if _address_in(block))
+            names = sorted({*self.local, *self.addresses, *placed})
             known = f"Servers of this run: {', '.join(names) or 'none'}."
-            raise ConfigError(f"No server is called '{server}'. {known}{nearest(server, names)}") from error
-        return base_url(host, port)
+            raise ConfigError(f"No server is called '{server}'. {known}{nearest(server, names)}")
+        return address
 
     def _headers(self) -> dict[str, str]:
         return {TOKEN_HEADER: self._token} if self._token else {}
@@ -323,6 +321,15 @@ class ServerClient:
                 count_from_header(got.headers.get(TALLY_HEADER))
                 return Answer(server, got.status, got.body, got.cookies, got.headers)
         raise AssertionError("unreachable")
+
+
+def _address_in(block: Any) -> str | None:
+    """Where the server of a block of the configuration is, if it is the block of a server that runs somewhere."""
+    try:
+        inner = next(iter(next(iter(block.values())).values()))
+        return base_url(inner["host"], inner["port"])
+    except (AttributeError, StopIteration, KeyError, TypeError):
+        return None
 
 
 def _server_of(session_cookie: str) -> str:

@@ -78,14 +78,11 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
     started_at, started = time.time(), time.monotonic()
     with counting() as tally, playing(row.id, number) if client.tap else contextlib.nullcontext():
         try:
-            async with within(timeout_s, what="The rollout"):
-                answer = await client.call(row.agent, "/run", row.body, answer=Answer, timeout_s=timeout_s)
+            answer = await run_once(client, row.agent, row.body, timeout_s=timeout_s)
             result = scored_result(answer)
             record, figures = on_one_line(answer.content(), result), figures_of(result)
         except RolloutError as error:
             failure = error
-        except ConfigError:
-            raise
         except Exception as error:
             logger.exception("rollout of row %d failed", row.id.task_index)
             failure = RolloutError("internal", repr(error))
@@ -102,6 +99,15 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         seconds=time.monotonic() - started,
         row=_readable(row.body),
     )
+
+
+async def run_once(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> Answer:
+    """What the agent answers when it is given a row. One that is not there is a mistake of the row that names it."""
+    try:
+        async with within(timeout_s, what="The rollout"):
+            return await client.call(agent, "/run", body, answer=Answer, timeout_s=timeout_s)
+    except ConfigError as error:
+        raise RolloutError("input", str(error), server=agent) from error
 
 
 def scored_result(answer: Answer) -> dict[str, Any]:
@@ -194,6 +200,9 @@ class RolloutCollectionHelper:
         """Make all that `config` asks for and is not in its output file yet. `settings` is the servers' configuration,
         as far as known: it is kept beside the output, without secrets, to notice a change."""
         output, metrics = Path(config.output_jsonl_fpath), RunningMetrics(num_repeats=config.num_repeats)
+        client = client or self.setup_server_client()
+        if config.agent_name is not None and config.agent_name not in client.local:
+            client.url_of(config.agent_name)  # raises if there is none, before anything is written
         if config.resume == "restart":
             moved_aside(output)
 
@@ -204,7 +213,7 @@ class RolloutCollectionHelper:
 
         with contextlib.closing(RolloutStore(output, kept=kept)) as store:
             done = _look_up_done(store, config, settings or {}, metrics)
-            await self._make_missing(config, store, done, client or self.setup_server_client())
+            await self._make_missing(config, store, done, client)
         return metrics
 
     async def _make_missing(
@@ -240,10 +249,13 @@ class RolloutCollectionHelper:
         caller = client or self.setup_server_client(head_server_config)
 
         async def run(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-            agent = row["agent_ref"]["name"]
-            async with within(rollout_timeout_s, what="The rollout"):
-                answer = await caller.call(agent, "/run", row, answer=Answer, timeout_s=rollout_timeout_s)
-            return row, scored_result(answer)
+            reference = row.get("agent_ref")
+            agent = reference.get("name") if isinstance(reference, Mapping) else None
+            if not isinstance(agent, str):
+                raise RolloutError(
+                    "input", f"The row has the `agent_ref` {reference!r:.100}; expected one with a `name`."
+                )
+            return row, scored_result(await run_once(caller, agent, row, timeout_s=rollout_timeout_s))
 
         try:
             asyncio.get_running_loop()

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from nemo_gym.client import Answer
+from nemo_gym.client import Answer, ServerClient
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.gate import Gate, Window
 from nemo_gym.metrics import RunningMetrics
@@ -177,11 +177,36 @@ async def test_the_same_command_again_does_only_what_is_missing(tmp_path: Path) 
 
 
 async def test_an_agent_that_is_not_there_ends_the_job_with_its_name(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")], agent_name="agnet")
     async with running(servers()) as client:
         with pytest.raises(ConfigError, match="Did you mean 'agent'"):
-            await RolloutCollectionHelper().run_from_config(
-                config_for(tmp_path, [counter_row("add 2")], agent_name="agnet"), client=client
-            )
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert not (tmp_path / "deep").exists()
+
+
+async def test_a_row_for_an_agent_that_is_not_there_harms_no_other(tmp_path: Path) -> None:
+    rows = [counter_row("add 2", agent_ref={"name": name}) for name in ("agent", "agnet", "agent")]
+    metrics, scored, failed = await collected(config_for(tmp_path, rows, agent_name=None))
+    assert (len(scored), metrics.failed) == (2, {"input": 1})
+    assert "No server is called 'agnet'. Servers of this run: agent, counter, policy_model." in failed[0]["message"]
+
+
+@pytest.mark.parametrize("reference", [{"agent_ref": {"name": "agnet"}}, {"agent_ref": "agent"}, {}])
+async def test_a_program_is_told_of_a_row_without_an_agent_where_it_awaits_it(reference: dict[str, Any]) -> None:
+    async with running(servers()) as client:
+        for future in RolloutCollectionHelper().run_examples([counter_row("add 2", **reference)], client=client):
+            with pytest.raises(RolloutError) as caught:
+                await future
+    assert caught.value.cause == "input"
+
+
+def test_only_servers_are_named_as_such() -> None:
+    block = {"responses_api_agents": {"simple_agent": {"host": "127.0.0.1", "port": 1}}}
+    client = ServerClient(
+        global_config_dict={"limit": 3, "config_paths": ["a.yaml"], "head_server": {"port": 2}, "one": block}
+    )
+    with pytest.raises(ConfigError, match=r"Servers of this run: one\. Did"):
+        client.url_of("ones")
 
 
 async def test_a_record_is_passed_through_as_the_agent_sent_it() -> None:
