@@ -200,9 +200,7 @@ class RolloutCollectionHelper:
         """Make all that `config` asks for and is not in its output file yet. `settings` is the servers' configuration,
         as far as known: it is kept beside the output, without secrets, to notice a change."""
         output, metrics = Path(config.output_jsonl_fpath), RunningMetrics(num_repeats=config.num_repeats)
-        client = client or self.setup_server_client()
-        if config.agent_name is not None and config.agent_name not in client.local:
-            client.url_of(config.agent_name)  # raises if there is none, before anything is written
+        _check_input(config.input_jsonl_fpath, output)
         if config.resume == "restart":
             moved_aside(output)
 
@@ -213,12 +211,14 @@ class RolloutCollectionHelper:
 
         with contextlib.closing(RolloutStore(output, kept=kept)) as store:
             done = _look_up_done(store, config, settings or {}, metrics)
-            await self._make_missing(config, store, done, client)
+            await self._make_missing(config, store, done, client or self.setup_server_client())
         return metrics
 
     async def _make_missing(
         self, config: RolloutCollectionConfig, store: RolloutStore, done: Done, client: ServerClient
     ) -> None:
+        if config.agent_name is not None and config.agent_name not in client.local:
+            client.url_of(config.agent_name)  # raises if there is none: no row is to blame for that
         parallel = config.num_samples_in_parallel
         window = Window(LEAST_PARALLEL, MOST_PARALLEL) if parallel is None else Window(parallel, parallel)
         async with within(config.run_timeout_s, what="The run"), store.writing() as keep:
@@ -283,21 +283,32 @@ def _look_up_done(
     options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
     now = make_manifest(find(config.input_jsonl_fpath, what="dataset"), options=options, settings=settings)
     before = read_manifest(store.output)
-    has_records = any(True for _ in store.records())
-    changes = [] if before is None or not has_records else before.changes_to(now)
-    if has_records and before is None:
+    changes = [] if before is None or store.is_empty else before.changes_to(now)
+    if before is None and not store.is_empty:
         changes = [f"{manifest_path(store.output).name}, which says how they were made, is not there"]
     if changes and config.resume == "ask":
         raise question(store.output, changes)
     done = Done(num_repeats=config.num_repeats, by_content=bool(changes))
     store.load(done)
-    if before is None or changes or not has_records:
+    if before is None and done.count == 0 and not store.is_empty:
+        raise store.not_ours(1)
+    if before is None or changes or done.count == 0:
         write_manifest(store.output, now)
     if done.count:
         logger.info("%d rollouts are in %s already", done.count, store.output)
         for line in store.records():
             metrics.add(figures_of(orjson.loads(line)))
     return done
+
+
+def _check_input(path: str, output: Path) -> None:
+    """Refuse a dataset that cannot be read more than once, and one that we would write into."""
+    dataset = find(path, what="dataset")
+    if not dataset.is_file():
+        raise ConfigError(f"{dataset} is not a file. A dataset is read more than once, so no pipe or folder will do.")
+    for file in (output, failures_path(output), manifest_path(output), metrics_path(output)):
+        if file.exists() and file.samefile(dataset):
+            raise ConfigError(f"{file}, which is to be written, is the dataset. Choose another output_jsonl_fpath.")
 
 
 def metrics_path(output: Path) -> Path:

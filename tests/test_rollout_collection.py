@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,7 @@ async def test_an_agent_that_is_not_there_ends_the_job_with_its_name(tmp_path: P
     async with running(servers()) as client:
         with pytest.raises(ConfigError, match="Did you mean 'agent'"):
             await RolloutCollectionHelper().run_from_config(config, client=client)
-    assert not (tmp_path / "deep").exists()
+    assert not failures_path(tmp_path / "deep/er/out.jsonl").exists()
 
 
 async def test_a_row_for_an_agent_that_is_not_there_harms_no_other(tmp_path: Path) -> None:
@@ -189,6 +190,40 @@ async def test_a_row_for_an_agent_that_is_not_there_harms_no_other(tmp_path: Pat
     metrics, scored, failed = await collected(config_for(tmp_path, rows, agent_name=None))
     assert (len(scored), metrics.failed) == (2, {"input": 1})
     assert "No server is called 'agnet'. Servers of this run: agent, counter, policy_model." in failed[0]["message"]
+
+
+@pytest.mark.parametrize(
+    "text", [b"my notes", b"a line\nmy notes", b'{"reward":1}', b'{"reward":1}\n{"reward":0', b"\n"]
+)
+@pytest.mark.parametrize("resume", ["ask", "continue"])
+async def test_a_file_that_we_did_not_write_stays_as_it_is(tmp_path: Path, text: bytes, resume: str) -> None:
+    config = config_for(
+        tmp_path, [counter_row("add 2")], output_jsonl_fpath=str(tmp_path / "notes.txt"), resume=resume
+    )
+    (tmp_path / "notes.txt").write_bytes(text)
+    async with running(servers()) as client:
+        with pytest.raises(ConfigError):
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert (tmp_path / "notes.txt").read_bytes() == text
+
+
+@pytest.mark.parametrize("output", ["rows.jsonl", "link.jsonl", "rows2.jsonl"])
+async def test_the_dataset_is_never_written_into(tmp_path: Path, output: str) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")], output_jsonl_fpath=str(tmp_path / output), resume="restart")
+    (tmp_path / "link.jsonl").symlink_to("rows.jsonl")
+    (tmp_path / "rows2_failures.jsonl").hardlink_to(tmp_path / "rows.jsonl")
+    async with running(servers()) as client:
+        with pytest.raises(ConfigError, match="is the dataset"):
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert sorted(os.listdir(tmp_path)) == ["link.jsonl", "rows.jsonl", "rows2_failures.jsonl"]
+
+
+async def test_a_dataset_that_can_be_read_only_once_is_refused(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [], input_jsonl_fpath=str(tmp_path / "pipe"))
+    os.mkfifo(tmp_path / "pipe")
+    async with running(servers()) as client:
+        with pytest.raises(ConfigError, match="is not a file"):
+            await RolloutCollectionHelper().run_from_config(config, client=client)
 
 
 @pytest.mark.parametrize("reference", [{"agent_ref": {"name": "agnet"}}, {"agent_ref": "agent"}, {}])

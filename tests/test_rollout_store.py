@@ -29,6 +29,9 @@ def test_half_a_last_line_is_dropped_and_the_next_follows_whole(tmp_path: Path, 
     path = tmp_path / "out.jsonl"
     path.write_bytes(before)
     file = LineFile(path)
+    assert b"".join(file.lines()) == after
+    assert path.read_bytes() == before
+    file.repair()
     assert path.read_bytes() == after
     file.add([b"next\n", b"more\n"])
     file.close()
@@ -41,6 +44,14 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
         LineFile(tmp_path / "out.jsonl")
     first.close()
     LineFile(tmp_path / "out.jsonl").close()
+
+
+@pytest.mark.parametrize("name", ["folder", "file/out.jsonl"])
+def test_an_output_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"Cannot write .*Choose another output_jsonl_fpath"):
+        LineFile(tmp_path / name)
 
 
 def test_a_record_carries_its_identity_however_long_it_is() -> None:
