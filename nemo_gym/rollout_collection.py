@@ -5,6 +5,7 @@ import contextlib
 import logging
 import math
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from nemo_gym.rollout_rows import count_rollouts as count_rollouts
 from nemo_gym.rollout_rows import read_rows
 from nemo_gym.rollout_store import Done, Keep, RolloutStore, failures_path
 from nemo_gym.rollout_stream import Finishing, finished_blocking
-from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored, on_one_line
+from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored, hash_of, on_one_line
 from nemo_gym.stragglers import Pace, watched
 from nemo_gym.tally import counting
 from nemo_gym.traffic import Recorder, Replayer, playing
@@ -281,15 +282,17 @@ def _look_up_done(
 ) -> Done:
     """What is in the output already, if it was made the same way; otherwise ask what to do."""
     options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
-    now = make_manifest(find(config.input_jsonl_fpath, what="dataset"), options=options, settings=settings)
+    dataset = find(config.input_jsonl_fpath, what="dataset")
+    now = make_manifest(dataset, options=options, settings=settings)
     before = read_manifest(store.output)
     changes = [] if before is None or store.is_empty else before.changes_to(now)
     if before is None and not store.is_empty:
         changes = [f"{manifest_path(store.output).name}, which says how they were made, is not there"]
     if changes and config.resume == "ask":
         raise question(store.output, changes)
-    done = Done(num_repeats=config.num_repeats, by_content=bool(changes))
-    store.load(done)
+    done = Done(num_repeats=config.num_repeats, by_content=bool(changes) or not _all_in_place(store, dataset))
+    for row in store.ids():
+        done.add(row)
     if before is None and done.count == 0 and not store.is_empty:
         raise store.not_ours(1)
     if before is None or changes or done.count == 0:
@@ -299,6 +302,16 @@ def _look_up_done(
         for line in store.records():
             metrics.add(figures_of(orjson.loads(line)))
     return done
+
+
+def _all_in_place(store: RolloutStore, dataset: Path) -> bool:
+    """Whether every record is of the row that stands where its own did. After `continue` with another input some are
+    not, and no manifest tells."""
+    hashes = array("Q")
+    if not store.is_empty:
+        with dataset.open("rb") as lines:
+            hashes.extend(int(hash_of(line), 16) for raw in lines if (line := raw.strip()))
+    return all(row.task_index < len(hashes) and hashes[row.task_index] == int(row.row_hash, 16) for row in store.ids())
 
 
 def _check_input(path: str, output: Path) -> None:

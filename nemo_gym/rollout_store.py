@@ -155,13 +155,13 @@ class RolloutStore:
         """The lines of the output."""
         return self._scored.lines()
 
-    def load(self, done: Done) -> None:
-        """Note every rollout of the output as done."""
+    def ids(self) -> Iterator[RowId]:
+        """Which rollouts are in the output."""
         for number, line in enumerate(self.records(), 1):
             row = id_in(line)
             if row is None:
                 raise self.not_ours(number)
-            done.add(row)
+            yield row
 
     def not_ours(self, number: int) -> ConfigError:
         """The error for a file with a line that is no record."""

@@ -177,6 +177,17 @@ async def test_the_same_command_again_does_only_what_is_missing(tmp_path: Path) 
     assert [record["_task_index"] for record in failed if record["is_final"]] == [1, 1, 1]
 
 
+async def test_rows_are_known_by_content_as_long_as_records_of_another_input_are_there(tmp_path: Path) -> None:
+    old, new = [counter_row("add 1", expected_count=n) for n in (1, 2)], counter_row("please fail")
+    await collected(config_for(tmp_path, old))
+    config = config_for(tmp_path, [new, *old], resume="continue")
+    _, _, failed = await collected(config)
+    assert [record["_task_index"] for record in failed] == [0]
+    _, scored, failed = await collected(config)
+    assert [record["_task_index"] for record in failed] == [0, 0]
+    assert len(scored) == 2
+
+
 async def test_an_agent_that_is_not_there_ends_the_job_with_its_name(tmp_path: Path) -> None:
     config = config_for(tmp_path, [counter_row("add 2")], agent_name="agnet")
     async with running(servers()) as client:
