@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,21 +157,41 @@ def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: Keep) 
     return watched(run, pace=Pace(), percentile=config.straggler_percentile, action=config.straggler_action)
 
 
-class Groups:
-    """Holds back the outcomes of a row until all its repeats are in."""
+@contextlib.asynccontextmanager
+async def _run_limit(seconds: float) -> AsyncIterator[None]:
+    """Interrupt the job when its time is up. No deadline for rollouts: one that is cut short so has not failed."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise RolloutError("timeout", f"The run did not finish within {seconds:g} s.") from error
 
-    def __init__(self, keep: Keep, *, num_repeats: int) -> None:
-        self._keep, self._num_repeats = keep, num_repeats
+
+class Groups:
+    """Holds back the outcomes of a row until all that are to be made of it are in."""
+
+    def __init__(self, keep: Keep) -> None:
+        self._keep = keep
+        self._sizes: dict[int, int] = {}
         self._waiting: dict[int, list[Outcome]] = {}
 
+    def of(self, rows: Iterable[Row | NoResult]) -> Iterator[Row | NoResult]:
+        """The same rows, having noted how many there are of each: fewer than repeats if some are done already."""
+        for task_index, repeats in itertools.groupby(rows, key=lambda row: row.id.task_index):
+            group = list(repeats)
+            self._sizes[task_index] = len(group)
+            yield from group
+
     async def put(self, outcome: Outcome) -> None:
-        group = self._waiting.setdefault(outcome.id.task_index, [])
+        task_index = outcome.id.task_index
+        group = self._waiting.setdefault(task_index, [])
         group.append(outcome)
-        if len(group) == self._num_repeats:
-            await self._let_go(outcome.id.task_index)
+        if len(group) == self._sizes[task_index]:
+            del self._sizes[task_index]
+            await self._let_go(task_index)
 
     async def close(self) -> None:
-        """Let go of groups that an interrupted run had begun already."""
+        """Let go of what is in when the job ends early, rather than lose it."""
         for task_index in list(self._waiting):
             await self._let_go(task_index)
 
@@ -222,16 +243,15 @@ class RolloutCollectionHelper:
             client.url_of(config.agent_name)  # raises if there is none: no row is to blame for that
         parallel = config.num_samples_in_parallel
         window = Window(LEAST_PARALLEL, MOST_PARALLEL) if parallel is None else Window(parallel, parallel)
-        async with within(config.run_timeout_s, what="The run"), store.writing() as keep:
+        async with _run_limit(config.run_timeout_s), store.writing() as keep:
             self._gate = Gate(window)
-            groups = Groups(keep, num_repeats=config.num_repeats) if config.group_output else None
-            await collect(
-                read_rows(config, done),
-                run_with(client, config, keep),
-                groups.put if groups else keep,
-                self._gate,
-            )
-            if groups:
+            rows, run = read_rows(config, done), run_with(client, config, keep)
+            if not config.group_output:
+                return await collect(rows, run, keep, self._gate)
+            groups = Groups(keep)
+            try:
+                await collect(groups.of(rows), run, groups.put, self._gate)
+            finally:
                 await groups.close()
 
     def run_examples(

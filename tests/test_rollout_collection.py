@@ -21,12 +21,13 @@ from nemo_gym.rollout_types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.testing import example_row, held, running
 from nemo_gym.worker import HeldServer
 
+AGENT_REFERENCES: dict[str, Any] = {
+    "resources_server": {"type": "resources_servers", "name": "counter"},
+    "model_server": {"type": "responses_api_models", "name": "policy_model"},
+}
+
 
 def servers(**replies: Any) -> list[HeldServer]:
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "counter"},
-        "model_server": {"type": "responses_api_models", "name": "policy_model"},
-    }
     script = [
         {"user": "fail", "status": 400},
         {"user": "never", "latency_s": 60, "say": "late"},
@@ -36,7 +37,7 @@ def servers(**replies: Any) -> list[HeldServer]:
     return [
         held("counter", "resources_servers", "example_stateful_counter", domain="agent"),
         held("policy_model", "responses_api_models", "scripted_model", replies=script),
-        held("agent", "responses_api_agents", "simple_agent", rollout_timeout_s=0.5, **references),
+        held("agent", "responses_api_agents", "simple_agent", rollout_timeout_s=0.5, **AGENT_REFERENCES),
     ]
 
 
@@ -175,6 +176,37 @@ async def test_the_same_command_again_does_only_what_is_missing(tmp_path: Path) 
     assert marks == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert metrics.means() == {"reward": 0.5}
     assert [record["_task_index"] for record in failed if record["is_final"]] == [1, 1, 1]
+
+
+async def test_the_rest_of_a_group_is_written_when_it_is_complete(tmp_path: Path) -> None:
+    lines = [counter_row(f"add {number}") for number in range(20)]
+    await collected(config_for(tmp_path, lines))
+    config = config_for(tmp_path, lines, num_repeats=3, group_output=True, num_samples_in_parallel=4)
+    in_hand: list[int] = []
+
+    def report(outcome: Outcome) -> None:
+        in_hand.append(helper.in_flight)
+
+    helper = RolloutCollectionHelper()
+    async with running(servers()) as client:
+        await helper.run_from_config(config, client=client, report=report)
+    assert len(in_hand) == 40
+    assert max(in_hand) > 0  # something was written before all was made
+
+
+async def test_a_group_that_is_not_complete_when_the_job_ends_is_not_lost(tmp_path: Path) -> None:
+    config = config_for(
+        tmp_path, [counter_row("add 2")], num_repeats=3, group_output=True, num_samples_in_parallel=1, run_timeout_s=1
+    )
+    script = [{"times": 2, "say": "Done."}, {"latency_s": 60, "say": "late"}]
+    slow = [server for server in servers() if server.name == "counter"]
+    slow.append(held("policy_model", "responses_api_models", "scripted_model", replies=script))
+    slow.append(held("agent", "responses_api_agents", "simple_agent", **AGENT_REFERENCES))
+    async with running(slow) as client:
+        with pytest.raises(RolloutError, match="The run did not finish within 1 s"):
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert len((tmp_path / "deep/er/out.jsonl").read_bytes().splitlines()) == 2
+    assert not (tmp_path / "deep/er/out_failures.jsonl").exists()  # the third has not failed, it is yet to be made
 
 
 async def test_rows_are_known_by_content_as_long_as_records_of_another_input_are_there(tmp_path: Path) -> None:
