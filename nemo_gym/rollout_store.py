@@ -139,7 +139,7 @@ class RolloutStore:
         self._scored = LineFile(output)
         self._failed: LineFile | None = None
         self._queue: asyncio.Queue[Outcome | None] = asyncio.Queue(MAX_WAITING)
-        self._error: StorageError | None = None
+        self._error: Exception | None = None
 
     def close(self) -> None:
         self._scored.close()
@@ -206,11 +206,10 @@ class RolloutStore:
     async def _write_or_note_error(self, outcomes: list[Outcome]) -> None:
         try:
             await asyncio.to_thread(self._write, outcomes)
-        except StorageError as error:
+            for outcome in outcomes:
+                self._kept(outcome)
+        except Exception as error:
             self._error = error
-            return
-        for outcome in outcomes:
-            self._kept(outcome)
 
     def _write(self, outcomes: list[Outcome]) -> None:
         scored = [outcome.line() for outcome in outcomes if isinstance(outcome, Scored)]

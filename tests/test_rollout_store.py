@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.manifest import make_manifest, manifest_path, read_manifest, write_manifest
-from nemo_gym.rollout_store import Done, LineFile, RolloutStore, failures_path
+from nemo_gym.rollout_store import MAX_WAITING, Done, LineFile, RolloutStore, failures_path
 from nemo_gym.rollout_types import NoResult, Outcome, RowId, Scored, hash_of, id_in
 
 
@@ -100,6 +100,24 @@ async def test_outcomes_are_reported_after_they_are_on_disk(tmp_path: Path) -> N
     store.close()
     assert {outcome.id for outcome, _ in seen} == {outcome.id for outcome in outcomes}
     assert all(is_there for _, is_there in seen)
+
+
+async def test_a_report_that_fails_ends_the_job_and_nobody_waits_for_the_writer(tmp_path: Path) -> None:
+    def kept(_outcome: Outcome) -> None:
+        raise BrokenPipeError
+
+    store = RolloutStore(tmp_path / "out.jsonl", kept=kept)
+
+    async def job() -> None:
+        async with store.writing() as keep:
+            for number in range(3 * MAX_WAITING):
+                await keep(Scored(RowId(number, 0, "0" * 16), b'{"reward":1}'))
+
+    task = asyncio.create_task(job())
+    await asyncio.wait({task}, timeout=20)
+    assert task.done()
+    assert isinstance(task.exception(), BrokenPipeError)
+    store.close()
 
 
 async def test_what_was_handed_over_is_written_even_when_the_job_is_cancelled(tmp_path: Path) -> None:
