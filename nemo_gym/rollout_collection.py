@@ -26,7 +26,7 @@ from nemo_gym.paths import find
 from nemo_gym.rollout_rows import RolloutCollectionConfig as RolloutCollectionConfig
 from nemo_gym.rollout_rows import count_rollouts as count_rollouts
 from nemo_gym.rollout_rows import read_rows
-from nemo_gym.rollout_store import Done, Keep, RolloutStore, failures_path
+from nemo_gym.rollout_store import Done, Keep, LineFile, RolloutStore, failures_path
 from nemo_gym.rollout_stream import Finishing, finished_blocking
 from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored, hash_of, on_one_line
 from nemo_gym.stragglers import Pace, watched
@@ -350,11 +350,20 @@ def metrics_path(output: Path) -> Path:
 
 
 def moved_aside(output: Path) -> None:
-    """Give the files of an earlier run other names, so that nothing of them is lost."""
+    """Give the files of an earlier run other names, so that nothing of them is lost. Not while it still goes on."""
+    files = [
+        path for path in (output, failures_path(output), manifest_path(output), metrics_path(output)) if path.exists()
+    ]
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    for path in (output, failures_path(output), manifest_path(output), metrics_path(output)):
-        if path.exists():
-            path.rename(path.with_name(f"{path.stem}.{stamp}{path.suffix}"))
+    names = (f".{stamp}{ending}" for ending in itertools.chain([""], map("-{}".format, itertools.count(2))))
+    name = next(name for name in names if not any(_renamed(path, name).exists() for path in files))
+    with contextlib.closing(LineFile(output)) if output.exists() else contextlib.nullcontext():
+        for path in files:
+            path.rename(_renamed(path, name))
+
+
+def _renamed(path: Path, ending: str) -> Path:
+    return path.with_name(f"{path.stem}{ending}{path.suffix}")
 
 
 @contextlib.contextmanager

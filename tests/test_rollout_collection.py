@@ -1,6 +1,7 @@
 """Every row comes to exactly one outcome, and one bad row harms no other."""
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -16,7 +17,7 @@ from nemo_gym.gate import Gate, Window
 from nemo_gym.metrics import RunningMetrics
 from nemo_gym.rollout_collection import RolloutCollectionHelper, attempt, collect
 from nemo_gym.rollout_rows import RolloutCollectionConfig, count_rollouts, read_rows
-from nemo_gym.rollout_store import failures_path
+from nemo_gym.rollout_store import LineFile, failures_path
 from nemo_gym.rollout_types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.testing import example_row, held, running
 from nemo_gym.worker import HeldServer
@@ -207,6 +208,22 @@ async def test_a_group_that_is_not_complete_when_the_job_ends_is_not_lost(tmp_pa
             await RolloutCollectionHelper().run_from_config(config, client=client)
     assert len((tmp_path / "deep/er/out.jsonl").read_bytes().splitlines()) == 2
     assert not (tmp_path / "deep/er/out_failures.jsonl").exists()  # the third has not failed, it is yet to be made
+
+
+async def test_starting_anew_loses_nothing_however_often_it_is_done(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")], resume="restart")
+    for _ in range(4):
+        await collected(config)
+    kept = [path.read_bytes().count(b"\n") for path in (tmp_path / "deep/er").glob("out*.jsonl")]
+    assert kept == [1, 1, 1, 1]
+
+
+async def test_nobody_starts_anew_while_another_writes(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")])
+    await collected(config)
+    with contextlib.closing(LineFile(Path(config.output_jsonl_fpath))), pytest.raises(ConfigError, match="Another"):
+        await collected(config.model_copy(update={"resume": "restart"}))
+    assert len((tmp_path / "deep/er/out.jsonl").read_bytes().splitlines()) == 1
 
 
 async def test_rows_are_known_by_content_as_long_as_records_of_another_input_are_there(tmp_path: Path) -> None:
