@@ -313,6 +313,7 @@ def _look_up_done(
     done = Done(num_repeats=config.num_repeats, by_content=bool(changes) or not _all_in_place(store, dataset))
     for row in store.ids():
         done.add(row)
+        metrics.num_repeats = max(metrics.num_repeats or 1, row.repeat_index + 1)  # once there were more
     if before is None and done.count == 0 and not store.is_empty:
         raise store.not_ours(1)
     if before is None or changes or done.count == 0:

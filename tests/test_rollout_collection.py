@@ -226,6 +226,14 @@ async def test_nobody_starts_anew_while_another_writes(tmp_path: Path) -> None:
     assert len((tmp_path / "deep/er/out.jsonl").read_bytes().splitlines()) == 1
 
 
+async def test_repeats_that_are_no_longer_asked_for_still_count_as_those_of_one_row(tmp_path: Path) -> None:
+    lines = [counter_row("add 2"), counter_row("add 1")]
+    before, _, _ = await collected(config_for(tmp_path, lines, num_repeats=3))
+    after, _, _ = await collected(config_for(tmp_path, lines, num_repeats=1))
+    assert after.summary() == before.summary()
+    assert after.summary()["tasks"] == 2
+
+
 async def test_rows_are_known_by_content_as_long_as_records_of_another_input_are_there(tmp_path: Path) -> None:
     old, new = [counter_row("add 1", expected_count=n) for n in (1, 2)], counter_row("please fail")
     await collected(config_for(tmp_path, old))
