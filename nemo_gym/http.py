@@ -3,9 +3,12 @@
 aiohttp is imported by the first request: it takes longer than all else a command or worker imports to start."""
 
 import asyncio
+import contextlib
 import io
 import random
+import time
 from collections.abc import AsyncIterator, Mapping
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 from weakref import WeakKeyDictionary
@@ -49,11 +52,13 @@ class HttpAnswer(NamedTuple):
 
     @property
     def retry_after_s(self) -> float | None:
-        """The pause the server asked for, if it named one in seconds."""
-        try:
-            return max(0.0, float(self.headers.get("Retry-After", "")))
-        except ValueError:
-            return None
+        """The pause the server asked for, if it named one: in seconds, or by the time of day when it ends."""
+        asked = self.headers.get("Retry-After", "")
+        with contextlib.suppress(ValueError):
+            return max(0.0, float(asked))
+        with contextlib.suppress(ValueError):
+            return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
+        return None
 
 
 class NotSentError(UpstreamError):

@@ -5,14 +5,17 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from nemo_gym.deadline import under
 from nemo_gym.errors import UpstreamError
-from nemo_gym.http import LONGEST_PAUSE_S, HttpClient, NotSentError, pause_s
+from nemo_gym.http import LONGEST_PAUSE_S, HttpAnswer, HttpClient, NotSentError, pause_s
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -111,3 +114,10 @@ async def test_a_large_body_arrives_whole() -> None:
     async with peer_that(count) as url, HttpClient() as http:
         answer = await http.fetch("POST", url, body=b"x" * 3_000_000, timeout_s=10)
     assert (answer.status, received) == (200, [3_000_000])
+
+
+def test_a_pause_until_a_time_of_day_lasts_until_then() -> None:
+    then = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    answer = HttpAnswer(503, CIMultiDictProxy(CIMultiDict({"Retry-After": then})), b"")
+    assert 25 < (answer.retry_after_s or 0) <= 30
+    assert HttpAnswer(503, CIMultiDictProxy(CIMultiDict({"Retry-After": "soon"})), b"").retry_after_s is None
