@@ -54,13 +54,13 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, keep: Keep, gate: Ga
     """Run every row, as many at once as the gate lets through, and keep each outcome as it lands."""
 
     async def one(row: Row, era: int) -> None:
-        throttled = False
+        throttled = scored = False
         try:
             with counting() as tally:
                 outcome = await run(row)
-            throttled = tally.throttled > 0
+            throttled, scored = tally.throttled > 0, isinstance(outcome, Scored)
         finally:
-            gate.leave(era, throttled=throttled)
+            gate.leave(era, throttled=throttled, scored=scored)
         await keep(outcome)
 
     try:

@@ -168,6 +168,19 @@ async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed() -
     assert (most, len(kept)) == (7, 100)
 
 
+async def test_an_endpoint_at_which_all_fails_is_not_asked_by_more_and_more() -> None:
+    gate = Gate(Window(1, 1000))
+
+    async def run(row: Row) -> Outcome:
+        return NoResult(row.id, "timeout", "no answer")
+
+    async def keep(_outcome: Outcome) -> None: ...
+
+    before = gate.window.size
+    await collect((Row(RowId(number, 0, ""), "agent", b"{}") for number in range(200)), run, keep, gate)
+    assert gate.window.size == before
+
+
 async def test_the_same_command_again_does_only_what_is_missing(tmp_path: Path) -> None:
     lines = [counter_row("add 2"), counter_row("please fail"), counter_row("add 1")]
     _, first, _ = await collected(config_for(tmp_path, lines))
