@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import orjson
 
 from nemo_gym.codec import encode
-from nemo_gym.deadline import afresh, within
+from nemo_gym.deadline import afresh, time_for, within
 from nemo_gym.errors import Cause, ConfigError, HeadServerError, RolloutError, UpstreamError
 from nemo_gym.http import HttpClient, NotSentError, pause_s, shared_client
 from nemo_gym.log import Seldom
@@ -22,7 +23,7 @@ from nemo_gym.paths import cache_dir, nearest
 from nemo_gym.peer_response import Answer as Answer
 from nemo_gym.peer_response import PeerResponse, failure_in, read_answer
 from nemo_gym.tally import HEADER as TALLY_HEADER
-from nemo_gym.tally import count_from_header
+from nemo_gym.tally import count, count_from_header
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -313,10 +314,12 @@ class ServerClient:
                     method, url, body=raw, headers=headers, cookies=cookies, timeout_s=timeout_s, server=server
                 )
             except NotSentError as error:
-                if attempt == MAX_CONNECT_TRIES:
-                    raise
+                pause = pause_s(attempt)
+                if attempt == MAX_CONNECT_TRIES or pause >= time_for(math.inf):
+                    raise  # which tells more than the time running out
+                count(retries=1)
                 seldom.warning(server, "%s; attempt %d of %d", error, attempt, MAX_CONNECT_TRIES)
-                await asyncio.sleep(pause_s(attempt))
+                await asyncio.sleep(pause)
             else:
                 count_from_header(got.headers.get(TALLY_HEADER))
                 return Answer(server, got.status, got.body, got.cookies, got.headers)
