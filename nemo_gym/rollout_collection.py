@@ -267,6 +267,8 @@ class RolloutCollectionHelper:
 
         In an event loop the futures are awaited; in plain code they are settled already, and `result()` is called.
         """
+        if num_samples_in_parallel < 1:
+            raise ConfigError(f"num_samples_in_parallel is {num_samples_in_parallel}; expected at least 1.")
         caller = client or self.setup_server_client(head_server_config)
 
         async def run(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -316,6 +316,11 @@ async def test_a_program_is_told_of_a_row_without_an_agent_where_it_awaits_it(re
     assert caught.value.cause == "input"
 
 
+def test_a_program_that_allows_no_rollout_at_all_is_told_so_instead_of_waiting() -> None:
+    with pytest.raises(ConfigError, match="expected at least 1"):
+        RolloutCollectionHelper().run_examples([], client=ServerClient(), num_samples_in_parallel=0)
+
+
 def test_only_servers_are_named_as_such() -> None:
     block = {"responses_api_agents": {"simple_agent": {"host": "127.0.0.1", "port": 1}}}
     client = ServerClient(
