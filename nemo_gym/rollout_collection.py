@@ -134,10 +134,12 @@ def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _readable(body: bytes) -> Any:
+    """The row as JSON, letter for letter: what can be read may still be nested too deep to be written again."""
     try:
-        return orjson.loads(body)
+        orjson.loads(body)
     except ValueError:
         return body.decode(errors="replace")[:2000]
+    return orjson.Fragment(body)
 
 
 def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: Keep) -> Run:

@@ -103,6 +103,14 @@ async def test_bad_rows_are_written_down_with_their_cause_and_the_others_score(t
     assert by_index[1]["row"] == "{broken"
 
 
+@pytest.mark.parametrize("text", ["[" * depth + "]" * depth for depth in (200, 300, 900, 2000)] + [str(10**30)])
+async def test_a_row_that_is_hard_to_write_down_harms_no_other(tmp_path: Path, text: str) -> None:
+    nasty = json.dumps(counter_row("please fail", nasty="?")).replace('"?"', text)
+    metrics, scored, failed = await collected(config_for(tmp_path, [nasty, counter_row("add 2")]))
+    assert ([record["_task_index"] for record in scored], metrics.failed.total()) == ([1], 1)
+    assert isinstance(failed[0]["row"], str) or text in (tmp_path / "deep/er/out_failures.jsonl").read_text()
+
+
 async def test_repeats_come_one_after_the_other_and_are_numbered(tmp_path: Path) -> None:
     config = config_for(
         tmp_path, [counter_row("add 1"), counter_row("add 2")], num_repeats=3, num_samples_in_parallel=1
