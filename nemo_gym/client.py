@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import orjson
 
 from nemo_gym.codec import encode
-from nemo_gym.deadline import afresh, within
+from nemo_gym.deadline import afresh, time_for, within
 from nemo_gym.errors import Cause, ConfigError, HeadServerError, RolloutError, UpstreamError
 from nemo_gym.http import HttpClient, NotSentError, pause_s, shared_client
 from nemo_gym.log import Seldom
@@ -22,7 +23,7 @@ from nemo_gym.paths import cache_dir, nearest
 from nemo_gym.peer_response import Answer as Answer
 from nemo_gym.peer_response import PeerResponse, failure_in, read_answer
 from nemo_gym.tally import HEADER as TALLY_HEADER
-from nemo_gym.tally import count_from_header
+from nemo_gym.tally import count, count_from_header
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -261,15 +262,13 @@ class ServerClient:
         return self.addresses[server]
 
     def _address_from_config(self, server: str) -> str:
-        block: Any = self._config.get(server)
-        try:
-            inner = next(iter(next(iter(block.values())).values()))
-            host, port = inner["host"], inner["port"]
-        except (AttributeError, StopIteration, KeyError, TypeError) as error:
-            names = sorted({*self.local, *self.addresses, *(str(name) for name in self._config)})
+        address = _address_in(self._config.get(server))
+        if address is None:
+            placed = (str(name) for name, block in self._config.items() if _address_in(block))
+            names = sorted({*self.local, *self.addresses, *placed})
             known = f"Servers of this run: {', '.join(names) or 'none'}."
-            raise ConfigError(f"No server is called '{server}'. {known}{nearest(server, names)}") from error
-        return base_url(host, port)
+            raise ConfigError(f"No server is called '{server}'. {known}{nearest(server, names)}")
+        return address
 
     def _headers(self) -> dict[str, str]:
         return {TOKEN_HEADER: self._token} if self._token else {}
@@ -315,14 +314,25 @@ class ServerClient:
                     method, url, body=raw, headers=headers, cookies=cookies, timeout_s=timeout_s, server=server
                 )
             except NotSentError as error:
-                if attempt == MAX_CONNECT_TRIES:
-                    raise
+                pause = pause_s(attempt)
+                if attempt == MAX_CONNECT_TRIES or pause >= time_for(math.inf):
+                    raise  # which tells more than the time running out
+                count(retries=1)
                 seldom.warning(server, "%s; attempt %d of %d", error, attempt, MAX_CONNECT_TRIES)
-                await asyncio.sleep(pause_s(attempt))
+                await asyncio.sleep(pause)
             else:
                 count_from_header(got.headers.get(TALLY_HEADER))
                 return Answer(server, got.status, got.body, got.cookies, got.headers)
         raise AssertionError("unreachable")
+
+
+def _address_in(block: Any) -> str | None:
+    """Where the server of a block of the configuration is, if it is the block of a server that runs somewhere."""
+    try:
+        inner = next(iter(next(iter(block.values())).values()))
+        return base_url(inner["host"], inner["port"])
+    except (AttributeError, StopIteration, KeyError, TypeError):
+        return None
 
 
 def _server_of(session_cookie: str) -> str:

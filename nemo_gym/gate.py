@@ -48,12 +48,12 @@ class Gate:
         self.inside += 1
         return self.window.era
 
-    def leave(self, era: int, *, throttled: bool) -> None:
-        """Give the place back, and say how it went."""
+    def leave(self, era: int, *, throttled: bool, scored: bool) -> None:
+        """Give the place back, and say how it went. That a rollout failed is no reason to start more of them."""
         self.inside -= 1
         if throttled:
             self.window.objected(era)
-        else:
+        elif scored:
             self.window.succeeded()
         free = int(self.window.size) - self.inside
         while free > 0 and self._waiting:

@@ -2,11 +2,16 @@
 
 import asyncio
 import gc
+import queue
 import resource
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 GC_THRESHOLDS = (200_000, 10, 10)
 """A rollout in flight is some two hundred objects that live for seconds. Looked through for cycles as often as Python
@@ -25,7 +30,42 @@ def run_beside(main: Coroutine[Any, Any, T]) -> T:
 
     raise_open_file_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.get_loop().set_default_executor(Threads())
         return runner.run(main)
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads for handlers written as plain `def`. Python would wait for them when the loop ends and when the process
+    does; one that hangs, and that its rollout has long stopped waiting for, must hold up neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._todo: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._idle, self._started = threading.Semaphore(0), 0
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        if not self._idle.acquire(blocking=False) and self._started < self._max_workers:
+            self._started += 1
+            threading.Thread(target=self._work, daemon=True).start()
+        self._todo.put((future, partial(fn, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Threads end when they have nothing to do. Nobody waits for that."""
+        for _ in range(self._started):
+            self._todo.put(None)
+
+    def _work(self) -> None:
+        while (given := self._todo.get()) is not None:
+            future, work = given
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+            del given, future, work
+            self._idle.release()
 
 
 def raise_open_file_limit() -> None:

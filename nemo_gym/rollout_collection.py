@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +26,9 @@ from nemo_gym.paths import find
 from nemo_gym.rollout_rows import LEAST_PARALLEL, MOST_PARALLEL, read_rows
 from nemo_gym.rollout_rows import RolloutCollectionConfig as RolloutCollectionConfig
 from nemo_gym.rollout_rows import count_rollouts as count_rollouts
-from nemo_gym.rollout_store import Done, Keep, RolloutStore, failures_path
+from nemo_gym.rollout_store import Done, Keep, LineFile, RolloutStore, failures_path
 from nemo_gym.rollout_stream import Finishing, finished_blocking
-from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored
+from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored, hash_of, on_one_line
 from nemo_gym.stragglers import Pace, watched
 from nemo_gym.tally import counting
 from nemo_gym.traffic import Recorder, Replayer, playing
@@ -49,13 +51,13 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, keep: Keep, gate: Ga
     """Run every row, as many at once as the gate lets through, and keep each outcome as it lands."""
 
     async def one(row: Row, era: int) -> None:
-        throttled = False
+        throttled = scored = False
         try:
             with counting() as tally:
                 outcome = await run(row)
-            throttled = tally.throttled > 0
+            throttled, scored = tally.throttled > 0, isinstance(outcome, Scored)
         finally:
-            gate.leave(era, throttled=throttled)
+            gate.leave(era, throttled=throttled, scored=scored)
         await keep(outcome)
 
     try:
@@ -75,18 +77,11 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
     started_at, started = time.time(), time.monotonic()
     with counting() as tally, playing(row.id, number) if client.tap else contextlib.nullcontext():
         try:
-            async with within(timeout_s, what="The rollout"):
-                answer = await client.call(row.agent, "/run", row.body, answer=Answer, timeout_s=timeout_s)
-            record = answer.content()
-            figures = figures_of(orjson.loads(record))
-            reward = figures.get("reward")
-            if not isinstance(reward, int | float) or not math.isfinite(reward):
-                message = f"The reward is {reward!r}; expected a finite number."
-                raise RolloutError("verifier", message, server=row.agent)
+            answer = await run_once(client, row.agent, row.body, timeout_s=timeout_s)
+            result = scored_result(answer)
+            record, figures = on_one_line(answer.content(), result), figures_of(result)
         except RolloutError as error:
             failure = error
-        except ConfigError:
-            raise
         except Exception as error:
             logger.exception("rollout of row %d failed", row.id.task_index)
             failure = RolloutError("internal", repr(error))
@@ -105,6 +100,29 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
     )
 
 
+async def run_once(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> Answer:
+    """What the agent answers when it is given a row. One that is not there is a mistake of the row that names it."""
+    try:
+        async with within(timeout_s, what="The rollout"):
+            return await client.call(agent, "/run", body, answer=Answer, timeout_s=timeout_s)
+    except ConfigError as error:
+        raise RolloutError("input", str(error), server=agent) from error
+
+
+def scored_result(answer: Answer) -> dict[str, Any]:
+    """What an agent answers of a rollout: an object with a finite reward, or there is no result."""
+    try:
+        result = orjson.loads(answer.content())
+    except (ValueError, TypeError) as error:
+        raise RolloutError("internal", f"The answer is not JSON: {error}.", server=answer.server) from error
+    if not isinstance(result, dict):
+        raise RolloutError("internal", f"The answer is {result!r:.300}; expected an object.", server=answer.server)
+    reward = result.get("reward")
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise RolloutError("verifier", f"The reward is {reward!r}; expected a finite number.", server=answer.server)
+    return result
+
+
 def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """The small part of a record that metrics look at, so that the rest need not be held or decoded twice."""
     small = {name: value for name, value in record.items() if not isinstance(value, dict | list)}
@@ -113,10 +131,12 @@ def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _readable(body: bytes) -> Any:
+    """The row as JSON, letter for letter: what can be read may still be nested too deep to be written again."""
     try:
-        return orjson.loads(body)
+        orjson.loads(body)
     except ValueError:
         return body.decode(errors="replace")[:2000]
+    return orjson.Fragment(body)
 
 
 def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: Keep) -> Run:
@@ -136,21 +156,41 @@ def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: Keep) 
     return watched(run, pace=Pace(), percentile=config.straggler_percentile, action=config.straggler_action)
 
 
-class Groups:
-    """Holds back the outcomes of a row until all its repeats are in."""
+@contextlib.asynccontextmanager
+async def _run_limit(seconds: float) -> AsyncIterator[None]:
+    """Interrupt the job when its time is up. No deadline for rollouts: one that is cut short so has not failed."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise RolloutError("timeout", f"The run did not finish within {seconds:g} s.") from error
 
-    def __init__(self, keep: Keep, *, num_repeats: int) -> None:
-        self._keep, self._num_repeats = keep, num_repeats
+
+class Groups:
+    """Holds back the outcomes of a row until all that are to be made of it are in."""
+
+    def __init__(self, keep: Keep) -> None:
+        self._keep = keep
+        self._sizes: dict[int, int] = {}
         self._waiting: dict[int, list[Outcome]] = {}
 
+    def of(self, rows: Iterable[Row | NoResult]) -> Iterator[Row | NoResult]:
+        """The same rows, having noted how many there are of each: fewer than repeats if some are done already."""
+        for task_index, repeats in itertools.groupby(rows, key=lambda row: row.id.task_index):
+            group = list(repeats)
+            self._sizes[task_index] = len(group)
+            yield from group
+
     async def put(self, outcome: Outcome) -> None:
-        group = self._waiting.setdefault(outcome.id.task_index, [])
+        task_index = outcome.id.task_index
+        group = self._waiting.setdefault(task_index, [])
         group.append(outcome)
-        if len(group) == self._num_repeats:
-            await self._let_go(outcome.id.task_index)
+        if len(group) == self._sizes[task_index]:
+            del self._sizes[task_index]
+            await self._let_go(task_index)
 
     async def close(self) -> None:
-        """Let go of groups that an interrupted run had begun already."""
+        """Let go of what is in when the job ends early, rather than lose it."""
         for task_index in list(self._waiting):
             await self._let_go(task_index)
 
@@ -183,6 +223,7 @@ class RolloutCollectionHelper:
         """Make all that `config` asks for and is not in its output file yet. `settings` is the servers' configuration,
         as far as known: it is kept beside the output, without secrets, to notice a change."""
         output, metrics = Path(config.output_jsonl_fpath), RunningMetrics(num_repeats=config.num_repeats)
+        _check_input(config.input_jsonl_fpath, output)
         if config.resume == "restart":
             moved_aside(output)
 
@@ -200,18 +241,19 @@ class RolloutCollectionHelper:
     async def _make_missing(
         self, config: RolloutCollectionConfig, store: RolloutStore, done: Done, client: ServerClient
     ) -> None:
+        if config.agent_name is not None and config.agent_name not in client.local:
+            client.url_of(config.agent_name)  # raises if there is none: no row is to blame for that
         fixed, most = config.num_samples_in_parallel, config.max_samples_in_parallel
         window = Window(min(LEAST_PARALLEL, most), most) if fixed is None else Window(fixed, fixed)
-        async with within(config.run_timeout_s, what="The run"), store.writing() as keep:
+        async with _run_limit(config.run_timeout_s), store.writing() as keep:
             self._gate = Gate(window)
-            groups = Groups(keep, num_repeats=config.num_repeats) if config.group_output else None
-            await collect(
-                read_rows(config, done),
-                run_with(client, config, keep),
-                groups.put if groups else keep,
-                self._gate,
-            )
-            if groups:
+            rows, run = read_rows(config, done), run_with(client, config, keep)
+            if not config.group_output:
+                return await collect(rows, run, keep, self._gate)
+            groups = Groups(keep)
+            try:
+                await collect(groups.of(rows), run, groups.put, self._gate)
+            finally:
                 await groups.close()
 
     def run_examples(
@@ -227,13 +269,18 @@ class RolloutCollectionHelper:
 
         In an event loop the futures are awaited; in plain code they are settled already, and `result()` is called.
         """
+        if num_samples_in_parallel < 1:
+            raise ConfigError(f"num_samples_in_parallel is {num_samples_in_parallel}; expected at least 1.")
         caller = client or self.setup_server_client(head_server_config)
 
         async def run(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-            agent = row["agent_ref"]["name"]
-            async with within(rollout_timeout_s, what="The rollout"):
-                answer = await caller.call(agent, "/run", row, answer=Answer, timeout_s=rollout_timeout_s)
-            return row, orjson.loads(answer.content())
+            reference = row.get("agent_ref")
+            agent = reference.get("name") if isinstance(reference, Mapping) else None
+            if not isinstance(agent, str):
+                raise RolloutError(
+                    "input", f"The row has the `agent_ref` {reference!r:.100}; expected one with a `name`."
+                )
+            return row, scored_result(await run_once(caller, agent, row, timeout_s=rollout_timeout_s))
 
         try:
             asyncio.get_running_loop()
@@ -259,17 +306,21 @@ def _look_up_done(
 ) -> Done:
     """What is in the output already, if it was made the same way; otherwise ask what to do."""
     options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
-    now = make_manifest(find(config.input_jsonl_fpath, what="dataset"), options=options, settings=settings)
+    dataset = find(config.input_jsonl_fpath, what="dataset")
+    now = make_manifest(dataset, options=options, settings=settings)
     before = read_manifest(store.output)
-    has_records = any(True for _ in store.records())
-    changes = [] if before is None or not has_records else before.changes_to(now)
-    if has_records and before is None:
+    changes = [] if before is None or store.is_empty else before.changes_to(now)
+    if before is None and not store.is_empty:
         changes = [f"{manifest_path(store.output).name}, which says how they were made, is not there"]
     if changes and config.resume == "ask":
         raise question(store.output, changes)
-    done = Done(num_repeats=config.num_repeats, by_content=bool(changes))
-    store.load(done)
-    if before is None or changes or not has_records:
+    done = Done(num_repeats=config.num_repeats, by_content=bool(changes) or not _all_in_place(store, dataset))
+    for row in store.ids():
+        done.add(row)
+        metrics.num_repeats = max(metrics.num_repeats or 1, row.repeat_index + 1)  # once there were more
+    if before is None and done.count == 0 and not store.is_empty:
+        raise store.not_ours(1)
+    if before is None or changes or done.count == 0:
         write_manifest(store.output, now)
     if done.count:
         logger.info("%d rollouts are in %s already", done.count, store.output)
@@ -278,17 +329,46 @@ def _look_up_done(
     return done
 
 
+def _all_in_place(store: RolloutStore, dataset: Path) -> bool:
+    """Whether every record is of the row that stands where its own did. After `continue` with another input some are
+    not, and no manifest tells."""
+    hashes = array("Q")
+    if not store.is_empty:
+        with dataset.open("rb") as lines:
+            hashes.extend(int(hash_of(line), 16) for raw in lines if (line := raw.strip()))
+    return all(row.task_index < len(hashes) and hashes[row.task_index] == int(row.row_hash, 16) for row in store.ids())
+
+
+def _check_input(path: str, output: Path) -> None:
+    """Refuse a dataset that cannot be read more than once, and one that we would write into."""
+    dataset = find(path, what="dataset")
+    if not dataset.is_file():
+        raise ConfigError(f"{dataset} is not a file. A dataset is read more than once, so no pipe or folder will do.")
+    for file in (output, failures_path(output), manifest_path(output), metrics_path(output)):
+        if file.exists() and file.samefile(dataset):
+            raise ConfigError(f"{file}, which is to be written, is the dataset. Choose another output_jsonl_fpath.")
+
+
 def metrics_path(output: Path) -> Path:
     """Where the figures of a run are kept: beside the output."""
     return output.with_name(f"{output.stem}_metrics.json")
 
 
 def moved_aside(output: Path) -> None:
-    """Give the files of an earlier run other names, so that nothing of them is lost."""
+    """Give the files of an earlier run other names, so that nothing of them is lost. Not while it still goes on."""
+    files = [
+        path for path in (output, failures_path(output), manifest_path(output), metrics_path(output)) if path.exists()
+    ]
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    for path in (output, failures_path(output), manifest_path(output), metrics_path(output)):
-        if path.exists():
-            path.rename(path.with_name(f"{path.stem}.{stamp}{path.suffix}"))
+    names = (f".{stamp}{ending}" for ending in itertools.chain([""], map("-{}".format, itertools.count(2))))
+    name = next(name for name in names if not any(_renamed(path, name).exists() for path in files))
+    with contextlib.closing(LineFile(output)) if output.exists() else contextlib.nullcontext():
+        for path in files:
+            path.rename(_renamed(path, name))
+
+
+def _renamed(path: Path, ending: str) -> Path:
+    return path.with_name(f"{path.stem}{ending}{path.suffix}")
 
 
 @contextlib.contextmanager

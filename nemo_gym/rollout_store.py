@@ -32,12 +32,15 @@ def failures_path(output: Path) -> Path:
 
 
 class LineFile:
-    """A file of whole lines that one process at a time adds to."""
+    """A file of whole lines that one process at a time adds to. Opening it changes nothing of what is in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ConfigError(f"Cannot write {path}: {error.strerror}. Choose another output_jsonl_fpath.") from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -45,15 +48,30 @@ class LineFile:
             raise ConfigError(
                 f"Another process is writing {path}. Wait for it, or write to another output_jsonl_fpath."
             ) from error
-        self._end = self._repair()
+        self._end = self._end_of_lines()
 
     def close(self) -> None:
         os.close(self._fd)
 
+    @property
+    def is_empty(self) -> bool:
+        return os.fstat(self._fd).st_size == 0
+
     def lines(self) -> Iterator[bytes]:
-        """What is there already."""
+        """What is there already, whole lines only."""
+        left = self._end
         with self.path.open("rb") as file:
-            yield from file
+            while left > 0:
+                line = file.readline()
+                left -= len(line)
+                yield line
+
+    def repair(self) -> None:
+        """Drop a last line that was cut off in the writing."""
+        half = os.fstat(self._fd).st_size - self._end
+        if half > 0:
+            logger.warning("%s ended in half a line of %d bytes, which is dropped", self.path, half)
+            os.ftruncate(self._fd, self._end)
 
     def add(self, lines: list[bytes]) -> None:
         """Write these, down to the disk: all of them, or none."""
@@ -72,22 +90,15 @@ class LineFile:
             ) from error
         self._end += written
 
-    def _repair(self) -> int:
-        """Drop a last line that was cut off in the writing, and say where the file ends then."""
-        size = os.fstat(self._fd).st_size
-        end, tail = size, b""
+    def _end_of_lines(self) -> int:
+        end = os.fstat(self._fd).st_size
         while end > 0:
             step = min(65536, end)
-            tail = os.pread(self._fd, step, end - step)
-            newline = tail.rfind(b"\n")
+            newline = os.pread(self._fd, step, end - step).rfind(b"\n")
             if newline >= 0:
-                end = end - step + newline + 1
-                break
+                return end - step + newline + 1
             end -= step
-        if end < size:
-            logger.warning("%s ended in half a line of %d bytes, which is dropped", self.path, size - end)
-            os.ftruncate(self._fd, end)
-        return end
+        return 0
 
 
 class Done:
@@ -128,31 +139,41 @@ class RolloutStore:
         self._scored = LineFile(output)
         self._failed: LineFile | None = None
         self._queue: asyncio.Queue[Outcome | None] = asyncio.Queue(MAX_WAITING)
-        self._error: StorageError | None = None
+        self._error: Exception | None = None
 
     def close(self) -> None:
         self._scored.close()
         if self._failed is not None:
             self._failed.close()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is in the output."""
+        return self._scored.is_empty
+
     def records(self) -> Iterator[bytes]:
         """The lines of the output."""
         return self._scored.lines()
 
-    def load(self, done: Done) -> None:
-        """Note every rollout of the output as done."""
+    def ids(self) -> Iterator[RowId]:
+        """Which rollouts are in the output."""
         for number, line in enumerate(self.records(), 1):
             row = id_in(line)
             if row is None:
-                raise ConfigError(
-                    f"{self.output}, line {number} does not say which row it belongs to, so it was not written by "
-                    "this command. Choose another output_jsonl_fpath, or move the file away."
-                )
-            done.add(row)
+                raise self.not_ours(number)
+            yield row
+
+    def not_ours(self, number: int) -> ConfigError:
+        """The error for a file with a line that is no record."""
+        return ConfigError(
+            f"{self.output}, line {number} does not say which row it belongs to, so it was not written by this "
+            "command. Choose another output_jsonl_fpath, or move the file away."
+        )
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[Keep]:
         """Inside, outcomes can be handed over; on leaving, however that comes about, they are on disk."""
+        self._scored.repair()
         writer = asyncio.create_task(self._write_batches())
         try:
             yield self._put
@@ -185,11 +206,10 @@ class RolloutStore:
     async def _write_or_note_error(self, outcomes: list[Outcome]) -> None:
         try:
             await asyncio.to_thread(self._write, outcomes)
-        except StorageError as error:
+            for outcome in outcomes:
+                self._kept(outcome)
+        except Exception as error:
             self._error = error
-            return
-        for outcome in outcomes:
-            self._kept(outcome)
 
     def _write(self, outcomes: list[Outcome]) -> None:
         scored = [outcome.line() for outcome in outcomes if isinstance(outcome, Scored)]
@@ -197,5 +217,7 @@ class RolloutStore:
         if scored:
             self._scored.add(scored)
         if failed:
-            self._failed = self._failed or LineFile(failures_path(self.output))
+            if self._failed is None:
+                self._failed = LineFile(failures_path(self.output))
+                self._failed.repair()
             self._failed.add(failed)

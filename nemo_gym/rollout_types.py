@@ -1,8 +1,9 @@
 """What becomes of a row: a scored record, or no result and the cause."""
 
 import hashlib
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from nemo_gym.errors import Cause
 
 REPEAT_INDEX_KEY_NAME = "_repeat_index"
 ROW_HASH_KEY_NAME = "_row_hash"
+MARKS = frozenset((TASK_INDEX_KEY_NAME, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, "_attempts", "_retries", "_seconds"))
+"""What is added to a record."""
 _MARKS = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
 
 
@@ -34,9 +37,19 @@ def hash_of(line: bytes) -> str:
 
 
 def id_in(line: bytes) -> RowId | None:
-    """The identity that a kept line carries. The marks stand near its end, so a long record need not be decoded."""
-    found = _MARKS.search(line, max(0, len(line) - 400)) or _MARKS.search(line)
-    return RowId(int(found[1]), int(found[2]), found[3].decode()) if found else None
+    """The identity that a kept record carries: the last in it, should it tell of another rollout too. The marks stand
+    near its end, so a long record need not be looked through."""
+    found = [*_MARKS.finditer(line, max(0, len(line) - 400))] or [*_MARKS.finditer(line)]
+    return RowId(int(found[-1][1]), int(found[-1][2]), found[-1][3].decode()) if found else None
+
+
+def on_one_line(record: bytes, fields: Iterable[str]) -> bytes:
+    """A JSON object with these fields as a line can hold it. Fields called as our marks make room for them."""
+    record = record.strip()
+    if b"\n" not in record and b"\r" not in record and MARKS.isdisjoint(fields):
+        return record
+    kept = {name: value for name, value in json.loads(record).items() if name not in MARKS}
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +68,7 @@ class Scored:
 
     id: RowId
     record: bytes
-    """The agent's answer, a JSON object."""
+    """The agent's answer, a JSON object on one line."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """The numbers in it, decoded."""
     attempts: int = 1

@@ -63,7 +63,7 @@ async def test_an_endpoint_that_takes_so_many_is_given_about_so_many() -> None:
         objections += throttled
         await asyncio.sleep(0.001)
         inside -= 1
-        gate.leave(era, throttled=throttled)
+        gate.leave(era, throttled=throttled, scored=not throttled)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(4000):
@@ -71,3 +71,10 @@ async def test_an_endpoint_that_takes_so_many_is_given_about_so_many() -> None:
     assert gate.inside == 0
     assert 0.5 * capacity < gate.window.size < 1.6 * capacity
     assert objections < 1000
+
+
+async def test_failures_do_not_widen_the_window() -> None:
+    gate = Gate(Window(1, 1000))
+    for scored in (False, True):
+        gate.leave(await gate.enter(), throttled=False, scored=scored)
+        assert gate.window.size == START + scored

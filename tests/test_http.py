@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from nemo_gym.client import Answer, ServerClient
 from nemo_gym.deadline import under
-from nemo_gym.errors import UpstreamError
+from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.http import LONGEST_PAUSE_S, HttpAnswer, HttpClient, NotSentError, pause_s
+from nemo_gym.tally import counting
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -127,3 +129,14 @@ def test_a_server_asks_for_a_pause_in_seconds_or_by_the_clock() -> None:
 @pytest.mark.parametrize("asked", ["", "soon", "Mon"])
 def test_a_pause_that_nobody_can_read_was_not_asked_for(asked: str) -> None:
     assert HttpAnswer(429, CIMultiDict({"Retry-After": asked}), b"").retry_after_s is None
+
+
+async def test_a_server_that_cannot_be_reached_is_tried_again_as_long_as_there_is_time() -> None:
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{nobody_listens.getsockname()[1]}"
+        async with ServerClient(addresses={"agent": address}, http=HttpClient()) as client:
+            with counting() as tally, pytest.raises(RolloutError, match="no connection") as caught:
+                await client.call("agent", "/run", {}, answer=Answer, timeout_s=1.2)
+    assert caught.value.server == "agent"
+    assert tally.retries >= 1

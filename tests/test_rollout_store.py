@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.manifest import make_manifest, manifest_path, read_manifest, write_manifest
-from nemo_gym.rollout_store import Done, LineFile, RolloutStore, failures_path
+from nemo_gym.rollout_store import MAX_WAITING, Done, LineFile, RolloutStore, failures_path
 from nemo_gym.rollout_types import NoResult, Outcome, RowId, Scored, hash_of, id_in
 
 
@@ -29,6 +29,9 @@ def test_half_a_last_line_is_dropped_and_the_next_follows_whole(tmp_path: Path, 
     path = tmp_path / "out.jsonl"
     path.write_bytes(before)
     file = LineFile(path)
+    assert b"".join(file.lines()) == after
+    assert path.read_bytes() == before
+    file.repair()
     assert path.read_bytes() == after
     file.add([b"next\n", b"more\n"])
     file.close()
@@ -41,6 +44,14 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
         LineFile(tmp_path / "out.jsonl")
     first.close()
     LineFile(tmp_path / "out.jsonl").close()
+
+
+@pytest.mark.parametrize("name", ["folder", "file/out.jsonl"])
+def test_an_output_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"Cannot write .*Choose another output_jsonl_fpath"):
+        LineFile(tmp_path / name)
 
 
 def test_a_record_carries_its_identity_however_long_it_is() -> None:
@@ -89,6 +100,24 @@ async def test_outcomes_are_reported_after_they_are_on_disk(tmp_path: Path) -> N
     store.close()
     assert {outcome.id for outcome, _ in seen} == {outcome.id for outcome in outcomes}
     assert all(is_there for _, is_there in seen)
+
+
+async def test_a_report_that_fails_ends_the_job_and_nobody_waits_for_the_writer(tmp_path: Path) -> None:
+    def kept(_outcome: Outcome) -> None:
+        raise BrokenPipeError
+
+    store = RolloutStore(tmp_path / "out.jsonl", kept=kept)
+
+    async def job() -> None:
+        async with store.writing() as keep:
+            for number in range(3 * MAX_WAITING):
+                await keep(Scored(RowId(number, 0, "0" * 16), b'{"reward":1}'))
+
+    task = asyncio.create_task(job())
+    await asyncio.wait({task}, timeout=20)
+    assert task.done()
+    assert isinstance(task.exception(), BrokenPipeError)
+    store.close()
 
 
 async def test_what_was_handed_over_is_written_even_when_the_job_is_cancelled(tmp_path: Path) -> None:

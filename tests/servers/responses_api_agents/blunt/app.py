@@ -1,0 +1,17 @@
+"""Answers a row with what the row says, byte for byte."""
+
+from pydantic import BaseModel
+
+from nemo_gym.base_responses_api_agent import SimpleResponsesAPIAgent
+from nemo_gym.client import Answer
+
+
+class Wanted(BaseModel):
+    answer: str
+
+
+class BluntAgent(SimpleResponsesAPIAgent):
+    async def responses(self, body: Wanted) -> Answer:
+        return Answer(self.config.name, 200, body.answer.encode())
+
+    run = responses
