@@ -110,14 +110,14 @@ def _tool_output(_body: Any, result: Any) -> Any:
 
 
 def _verified(body: Any, result: Any) -> Any:
+    answer, reward = result, result
     if isinstance(result, bool | int | float):
         reward = float(result)
-        answer: Any = BaseVerifyResponse.model_construct(
+        answer = BaseVerifyResponse.model_construct(
             responses_create_params=body.responses_create_params, response=body.response, reward=reward
         )
-    else:
-        answer = result
-        reward = result["reward"] if isinstance(result, dict) else getattr(result, "reward", math.nan)
+    elif result is not None:
+        reward = result.get("reward") if isinstance(result, dict) else getattr(result, "reward", None)
     if not isinstance(reward, int | float) or not math.isfinite(reward):
         raise RolloutError("verifier", f"verify() gave the reward {reward!r}; expected a finite number.")
     return answer

@@ -26,7 +26,7 @@ def encode(value: Any, *, exclude_unset: bool = False) -> bytes:
         return orjson.dumps(value, default=default, option=orjson.OPT_NON_STR_KEYS)
     except orjson.JSONEncodeError:
         # A number beyond 64 bits, such as a model may well write, is JSON all the same.
-        return json.dumps(value, default=default, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(value, default=default, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _full_dump(value: Any) -> Any:

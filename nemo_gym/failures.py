@@ -5,7 +5,7 @@ import sys
 from typing import Any, NamedTuple
 
 from nemo_gym.endpoints import BadBodyError
-from nemo_gym.errors import Cause, RolloutError, SessionError, UpstreamError
+from nemo_gym.errors import Cause, ConfigError, RolloutError, SessionError, UpstreamError
 from nemo_gym.peer_response import error_told_in
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,8 @@ def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fail
         return _told(str(error), error.cause, error.server or server)
     if isinstance(error, UpstreamError):
         return _told(str(error), error.cause or cause, server)
+    if isinstance(error, ConfigError):
+        return _told(str(error), cause, server)
     raised: Any = error
     if _is_a(error, "aiohttp", "ClientResponseError"):
         return _inner_failure(getattr(raised, "response_content", b""), key)

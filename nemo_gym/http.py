@@ -275,7 +275,8 @@ async def close_shared_client() -> None:
 
 
 def pause_s(attempt: int, *, retry_after_s: float | None = None, chance: float | None = None) -> float:
-    """How long to wait after failed attempt `attempt` (from 1): at least what the server asks, growing, jittered."""
+    """How long to wait after failed attempt `attempt` (from 1): growing, jittered, and what the server asks up to a
+    minute."""
     share = random.random() if chance is None else chance
     grown_s: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1))
     jittered_s = grown_s * (0.5 + share / 2)

@@ -18,6 +18,10 @@ GC_THRESHOLDS = (200_000, 10, 10)
 does by default, thousands of them take a tenth of all time and find nothing."""
 
 
+MOST_THREADS = 256
+"""For handlers that wait for something without telling the loop. They are started as needed."""
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
     """As asyncio.run, on uvloop, for a process that does nothing else."""
     gc.set_threshold(*GC_THRESHOLDS)
@@ -39,13 +43,13 @@ class Threads(ThreadPoolExecutor):
     does; one that hangs, and that its rollout has long stopped waiting for, must hold up neither."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(MOST_THREADS)
         self._todo: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._idle, self._started = threading.Semaphore(0), 0
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
-        if not self._idle.acquire(blocking=False) and self._started < self._max_workers:
+        if not self._idle.acquire(blocking=False) and self._started < MOST_THREADS:
             self._started += 1
             threading.Thread(target=self._work, daemon=True).start()
         self._todo.put((future, partial(fn, *args, **kwargs)))

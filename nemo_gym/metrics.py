@@ -246,7 +246,7 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
     if summary["latency_s"]:
         yield "seconds a rollout: " + ", ".join(f"{name} {value:.3g}" for name, value in summary["latency_s"].items())
     if summary["attempts"]:
-        yield f"attempts: {summary['attempts']}, of them retries: {summary['retries']}"
+        yield f"attempts: {summary['attempts']}, requests tried again within them: {summary['retries']}"
     for name, told in summary.get("blocked_handlers", {}).items():
         yield f"{name} held up the event loop, times: {told['times']}, seconds in all: {told['seconds']:.3g}"
 

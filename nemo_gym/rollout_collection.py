@@ -22,13 +22,12 @@ from nemo_gym.http import pause_s
 from nemo_gym.lazy import lazily
 from nemo_gym.manifest import make_manifest, manifest_path, question, read_manifest, write_manifest
 from nemo_gym.metrics import RunningMetrics
-from nemo_gym.paths import find
-from nemo_gym.rollout_rows import LEAST_PARALLEL, MOST_PARALLEL, read_rows
+from nemo_gym.rollout_rows import LEAST_PARALLEL, MOST_PARALLEL, dataset_of, read_rows
 from nemo_gym.rollout_rows import RolloutCollectionConfig as RolloutCollectionConfig
 from nemo_gym.rollout_rows import count_rollouts as count_rollouts
 from nemo_gym.rollout_store import Done, Keep, LineFile, RolloutStore, failures_path
 from nemo_gym.rollout_stream import Finishing, finished_blocking
-from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored, hash_of, on_one_line
+from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored, hash_of, on_one_line, readable
 from nemo_gym.stragglers import Pace, watched
 from nemo_gym.tally import counting
 from nemo_gym.traffic import Recorder, Replayer, playing
@@ -96,7 +95,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         attempt=number,
         started_at=started_at,
         seconds=time.monotonic() - started,
-        row=_readable(row.body),
+        row=readable(row.body),
     )
 
 
@@ -128,15 +127,6 @@ def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
     small = {name: value for name, value in record.items() if not isinstance(value, dict | list)}
     response = record.get("response")
     return {**small, "response": {"usage": response.get("usage")} if isinstance(response, dict) else None}
-
-
-def _readable(body: bytes) -> Any:
-    """The row as JSON, letter for letter: what can be read may still be nested too deep to be written again."""
-    try:
-        orjson.loads(body)
-    except ValueError:
-        return body.decode(errors="replace")[:2000]
-    return orjson.Fragment(body)
 
 
 def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: Keep) -> Run:
@@ -223,7 +213,7 @@ class RolloutCollectionHelper:
         """Make all that `config` asks for and is not in its output file yet. `settings` is the servers' configuration,
         as far as known: it is kept beside the output, without secrets, to notice a change."""
         output, metrics = Path(config.output_jsonl_fpath), RunningMetrics(num_repeats=config.num_repeats)
-        _check_input(config.input_jsonl_fpath, output)
+        _check_apart(dataset_of(config), output)
         if config.resume == "restart":
             moved_aside(output)
 
@@ -306,7 +296,7 @@ def _look_up_done(
 ) -> Done:
     """What is in the output already, if it was made the same way; otherwise ask what to do."""
     options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
-    dataset = find(config.input_jsonl_fpath, what="dataset")
+    dataset = dataset_of(config)
     now = make_manifest(dataset, options=options, settings=settings)
     before = read_manifest(store.output)
     changes = [] if before is None or store.is_empty else before.changes_to(now)
@@ -339,11 +329,8 @@ def _all_in_place(store: RolloutStore, dataset: Path) -> bool:
     return all(row.task_index < len(hashes) and hashes[row.task_index] == int(row.row_hash, 16) for row in store.ids())
 
 
-def _check_input(path: str, output: Path) -> None:
-    """Refuse a dataset that cannot be read more than once, and one that we would write into."""
-    dataset = find(path, what="dataset")
-    if not dataset.is_file():
-        raise ConfigError(f"{dataset} is not a file. A dataset is read more than once, so no pipe or folder will do.")
+def _check_apart(dataset: Path, output: Path) -> None:
+    """Refuse a dataset that we would write into."""
     for file in (output, failures_path(output), manifest_path(output), metrics_path(output)):
         if file.exists() and file.samefile(dataset):
             raise ConfigError(f"{file}, which is to be written, is the dataset. Choose another output_jsonl_fpath.")
@@ -384,7 +371,12 @@ def traffic_of(client: ServerClient, config: RolloutCollectionConfig, settings: 
     models = frozenset(
         name for name, block in settings.items() if isinstance(block, dict) and "responses_api_models" in block
     )
-    tap = Recorder(Path(config.record), models) if config.record else Replayer(Path(config.replay or ""), models)
+    goes_on = config.resume != "restart" and manifest_path(Path(config.output_jsonl_fpath)).exists()
+    tap: Recorder | Replayer = (
+        Recorder(Path(config.record), models, goes_on=goes_on)
+        if config.record
+        else Replayer(Path(config.replay or ""), models)
+    )
     client.tap = tap
     try:
         yield

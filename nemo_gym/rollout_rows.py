@@ -1,21 +1,29 @@
 """What a collection is told, and the rollouts it asks for: read from the dataset one after the other."""
 
+import json
+import re
 from collections.abc import Iterator
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from nemo_gym.codec import encode
 from nemo_gym.config_types import CommandConfig
+from nemo_gym.errors import ConfigError
 from nemo_gym.paths import find
 from nemo_gym.rollout_store import Done
-from nemo_gym.rollout_types import NoResult, Row, RowId, hash_of
+from nemo_gym.rollout_types import NoResult, Row, RowId, hash_of, readable
 from nemo_gym.stragglers import Action
+from nemo_gym.wire import JsonObject
 
 WEEK_S = 7 * 86400.0
 LEAST_PARALLEL = 8
 MOST_PARALLEL = 4096
 """Between these the number in flight adapts to the endpoint, unless told otherwise."""
+_LONG_NUMBER = re.compile(rb"\d{19}")
+"""What may not fit into 64 bits, where the fast decoder would round it."""
 
 
 class RolloutCollectionConfig(CommandConfig):
@@ -38,7 +46,7 @@ class RolloutCollectionConfig(CommandConfig):
     limit: int | None = Field(default=None, ge=0)
     """Take only so many rows from the start of the dataset. 0 means all."""
 
-    num_repeats: int = Field(default=1, ge=1)
+    num_repeats: Annotated[int, BeforeValidator(lambda given: 1 if given is None else given)] = Field(default=1, ge=1)
     """How many rollouts to make of each row: abc becomes aabbcc."""
 
     num_samples_in_parallel: int | None = Field(default=None, ge=1)
@@ -84,9 +92,17 @@ class RolloutCollectionConfig(CommandConfig):
     """What to do with rollouts in the output that were made with another input or configuration."""
 
 
+def dataset_of(config: RolloutCollectionConfig) -> Path:
+    """The file that the rows are in."""
+    path = find(config.input_jsonl_fpath, what="dataset")
+    if not path.is_file():
+        raise ConfigError(f"{path} is not a file. A dataset is read more than once, so no pipe or folder will do.")
+    return path
+
+
 def read_rows(config: RolloutCollectionConfig, done: Done | None = None) -> Iterator[Row | NoResult]:
     """The rollouts to make, one after the other, without those done. A line that is no row is an outcome already."""
-    with find(config.input_jsonl_fpath, what="dataset").open("rb") as lines:
+    with dataset_of(config).open("rb") as lines:
         index = -1
         for raw in lines:
             line = raw.strip()
@@ -104,29 +120,38 @@ def read_rows(config: RolloutCollectionConfig, done: Done | None = None) -> Iter
 
 def count_rollouts(config: RolloutCollectionConfig) -> int:
     """How many rollouts the dataset asks for."""
-    with find(config.input_jsonl_fpath, what="dataset").open("rb") as lines:
+    with dataset_of(config).open("rb") as lines:
         rows = sum(1 for line in lines if line.strip())
     return (min(rows, config.limit) if config.limit else rows) * config.num_repeats
 
 
 def _row(line: bytes, row_id: RowId, config: RolloutCollectionConfig) -> Row | NoResult:
-    changes = config.responses_create_params
-    if config.agent_name is not None and not changes and config.seed_per_repeat is None and line.startswith(b"{"):
+    is_as_it_is = not config.responses_create_params and config.seed_per_repeat is None
+    if config.agent_name is not None and is_as_it_is and line.startswith(b"{"):
         return Row(row_id, config.agent_name, line)
     try:
-        data = orjson.loads(line)
-        if not isinstance(data, dict):
-            raise ValueError(f"found a {type(data).__name__}")
-    except ValueError as error:
-        message = f"Row {row_id.task_index} of {config.input_jsonl_fpath} is not a JSON object: {error}."
-        return NoResult(row_id, "input", message, row=line.decode(errors="replace")[:2000])
-    reference = data.get("agent_ref")
-    agent = config.agent_name or (reference.get("name") if isinstance(reference, dict) else None)
-    if agent is None:
-        message = "No agent: the row has no `agent_ref` with a `name`, and the command no +agent_name."
-        return NoResult(row_id, "input", message, row=data)
-    params = {**(data.get("responses_create_params") or {}), **changes}
+        data = _object(json.loads(line) if _LONG_NUMBER.search(line) else orjson.loads(line), "The row")
+        agent = config.agent_name or _object(data.get("agent_ref"), "`agent_ref`").get("name")
+        if not isinstance(agent, str) or not agent:
+            raise ValueError("No agent: the row has no `agent_ref` with a `name`, and the command no +agent_name")
+        return Row(row_id, agent, line if is_as_it_is else encode(_changed(data, row_id, config)))
+    except (ValueError, TypeError, RecursionError) as error:
+        message = f"Row {row_id.task_index} of {config.input_jsonl_fpath} cannot be run. {error}."
+        return NoResult(row_id, "input", message, row=readable(line))
+
+
+def _changed(data: JsonObject, row_id: RowId, config: RolloutCollectionConfig) -> JsonObject:
+    params = _object(data.get("responses_create_params"), "`responses_create_params`")
+    params = {**params, **config.responses_create_params}
     if config.seed_per_repeat is not None:
         seed = str(config.seed_per_repeat + row_id.repeat_index)
-        params["metadata"] = {**(params.get("metadata") or {}), "seed": seed}
-    return Row(row_id, agent, orjson.dumps({**data, "responses_create_params": params}))
+        params["metadata"] = {**_object(params.get("metadata"), "`metadata`"), "seed": seed}
+    return {**data, "responses_create_params": params}
+
+
+def _object(value: Any, what: str) -> JsonObject:
+    if value is None and what != "The row":
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is a {type(value).__name__}; expected a JSON object")
+    return value

@@ -7,6 +7,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from nemo_gym.errors import ConfigError, GymError
@@ -73,14 +74,15 @@ class LineFile:
             logger.warning("%s ended in half a line of %d bytes, which is dropped", self.path, half)
             os.ftruncate(self._fd, self._end)
 
-    def add(self, lines: list[bytes]) -> None:
-        """Write these, down to the disk: all of them, or none."""
+    def add(self, lines: list[bytes], *, durable: bool = True) -> None:
+        """Write these, all of them or none; if `durable`, down to the disk."""
         text = memoryview(b"".join(lines))
         written = 0
         try:
             while written < len(text):
                 written += os.pwrite(self._fd, text[written:], self._end + written)
-            os.fsync(self._fd)
+            if durable:
+                os.fsync(self._fd)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._end)
@@ -138,10 +140,13 @@ class RolloutStore:
         self._kept = kept
         self._scored = LineFile(output)
         self._failed: LineFile | None = None
+        self._disk = ThreadPoolExecutor(1, "nemo-gym-disk")
+        """A thread of its own: those for handlers may all be waiting for something."""
         self._queue: asyncio.Queue[Outcome | None] = asyncio.Queue(MAX_WAITING)
         self._error: Exception | None = None
 
     def close(self) -> None:
+        self._disk.shutdown()
         self._scored.close()
         if self._failed is not None:
             self._failed.close()
@@ -205,7 +210,7 @@ class RolloutStore:
 
     async def _write_or_note_error(self, outcomes: list[Outcome]) -> None:
         try:
-            await asyncio.to_thread(self._write, outcomes)
+            await asyncio.get_running_loop().run_in_executor(self._disk, self._write, outcomes)
             for outcome in outcomes:
                 self._kept(outcome)
         except Exception as error:

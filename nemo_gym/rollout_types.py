@@ -52,6 +52,15 @@ def on_one_line(record: bytes, fields: Iterable[str]) -> bytes:
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def readable(body: bytes) -> Any:
+    """A row as JSON, letter for letter: what can be read may still be nested too deep to be written again."""
+    try:
+        orjson.loads(body)
+    except ValueError:
+        return body.decode(errors="replace")[:2000]
+    return orjson.Fragment(body)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One rollout to make."""

@@ -2,11 +2,12 @@
 
 import asyncio
 import bisect
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
-from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored
+from nemo_gym.rollout_types import NoResult, Outcome, Row, Scored, readable
 
 Run = Callable[[Row], Awaitable[Outcome]]
 Action = Literal["hedge", "give_up"]
@@ -42,6 +43,7 @@ def watched(run: Run, *, pace: Pace, percentile: float, action: Action) -> Run:
     """`run`, but a rollout past the percentile of the others is hedged or given up."""
 
     async def run_watched(row: Row) -> Outcome:
+        started_at, started = time.time(), time.monotonic()
         first = asyncio.ensure_future(run(row))
         try:
             if await _in_time(first, pace, percentile):
@@ -49,8 +51,16 @@ def watched(run: Run, *, pace: Pace, percentile: float, action: Action) -> Run:
             elif action == "hedge":
                 outcome = await _first_scored([first, asyncio.ensure_future(run(row))])
             else:
-                message = f"Given up: it took longer than {percentile:g} % of the others."
-                outcome = NoResult(row.id, "timeout", message)
+                message, seconds = f"it took longer than {percentile:g} % of the others.", time.monotonic() - started
+                outcome = NoResult(
+                    row.id,
+                    "timeout",
+                    f"Given up: {message}",
+                    started_at=started_at,
+                    seconds=seconds,
+                    row=readable(row.body),
+                )
+                pace.add(seconds)  # else those that stay would be ever faster, and ever more given up
         finally:
             first.cancel()
         if isinstance(outcome, Scored):

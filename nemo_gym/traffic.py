@@ -6,7 +6,7 @@ what they answered then. The first difference ends the rollout with an error tha
 import asyncio
 import contextlib
 import hashlib
-import os
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
@@ -19,8 +19,11 @@ import orjson
 from nemo_gym.client import Answer
 from nemo_gym.codec import encode
 from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.rollout_store import LineFile, StorageError
 from nemo_gym.rollout_types import RowId
 from nemo_gym.tools import NOT_TOOLS
+
+logger = logging.getLogger(__name__)
 
 FILE = "traffic.jsonl"
 Send = Callable[[], Awaitable[Answer]]
@@ -71,16 +74,20 @@ def _call_of(server: str, path: str, body: Any, models: frozenset[str]) -> _Call
 class Recorder:
     """Writes down every call to a model or a tool, with its answer."""
 
-    def __init__(self, folder: Path, models: frozenset[str]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / FILE).exists():
+    def __init__(self, folder: Path, models: frozenset[str], *, goes_on: bool = False) -> None:
+        """A record that is there already is added to only by a run that `goes_on` where it was interrupted."""
+        if (folder / FILE).exists() and not goes_on:
             raise ConfigError(f"{folder / FILE} is there already. Record into a new folder, or remove it.")
-        self._file = (folder / FILE).open("ab", buffering=0)
-        self._models = models
+        self._file, self._models = LineFile(folder / FILE), models
+        self._file.repair()
+        self._error: StorageError | None = None
 
     def close(self) -> None:
-        os.fsync(self._file.fileno())
-        self._file.close()
+        """Raises if something could not be written: the rollouts are whole then, but not the record of them."""
+        with contextlib.closing(self._file):
+            if self._error is not None:
+                raise self._error
+            self._file.add([])
 
     async def __call__(self, server: str, path: str, body: Any, send: Send) -> Answer:
         call = _call_of(server, path, body, self._models)
@@ -88,8 +95,16 @@ class Recorder:
         if call is not None:
             marks = {**call.playing.row.marks(), "attempt": call.playing.attempt}
             told = {"call": call.name, "status": answer.status, "request": call.request.decode()}
-            self._file.write(orjson.dumps({**marks, **told, "answer": answer.text()}) + b"\n")
+            self._write(orjson.dumps({**marks, **told, "answer": answer.text()}) + b"\n")
         return answer
+
+    def _write(self, line: bytes) -> None:
+        if self._error is None:
+            try:
+                self._file.add([line], durable=False)
+            except StorageError as error:
+                logger.error("%s The record of this run's traffic ends here.", error)
+                self._error = error
 
 
 class Replayer:
@@ -103,6 +118,8 @@ class Replayer:
         offset = 0
         with self._path.open("rb") as file:
             for line in file:
+                if not line.endswith(b"\n"):  # cut off in the writing
+                    break
                 told = orjson.loads(line)
                 attempts = found[told["_task_index"], told["_repeat_index"]]
                 attempts[told["attempt"]][told["call"]] = offset

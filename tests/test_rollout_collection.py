@@ -144,6 +144,51 @@ def test_a_row_may_name_its_agent(tmp_path: Path) -> None:
     assert "no `agent_ref`" in rows[1].message
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"responses_create_params": "text"}', "`responses_create_params` is a str; expected a JSON object"),
+        ('{"responses_create_params": {"metadata": "text"}}', "`metadata` is a str"),
+        ('{"responses_create_params": [', "cannot be run"),
+        ("[1]", "The row is a list"),
+        ("null", "The row is a NoneType"),
+    ],
+)
+def test_a_row_that_cannot_be_changed_as_told_is_an_outcome(tmp_path: Path, line: str, reason: str) -> None:
+    options: dict[str, Any] = {"responses_create_params": {"temperature": 0.5}, "seed_per_repeat": 1}
+    rows = list(read_rows(config_for(tmp_path, [line, counter_row("add 2")], **options)))
+    assert isinstance(rows[0], NoResult)
+    assert (rows[0].cause, isinstance(rows[1], Row)) == ("input", True)
+    assert reason in rows[0].message
+    assert orjson.loads(rows[0].line())["_task_index"] == 0
+
+
+@pytest.mark.parametrize("reference", [None, "agent", {}, {"name": None}, {"name": ""}, {"name": 5}])
+def test_a_row_must_name_its_agent_by_a_word(tmp_path: Path, reference: Any) -> None:
+    (row,) = read_rows(config_for(tmp_path, [counter_row("add 2", agent_ref=reference)], agent_name=None))
+    assert isinstance(row, NoResult)
+    assert row.cause == "input"
+
+
+def test_numbers_of_any_length_and_lists_of_any_depth_survive_a_change_of_the_row(tmp_path: Path) -> None:
+    deep = '{"responses_create_params": {"input": "x"}, "deep": ' + "[" * 500 + "]" * 500 + "}"
+    lines = [counter_row("add 2", big=12**34), deep]
+    first, second = read_rows(config_for(tmp_path, lines, responses_create_params={"temperature": 0.5}))
+    assert isinstance(first, Row)
+    assert json.loads(first.body)["big"] == 12**34
+    assert isinstance(second, Row)
+
+
+def test_no_word_on_repeats_means_one(tmp_path: Path) -> None:
+    assert count_rollouts(config_for(tmp_path, [counter_row("add 2")], num_repeats=None)) == 1
+
+
+def test_a_folder_is_no_dataset(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [], input_jsonl_fpath=str(tmp_path))
+    with pytest.raises(ConfigError, match="is not a file"):
+        count_rollouts(config)
+
+
 @pytest.mark.parametrize("option", [{"num_repeats": 0}, {"limit": -1}, {"num_samples_in_parallel": 0}])
 def test_options_out_of_range_are_refused(tmp_path: Path, option: dict[str, int]) -> None:
     with pytest.raises(ValidationError):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 
+import orjson
 import pytest
 
 from nemo_gym.errors import RolloutError
@@ -136,6 +137,30 @@ async def test_a_straggler_is_hedged_or_given_up(action: str, expected: type) ->
     run_watched = watched(run, pace=pace, percentile=95, action=action)  # type: ignore[arg-type]
     outcome = await asyncio.wait_for(run_watched(Row(RowId(0, 0, ""), "agent", b"{}")), 10)
     assert isinstance(outcome, expected)
+
+
+async def test_giving_up_the_slowest_does_not_make_ever_more_of_them() -> None:
+    """Were only the quick ones to set the pace, each one given up would make the next more likely to be."""
+    pace = Pace()
+    for number in range(100):
+        pace.add(number / 1000)
+
+    async def run(row: Row) -> Outcome:
+        await asyncio.sleep(60)
+        return Scored(row.id, b'{"reward":1}')
+
+    run_watched = watched(run, pace=pace, percentile=50, action="give_up")
+    before = pace.percentile(50)
+    rows = (Row(RowId(number, 0, ""), "agent", b'{"a":1}') for number in range(100))
+    outcomes = await asyncio.gather(*map(run_watched, rows))
+    assert before is not None
+    assert (pace.percentile(50) or 0) >= before
+    assert (pace.percentile(25) or 0) > before / 2
+    for outcome in outcomes:
+        assert isinstance(outcome, NoResult)
+        assert outcome.started_at > 0
+        assert outcome.seconds >= before
+        assert orjson.loads(outcome.line())["row"] == {"a": 1}
 
 
 def test_the_pace_is_that_of_the_latest() -> None:

@@ -1,7 +1,11 @@
 """A recorded run played again gives the same records without its model, and says where it parts from them."""
 
+import contextlib
 import json
 import re
+import resource
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,9 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.metrics import RunningMetrics
 from nemo_gym.rollout_collection import RolloutCollectionHelper, traffic_of
 from nemo_gym.rollout_rows import RolloutCollectionConfig
+from nemo_gym.rollout_store import StorageError
 from nemo_gym.testing import example_row, held, running
-from nemo_gym.traffic import first_difference
+from nemo_gym.traffic import FILE, first_difference
 from nemo_gym.worker import HeldServer
 
 ADD = {"name": "increment_counter", "arguments": {"count": 1}}
@@ -53,6 +58,18 @@ async def run(folder: Path, output: str, replies: list[dict[str, Any]], **option
             return await RolloutCollectionHelper().run_from_config(config, client=client)
 
 
+@contextlib.contextmanager
+def file_sizes_up_to(most: int) -> Iterator[None]:
+    """As on a disk that is full soon."""
+    before, heard = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, heard)
+
+
 def records(path: Path) -> list[bytes]:
     lines = sorted(path.read_bytes().splitlines(), key=lambda line: orjson.loads(line)["_task_index"])
     return [re.sub(rb'"_seconds":[\d.e-]+', b"", line) for line in lines]
@@ -77,6 +94,36 @@ async def test_a_replay_names_the_first_difference(tmp_path: Path) -> None:
     message = orjson.loads(failure)["message"]
     assert message.startswith("Replay differs at row 3, repeat 0, call 1 of policy_model/v1/responses")
     assert 'the request.input[0].content was "row 3", is "another row"' in message
+
+
+async def test_a_run_that_was_interrupted_goes_on_with_its_record(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    traffic = tmp_path / "traffic"
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(traffic), limit=2)
+    with (traffic / FILE).open("ab") as file:
+        file.write(b'{"_task_index":2,"_repeat')
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(traffic))
+    metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(traffic))
+    assert (metrics.scored, metrics.failed) == (5, {})
+    with pytest.raises(ConfigError, match="is there already"):
+        await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(traffic), resume="restart")
+
+
+async def test_a_record_that_ends_in_half_a_line_is_replayed_up_to_there(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+    path = tmp_path / "traffic" / FILE
+    path.write_bytes(path.read_bytes()[:-5])
+    metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(tmp_path / "traffic"))
+    assert (metrics.scored, metrics.failed.total()) == (4, 1)
+
+
+async def test_a_record_that_cannot_be_written_costs_no_rollout_and_is_told(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    with pytest.raises(StorageError, match=r"Cannot write .*traffic\.jsonl"), file_sizes_up_to(6000):
+        await run(tmp_path, "out.jsonl", SCRIPT, record=str(tmp_path / "traffic"), limit=2)
+    assert len(records(tmp_path / "out.jsonl")) == 2
+    assert (tmp_path / "traffic" / FILE).read_bytes().endswith(b"}\n")
 
 
 async def test_what_cannot_be_recorded_or_replayed_is_refused(tmp_path: Path) -> None:

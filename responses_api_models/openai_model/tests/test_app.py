@@ -209,3 +209,11 @@ async def test_an_endpoint_that_takes_too_long_is_a_timeout_and_not_asked_again(
         assert time.monotonic() - started < 2
         assert (answer.status, failed_as(answer)) == (504, "timeout")
         assert (await model.post("/v1/responses", json=HELLO)).status == 200
+
+
+async def test_an_address_that_is_none_is_told_as_such() -> None:
+    async with model_of("localhost:8000/v1") as model:
+        answer = await model.post("/v1/responses", json=HELLO)
+    assert answer.status == 502
+    assert answer.json()["error"]["cause"] == "model"
+    assert "Cannot ask localhost:8000/v1/responses: expected an address like http://" in answer.json()["detail"]
