@@ -161,17 +161,17 @@ def _tls() -> ssl.SSLContext:
 
 async def connect(origin: Origin, addresses: list[Any]) -> Connection:
     """Open a connection to whichever address answers first."""
+    loop = asyncio.get_running_loop()
+    tls: dict[str, Any] = {"ssl": _tls(), "server_hostname": origin.host} if origin.is_tls else {}
+    if len(addresses) == 1:
+        host, port = addresses[0][4][:2]
+        _, connection = await loop.create_connection(lambda: Connection(loop), host, port, **tls)
+        return connection
     from aiohappyeyeballs import start_connection
 
-    loop = asyncio.get_running_loop()
     opened: socket.socket = await start_connection(addresses, happy_eyeballs_delay=FAMILIES_DELAY_S, loop=loop)
     try:
-        _, connection = await loop.create_connection(
-            lambda: Connection(loop),
-            sock=opened,
-            ssl=_tls() if origin.is_tls else None,
-            server_hostname=origin.host if origin.is_tls else None,
-        )
+        _, connection = await loop.create_connection(lambda: Connection(loop), sock=opened, **tls)
     except BaseException:
         opened.close()
         raise
