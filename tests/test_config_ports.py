@@ -1,3 +1,5 @@
+import contextlib
+import random
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -16,11 +18,25 @@ from nemo_gym.config_ports import (
 from nemo_gym.config_types import GlobalSettings
 from nemo_gym.errors import ConfigError, PortError
 
+QUIET_PORTS = range(20_500, 32_000)
+"""Beyond those that servers choose by themselves, below those that the system gives to clients."""
+
+
+def free_stretch(length: int) -> int:
+    """The first of so many ports in a row that nobody uses."""
+    while True:
+        low = random.choice(QUIET_PORTS)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as bound:
+            for port in range(low, low + length):
+                bound.enter_context(socket.socket()).bind(("", port))
+            return low
+
 
 @pytest.fixture
 def busy_port() -> Iterator[int]:
+    """A port in use, those beside it not."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind(("127.0.0.1", free_stretch(3) + 1))
         listener.listen()
         yield listener.getsockname()[1]
 
@@ -44,8 +60,10 @@ def fill(config: DictConfig, settings: GlobalSettings | None = None, *, fill_por
 
 
 def test_an_open_port_is_in_the_range_and_not_disallowed() -> None:
+    low = free_stretch(9)
     for _ in range(20):
-        assert find_open_port([10001, 10002], port_range_low=10001, port_range_high=10009) in range(10003, 10010)
+        port = find_open_port([low, low + 1], port_range_low=low, port_range_high=low + 8)
+        assert port in range(low + 2, low + 9)
 
 
 def test_a_port_in_use_is_passed_over(busy_port: int) -> None:
@@ -78,10 +96,12 @@ def test_hosts_and_ports_are_filled_in_only_where_they_are_missing() -> None:
 
 
 def test_a_chosen_port_avoids_the_head_server_and_explicit_ports_that_come_later() -> None:
-    settings = GlobalSettings(port_range_low=10998, port_range_high=11001)
+    low = free_stretch(4)
+    settings = GlobalSettings(port_range_low=low, port_range_high=low + 3)
     for _ in range(10):
-        config = servers(a={}, b={"port": 11001}, c={})
-        assert sorted(fill(config, settings)) == [10998, 10999, 11000, 11001]
+        config = servers(a={}, b={"port": low + 3}, c={})
+        config.head_server = {"port": low + 2}
+        assert sorted(fill(config, settings)) == [low, low + 1, low + 2, low + 3]
 
 
 def test_ports_can_be_left_to_whoever_starts_the_servers() -> None:
