@@ -118,7 +118,9 @@ class ServerClient:
         return BaseServerConfig.model_validate(dict(get_global_config_dict()[HEAD_SERVER_KEY_NAME]))
 
     @classmethod
-    def load_from_global_config(cls, head_server_config: "BaseServerConfig | None" = None) -> "ServerClient":
+    def load_from_global_config(
+        cls, head_server_config: "BaseServerConfig | None" = None, *, http: HttpClient | None = None
+    ) -> "ServerClient":
         """A client of the run whose head server is there. Blocks for a moment: meant for start-up."""
         from omegaconf import OmegaConf
 
@@ -126,7 +128,7 @@ class ServerClient:
         url = base_url(head.host, head.port)
         token = run_token(head.port)
         text = orjson.loads(ask_head(url, "/global_config_dict_yaml", token=token))
-        return cls(head_server_config=head, global_config_dict=OmegaConf.create(text), token=token)
+        return cls(head_server_config=head, global_config_dict=OmegaConf.create(text), token=token, http=http)
 
     async def poll_for_status(self, server_name: str) -> str:
         """How a server is, in one word."""

@@ -118,6 +118,15 @@ class HttpClient:
         self._in_use: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """A pool with the limits that a configuration sets."""
+        return cls(
+            limit=config.get("global_aiohttp_connector_limit", CONNECTION_LIMIT),
+            limit_per_host=config.get("global_aiohttp_connector_limit_per_host", CONNECTION_LIMIT_PER_HOST),
+            connect_timeout_s=config.get("connect_timeout_s", CONNECT_TIMEOUT_S),
+        )
+
     async def __aenter__(self) -> Self:
         return self
 

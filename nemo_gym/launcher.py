@@ -60,7 +60,7 @@ class Launcher:
 
     def client(self) -> ServerClient:
         """A client of the servers, with what it takes to be let in."""
-        return ServerClient(global_config_dict=self.config, token=self.token, http=HttpClient())
+        return ServerClient(global_config_dict=self.config, token=self.token, http=HttpClient.of(self.config))
 
     def running(self) -> list[ServerInstanceDisplayConfig]:
         """What runs where."""

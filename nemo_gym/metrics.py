@@ -98,11 +98,9 @@ class RunningMetrics:
         *,
         num_repeats: int | None = None,
         pass_threshold: float = PASS_THRESHOLD,
-        answer_field: str | None = None,
     ) -> None:
         """Without `num_repeats` nobody knows when a task is complete, so all of them are kept until the end."""
         self.num_repeats, self.pass_threshold = num_repeats, pass_threshold
-        self.answer_fields = ANSWER_FIELDS if answer_field is None else (answer_field,)
         self.scored = 0
         self.failed: Counter[Cause] = Counter()
         self._open: dict[int | None, _Task] = defaultdict(_Task)
@@ -128,7 +126,7 @@ class RunningMetrics:
             passed = figures["reward"] >= self.pass_threshold
             task.rewards += 1
             task.passed += passed
-            told = next((name for name in self.answer_fields if name in record), None)
+            told = next((name for name in ANSWER_FIELDS if name in record), None)
             if told is not None:
                 task.vote(record[told], passed=passed)
         self._count_outcome(index)

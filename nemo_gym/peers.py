@@ -12,6 +12,7 @@ from nemo_gym.client import ServerClient, ask_head, base_url, run_token
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError, HeadServerError
 from nemo_gym.global_config import CONFIG_PATHS_KEY_NAME, ServerInstance, dump, server_instances
+from nemo_gym.http import HttpClient
 from nemo_gym.launcher import Launcher, grouped, held_server
 from nemo_gym.process import default_echo
 from nemo_gym.worker import Stack, StackSpec
@@ -24,8 +25,12 @@ async def peers(config: DictConfig) -> AsyncIterator[ServerClient]:
     """A client of the servers that `config` means, wherever they are."""
     head = BaseServerConfig.model_validate(dict(config.head_server))
     is_running = not config.get(CONFIG_PATHS_KEY_NAME) or _runs_the_same(config, head)
-    async with ServerClient.load_from_global_config(head) if is_running else _held(config) as client:
+    async with _running(config, head) if is_running else _held(config) as client:
         yield client
+
+
+def _running(config: DictConfig, head: BaseServerConfig) -> ServerClient:
+    return ServerClient.load_from_global_config(head, http=HttpClient.of(config))
 
 
 @contextlib.asynccontextmanager

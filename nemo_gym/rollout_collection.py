@@ -42,6 +42,8 @@ __getattr__ = lazily(__name__, {"collect_rollouts": "nemo_gym.cli.rollouts:colle
 LASTING_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
 """Trying again would end the same way."""
 
+GO_ON = "All that was reported as kept is there; start the same command again to do the rest."
+
 Report = Callable[[Outcome], None]
 Run = Callable[[Row], Awaitable[Outcome]]
 
@@ -153,7 +155,7 @@ async def _run_limit(seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        raise RolloutError("timeout", f"The run did not finish within {seconds:g} s.") from error
+        raise RolloutError("timeout", f"The run did not finish within {seconds:g} s. {GO_ON}") from error
 
 
 class Groups:

@@ -130,7 +130,7 @@ def _row(line: bytes, row_id: RowId, config: RolloutCollectionConfig) -> Row | N
     if config.agent_name is not None and is_as_it_is and line.startswith(b"{"):
         return Row(row_id, config.agent_name, line)
     try:
-        data = _object(json.loads(line) if _LONG_NUMBER.search(line) else orjson.loads(line), "The row")
+        data = _object(_decoded(line), "The row")
         agent = config.agent_name or _object(data.get("agent_ref"), "`agent_ref`").get("name")
         if not isinstance(agent, str) or not agent:
             raise ValueError("No agent: the row has no `agent_ref` with a `name`, and the command no +agent_name")
@@ -138,6 +138,13 @@ def _row(line: bytes, row_id: RowId, config: RolloutCollectionConfig) -> Row | N
     except (ValueError, TypeError, RecursionError) as error:
         message = f"Row {row_id.task_index} of {config.input_jsonl_fpath} cannot be run. {error}."
         return NoResult(row_id, "input", message, row=readable(line))
+
+
+def _decoded(line: bytes) -> Any:
+    try:
+        return json.loads(line) if _LONG_NUMBER.search(line) else orjson.loads(line)
+    except ValueError as error:
+        raise ValueError(f"It is not JSON: {error}") from error
 
 
 def _changed(data: JsonObject, row_id: RowId, config: RolloutCollectionConfig) -> JsonObject:

@@ -22,7 +22,7 @@ from nemo_gym.asgi import MAX_BODY_BYTES, ServerApp
 from nemo_gym.client import ServerClient
 from nemo_gym.compute import Compute
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.http import CONNECT_TIMEOUT_S, CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, HttpClient
+from nemo_gym.http import HttpClient
 from nemo_gym.loader import load_server_class
 from nemo_gym.log import set_up_logging
 from nemo_gym.loop_watch import Handlers, LoopWatch
@@ -92,12 +92,7 @@ class Stack:
 
     async def _open(self) -> None:
         spec = self.spec
-        limits: dict[str, Any] = {
-            "connect_timeout_s": spec.config.get("connect_timeout_s", CONNECT_TIMEOUT_S),
-            "limit": spec.config.get("global_aiohttp_connector_limit", CONNECTION_LIMIT),
-            "limit_per_host": spec.config.get("global_aiohttp_connector_limit_per_host", CONNECTION_LIMIT_PER_HOST),
-        }
-        http = await self._exit.enter_async_context(HttpClient(**limits))
+        http = await self._exit.enter_async_context(HttpClient.of(spec.config))
         self.client = ServerClient(
             global_config_dict=spec.config,
             addresses=spec.addresses,

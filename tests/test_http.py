@@ -90,7 +90,7 @@ async def test_a_peer_that_takes_no_connection_is_waited_for_as_long_as_told() -
             waiting = opened.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(listening.getsockname())
-        async with HttpClient(connect_timeout_s=0.2) as http:
+        async with HttpClient.of({"connect_timeout_s": 0.2}) as http:
             with pytest.raises(NotSentError, match=r"no connection .* within 0\.2 s"):
                 await http.fetch("GET", f"http://127.0.0.1:{listening.getsockname()[1]}", timeout_s=5)
 

@@ -95,13 +95,13 @@ def test_an_answer_that_never_differs_is_the_rows_own_and_no_vote() -> None:
     assert "majority@1" not in metrics_of(echoed).summary()
 
 
-def test_the_field_of_the_answer_can_be_named_and_may_hold_anything() -> None:
+def test_an_answer_may_be_anything_and_stands_in_the_first_of_the_known_fields() -> None:
     choices = [
-        record(0, 1.0, picked={"b": 2, "a": 1}),
-        record(0, 1.0, picked={"a": 1, "b": 2}),
-        record(0, 0.0, picked=3),
+        record(0, 1.0, extracted_answer={"b": 2, "a": 1}),
+        record(0, 1.0, extracted_answer={"a": 1, "b": 2}),
+        record(0, 0.0, extracted_answer=3),
     ]
-    summary = metrics_of([{**one, "answer": "gold"} for one in choices], answer_field="picked").summary()
+    summary = metrics_of([{**one, "answer": "gold"} for one in choices]).summary()
     assert summary["majority@2"]["mean"] == pytest.approx((1 + 0.5 + 0.5) / 3)
 
 

@@ -149,7 +149,7 @@ def test_a_row_may_name_its_agent(tmp_path: Path) -> None:
     [
         ('{"responses_create_params": "text"}', "`responses_create_params` is a str; expected a JSON object"),
         ('{"responses_create_params": {"metadata": "text"}}', "`metadata` is a str"),
-        ('{"responses_create_params": [', "cannot be run"),
+        ('{"responses_create_params": [', "cannot be run. It is not JSON: "),
         ("[1]", "The row is a list"),
         ("null", "The row is a NoneType"),
     ],
