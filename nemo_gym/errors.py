@@ -49,6 +49,10 @@ class HeadServerError(GymError, ValueError):
     """No head server answers where one was expected."""
 
 
+class StorageError(GymError):
+    """What was made cannot be written."""
+
+
 class UpstreamError(GymError):
     """Another server or a model endpoint answered badly, or not at all (status 0)."""
 

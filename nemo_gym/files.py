@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import orjson
 
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, GymError, StorageError
 
 
 def beside(path: Path, ending: str) -> Path:
@@ -35,6 +35,11 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+    except OSError as error:
+        is_of_others = isinstance(error, GymError | TimeoutError | ConnectionError)
+        if is_of_others or error.filename not in (None, str(part)):  # what the code inside was busy with
+            raise
+        raise StorageError(f"Cannot write {path}: {error.strerror or error}.") from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.errors import ConfigError
+from nemo_gym.errors import StorageError as StorageError
 from nemo_gym.rollout_types import Outcome, RowId, Scored, id_in
 
 logger = logging.getLogger(__name__)
@@ -21,10 +22,6 @@ MAX_WAITING = 4096
 """Outcomes on their way to disk, beyond which rollouts wait for the disk."""
 GATHERING_S = 0.02
 """How long an outcome waits for others, to go to disk together."""
-
-
-class StorageError(GymError):
-    """Outcomes cannot be written."""
 
 
 def failures_path(output: Path) -> Path:

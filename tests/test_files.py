@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.errors import ConfigError
-from nemo_gym.files import check_writable, written_whole
+from nemo_gym.errors import ConfigError, MissingPathError, StorageError
+from nemo_gym.files import check_writable, write_json, written_whole
 from tests.jsonl import write_lines
 
 
@@ -29,3 +29,15 @@ def test_nothing_is_written_over_unless_told_so_and_never_what_is_read(tmp_path:
         check_writable(path, overwrite=False)
     with pytest.raises(ConfigError, match="is what the command reads"):
         check_writable(tmp_path / "." / "out.jsonl", overwrite=True, sources=(path,))
+
+
+def test_a_file_that_cannot_be_written_is_told_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "taken.json").mkdir()
+    with pytest.raises(StorageError, match=r"Cannot write .*taken\.json: Is a directory"):
+        write_json(tmp_path / "taken.json", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.json"]
+    missing = tmp_path / "missing"
+    with pytest.raises(FileNotFoundError), written_whole(tmp_path / "new.json"):
+        missing.read_bytes()
+    with pytest.raises(MissingPathError), written_whole(tmp_path / "new.json"):
+        raise MissingPathError("no such dataset")

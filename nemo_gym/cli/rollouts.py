@@ -99,10 +99,10 @@ def collect_with_progress(config: DictConfig, options: RolloutCollectionConfig) 
     finally:
         progress.close()
     output = Path(options.output_jsonl_fpath)
-    write_json(metrics_path(output), metrics.summary())
     print(json.dumps(metrics.means(), indent=4))
     print(metrics.table())
     _summarise(metrics, output)
+    write_json(metrics_path(output), metrics.summary())
     return metrics
 
 
