@@ -13,7 +13,7 @@ from bench.load import Load, Settings
 from bench.report import Machine, Results, as_markdown, targets_of
 from bench.rollouts import Figure, measure_rollouts
 from bench.start import measure_start
-from nemo_gym.loops import raise_open_file_limit
+from nemo_gym.common.event_loop import raise_open_file_limit
 
 FULL = Settings(
     rounds=20,

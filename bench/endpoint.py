@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bench.stub import Served
-from nemo_gym.loops import run
-from nemo_gym.serving import bind
+from nemo_gym.common.event_loop import run
+from nemo_gym.server.uvicorn_runner import bind
 
 STOP_WITHIN_S = 10.0
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"

@@ -4,10 +4,10 @@ import asyncio
 import signal
 import sys
 
-from nemo_gym.global_config import load_config
-from nemo_gym.launcher import Launcher
-from nemo_gym.log import set_up_logging
-from nemo_gym.process import default_echo
+from nemo_gym.common.logging import set_up_logging
+from nemo_gym.config.loading import load_config
+from nemo_gym.runtime.launcher import Launcher
+from nemo_gym.runtime.supervisor import default_echo
 
 
 async def main() -> None:

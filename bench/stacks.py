@@ -10,8 +10,8 @@ import orjson
 
 from bench.load import Call
 from bench.stub import MODEL_NAME, Served, launched
+from nemo_gym.client.pool import HttpClient
 from nemo_gym.errors import GymError
-from nemo_gym.http import HttpClient
 from nemo_gym.testing import running, servers_of
 
 WEATHER_CONFIG = "resources_servers/example_simple_weather/configs/simple_weather.yaml"

@@ -13,10 +13,10 @@ import orjson
 
 from bench.processes import Memory, memory, tree, tree_cpu_s
 from bench.stacks import WEATHER_CONFIG, BenchError
-from nemo_gym.client import ask_head, base_url
+from nemo_gym.client.server_client import ask_head, base_url
+from nemo_gym.common.logging import LEVEL_ENV_VAR
+from nemo_gym.config.loading import find_open_port
 from nemo_gym.errors import HeadServerError
-from nemo_gym.global_config import find_open_port
-from nemo_gym.log import LEVEL_ENV_VAR
 
 NG_RUN = (sys.executable, "-m", "bench.serve_stack")
 """The command under test."""

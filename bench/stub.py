@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.processes import tree
-from nemo_gym.global_config import load_config
-from nemo_gym.launcher import Launcher
+from nemo_gym.config.loading import load_config
+from nemo_gym.runtime.launcher import Launcher
 
 MODEL_NAME = "stub"
 

@@ -11,7 +11,7 @@ import orjson
 
 from bench.endpoint import serving_endpoint
 from bench.report import Machine, table
-from nemo_gym.client import Answer
+from nemo_gym.client.server_client import Answer
 from nemo_gym.testing import example_row, held, running
 
 TOKENS = 65_536

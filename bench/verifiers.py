@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from nemo_gym.runtime.stack import HeldServer
 from nemo_gym.testing import example_row, held, says
-from nemo_gym.worker import HeldServer
 
 THOUGHTS = "First, let me restate the problem, and then work through it step by step. " * 20
 

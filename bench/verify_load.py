@@ -13,9 +13,9 @@ from typing import Any
 from bench.load import quantile
 from bench.processes import tree_cpu_s
 from bench.verifiers import VERIFIERS
-from nemo_gym import loops
-from nemo_gym.client import Answer
-from nemo_gym.compute import Compute
+from nemo_gym.client.server_client import Answer
+from nemo_gym.common import event_loop
+from nemo_gym.compute.pool import Compute
 from nemo_gym.testing import running
 
 LOOK_EVERY_S = 0.002
@@ -110,7 +110,7 @@ def main() -> None:
     told = parser.parse_args()
     print(HEAD)
     for name in told.verifiers:
-        print(as_row(loops.run(measure_verify_load(name, count=told.count))))
+        print(as_row(event_loop.run(measure_verify_load(name, count=told.count))))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """NeMo Gym: reinforcement-learning environments for language models."""
 
-from nemo_gym.paths import PACKAGE_DIR as ROOT_DIR
-from nemo_gym.paths import PARENT_DIR
+from nemo_gym.common.paths import PACKAGE_DIR as ROOT_DIR
+from nemo_gym.common.paths import PARENT_DIR
 
 __version__ = "0.2.0rc0"
 __shortversion__ = "0.2.0"

@@ -5,7 +5,7 @@ nothing. Each way takes time in proportion to the text, whatever the text."""
 import re
 from collections.abc import Iterator
 
-from nemo_gym.openai_types import (
+from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymResponse,
     NeMoGymResponseOutputMessage,
@@ -14,7 +14,7 @@ from nemo_gym.openai_types import (
 )
 
 LONG_TEXT = 32_768
-"""Characters. Judging a longer text may hold up other rollouts: do that in `nemo_gym.compute`."""
+"""Characters. Judging a longer text may hold up other rollouts: do that in `nemo_gym.compute.pool`."""
 
 _BOX = "\\boxed{"
 _NUMBER = re.compile(r"(?:(?<!\w)-)?\d+(?:,\d{3})*(?:\.\d+)?")

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from nemo_gym.client import Answer
-from nemo_gym.codec import encode
-from nemo_gym.config_types import BaseRunServerInstanceConfig
-from nemo_gym.endpoints import Endpoint
+from nemo_gym.client.server_client import Answer
+from nemo_gym.common.lazy_exports import lazily
+from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.errors import RolloutError
-from nemo_gym.lazy import lazily
-from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.server import BaseServer, SimpleServer
-from nemo_gym.session import SESSION_ID_KEY as SESSION_ID_KEY
-from nemo_gym.session import SessionState as SessionState
-from nemo_gym.tools import function_tool, tools_of
-from nemo_gym.tools import tool as tool
-from nemo_gym.wire import JsonObject
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.server.base import BaseServer, SimpleServer
+from nemo_gym.server.endpoint import Endpoint
+from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
+from nemo_gym.server.session import SessionState as SessionState
+from nemo_gym.server.tools import function_tool, tools_of
+from nemo_gym.server.tools import tool as tool
 
 if TYPE_CHECKING:
     from fastapi import Body as Body

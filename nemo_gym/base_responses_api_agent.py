@@ -3,10 +3,10 @@
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from nemo_gym.config_types import BaseRunServerInstanceConfig
-from nemo_gym.endpoints import Endpoint
-from nemo_gym.lazy import lazily
-from nemo_gym.server import BaseServer, SimpleServer
+from nemo_gym.common.lazy_exports import lazily
+from nemo_gym.config.types import BaseRunServerInstanceConfig
+from nemo_gym.server.base import BaseServer, SimpleServer
+from nemo_gym.server.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from fastapi import Body as Body

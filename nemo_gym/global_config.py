@@ -1,258 +1,44 @@
-"""Read, check and complete the one configuration of a command, under the names that outside code knows.
+"""The configuration of a command, under the path that outside code imports it from."""
 
-Our own code calls `load_config`, which keeps nothing. The cache behind `get_global_config_dict` is filled by the first
-call, never by an import.
-"""
-
-import logging
-import os
-import platform
-import re
-import sys
-from collections.abc import Mapping, Sequence
-from importlib import metadata
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
-
-from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
-
-from nemo_gym import config_keys as keys
-from nemo_gym import masking
-from nemo_gym.config_checks import (
-    UnknownServerError,
-    almost_servers_report,
-    check_references,
-    drop_unused_names,
-    server_blocks,
-    unmet_references,
-    valid_servers,
-)
-from nemo_gym.config_keys import *  # noqa: F403 -- the names of all keys are public here
-from nemo_gym.config_ports import complete_head_server, default_host, fill_hosts_and_ports
-from nemo_gym.config_ports import find_open_port as find_open_port
-from nemo_gym.config_sources import Sources, command_line_config, load_files, read_sources
-from nemo_gym.config_types import GlobalSettings, ModelServerRef, ServerInstanceConfig
-from nemo_gym.config_values import UNKNOWN_SOURCES, resolved
-from nemo_gym.paths import find, nearest
-from nemo_gym.published import published
-from nemo_gym.server_instances import ServerInstance as ServerInstance
-from nemo_gym.server_instances import server_instances as server_instances
-from nemo_gym.validation import validate
-
-logger = logging.getLogger(__name__)
-
-POLICY_MODEL = ModelServerRef(type="responses_api_models", name="policy_model")
-LOCAL_MODEL_CONFIG = "responses_api_models/local_model/configs/local_model.yaml"
-"""What plays the policy model when a config asks for one and nothing says where it is."""
-
-_PINNED_DISTRIBUTIONS = {"ray": "ray[default]", "openai": "openai"}
-"""What a server with a virtualenv of its own must have in the version of the parent, if the parent has it at all."""
-
-_GLOBAL_CONFIG_DICT: DictConfig | None = None
-
-
-def load_config(
-    arguments: Sequence[str] = (),
-    *,
-    initial: Mapping[str, Any] | DictConfig | None = None,
-    dotenv_path: Path | None = None,
-    use_dotenv: bool = True,
-    fill_ports: bool = True,
-) -> DictConfig:
-    """The configuration that command line arguments such as `+a.b=v` ask for.
-
-    `initial` is merged between `env.yaml` and the command line. Without `fill_ports`, a server that names no port has
-    none afterwards: whoever starts it binds one.
-    """
-    sources = read_sources(arguments, initial=initial, dotenv_path=dotenv_path, use_dotenv=use_dotenv)
-    config = sources.merged()
-    complete(config, sources=sources, fill_ports=fill_ports)
-    return config
-
-
-def complete(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES, fill_ports: bool = True) -> None:
-    """Check a merged config and fill in, in place, what it leaves open."""
-    drop_unused_names(config)
-    settings = read_settings(config, sources=sources)
-    if keys.POLICY_BASE_URL_KEY_NAME not in config and _lacks_policy_model(config, sources):
-        logger.info("no model is configured: '%s' is the one on this machine's CPU", POLICY_MODEL.name)
-        config.merge_with(OmegaConf.load(find(LOCAL_MODEL_CONFIG)))
-    servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
-    check_references(config, servers, sources=sources)
-    host = default_host(settings)
-    head = complete_head_server(config, host, sources=sources)
-    config[keys.PORT_RANGE_LOW_KEY_NAME] = settings.port_range_low
-    config[keys.PORT_RANGE_HIGH_KEY_NAME] = settings.port_range_high
-    config[keys.SKIP_VENV_IF_PRESENT_KEY_NAME] = settings.skip_venv_if_present
-    config[keys.DISALLOWED_PORTS_KEY_NAME] = fill_hosts_and_ports(
-        config, servers, head, host=host, settings=settings, fill_ports=fill_ports
-    )
-    config[keys.HEAD_SERVER_DEPS_KEY_NAME] = installed_pins()
-    config[keys.PYTHON_VERSION_KEY_NAME] = platform.python_version()
-
-
-def read_settings(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES) -> GlobalSettings:
-    """The global keys that steer the rest; one that is null counts as absent."""
-    given = [key for key in GlobalSettings.model_fields if key in set(config)]
-    values = {key: resolved(config, (key,), sources=sources) for key in given}
-    set_values = {key: value for key, value in values.items() if value is not None}
-    return validate(GlobalSettings, set_values, what="The configuration", where=sources.where)
-
-
-def _lacks_policy_model(config: DictConfig, sources: Sources) -> bool:
-    servers = server_blocks(config, sources=sources).servers
-    return any(ref == POLICY_MODEL for _, ref in unmet_references(config, servers, sources=sources))
-
-
-def installed_pins() -> list[str]:
-    """Requirements that keep a server's own virtualenv in step with this one; what is not installed is not pinned."""
-    pins = []
-    for distribution, requirement in _PINNED_DISTRIBUTIONS.items():
-        try:
-            pins.append(f"{requirement}=={metadata.version(distribution)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return pins
-
-
-def dump(config: DictConfig, *, masked: bool = True) -> str:
-    """The config as YAML with every interpolation resolved, by default without its secrets."""
-    values = resolved(config)
-    return OmegaConf.to_yaml(OmegaConf.create(_escaped(masking.masked(values) if masked else values)))
-
-
-def _escaped(value: Any) -> Any:
-    """Text that looks like an interpolation but is meant literally has to be written with a backslash."""
-    if isinstance(value, dict):
-        return {key: _escaped(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_escaped(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", value)
-
-
-def _as_dict_config(value: Any) -> Any:
-    return OmegaConf.create(value) if isinstance(value, dict) else value
-
-
-class GlobalConfigDictParserConfig(BaseModel):
-    """What a configuration is read from."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True, use_attribute_docstrings=True)
-
-    dotenv_path: Path | None = None
-    """The file read as `env.yaml`. Passed over if it does not exist."""
-
-    initial_global_config_dict: Annotated[DictConfig | None, BeforeValidator(_as_dict_config)] = None
-    """Wins over files, loses against the command line."""
-
-    skip_load_from_cli: bool = False
-    skip_load_from_dotenv: bool = False
-
-    hide_secrets: bool = False
-    """Replace secrets in the result. It is then for showing, not for running."""
-
-    fill_ports: bool = True
-    """Choose a port for every server that names none. If false, whoever starts it has to."""
-
-    NO_MODEL_GLOBAL_CONFIG_DICT: ClassVar[DictConfig] = OmegaConf.create(
-        {keys.POLICY_BASE_URL_KEY_NAME: "", keys.POLICY_API_KEY_KEY_NAME: "", keys.POLICY_MODEL_NAME_KEY_NAME: ""}
-    )
-    """An initial config for work that needs no model, so that nobody has to name one."""
-
-
-class GlobalConfigDictParser:
-    """The steps of reading a configuration, one method each."""
-
-    def parse(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> DictConfig:
-        """Read, check and complete a configuration."""
-        options = global_config_dict_parser_config or GlobalConfigDictParserConfig()
-        config = load_config(
-            () if options.skip_load_from_cli else sys.argv[1:],
-            initial=options.initial_global_config_dict,
-            dotenv_path=options.dotenv_path,
-            use_dotenv=not options.skip_load_from_dotenv,
-            fill_ports=options.fill_ports,
-        )
-        return masking.masked(config) if options.hide_secrets else config
-
-    def parse_no_environment(self, initial_global_config_dict: DictConfig | None = None) -> DictConfig:
-        """Read a configuration from Python alone: neither command line nor `env.yaml`."""
-        return self.parse(
-            GlobalConfigDictParserConfig(
-                initial_global_config_dict=initial_global_config_dict,
-                skip_load_from_cli=True,
-                skip_load_from_dotenv=True,
-            )
-        )
-
-    def parse_global_config_dict_from_cli(self) -> DictConfig:
-        """What the command line of this process says, by itself."""
-        return command_line_config(sys.argv[1:])
-
-    def load_extra_config_paths(self, config_paths: Sequence[str]) -> tuple[list[str], list[DictConfig]]:
-        """Read the files and all that they include. Both results are in the order of merging."""
-        files = load_files(config_paths, above=OmegaConf.create(), named_in="the call")
-        return [file.given for file in files], [file.config for file in files]
-
-    def filter_for_server_instance_configs(self, global_config_dict: DictConfig) -> list[ServerInstanceConfig]:
-        """The valid server blocks."""
-        return server_blocks(global_config_dict).servers
-
-    def validate_and_populate_defaults(
-        self,
-        global_config_dict: DictConfig,
-        server_instance_configs: Sequence[ServerInstanceConfig],
-        default_host: str,
-    ) -> list[int]:
-        """Check references, fill in hosts and ports, and return the ports that are spoken for."""
-        check_references(global_config_dict, server_instance_configs)
-        head = complete_head_server(global_config_dict, default_host)
-        settings = read_settings(global_config_dict)
-        return fill_hosts_and_ports(
-            global_config_dict, server_instance_configs, head, host=default_host, settings=settings
-        )
-
-    def detect_and_report_almost_servers(self, global_config_dict: DictConfig) -> list[tuple[str, ValidationError]]:
-        """The server blocks that are not valid; what is wrong with them is logged."""
-        almost_servers = server_blocks(global_config_dict).almost_servers
-        if almost_servers:
-            logger.warning("%s", almost_servers_report(almost_servers))
-        return [(almost.name, almost.error) for almost in almost_servers]
-
-
-def get_global_config_dict(
-    global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None,
-    global_config_dict_parser_cls: type[GlobalConfigDictParser] = GlobalConfigDictParser,
-) -> DictConfig:
-    """The configuration of this process: the cached one, else the one its parent handed down, else a new one."""
-    global _GLOBAL_CONFIG_DICT  # noqa: PLW0603 -- the cache is part of the public interface
-    if _GLOBAL_CONFIG_DICT is None:
-        handed_down = published() or os.environ.get(keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
-        if handed_down is None:
-            _GLOBAL_CONFIG_DICT = global_config_dict_parser_cls().parse(global_config_dict_parser_config)
-        else:
-            _GLOBAL_CONFIG_DICT = cast(DictConfig, OmegaConf.create(handed_down))
-    return _GLOBAL_CONFIG_DICT
-
-
-def set_global_config_dict(
-    global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None,
-    global_config_dict_parser_cls: type[GlobalConfigDictParser] = GlobalConfigDictParser,
-) -> None:
-    """Read the configuration anew and cache it."""
-    global _GLOBAL_CONFIG_DICT  # noqa: PLW0603 -- the cache is part of the public interface
-    _GLOBAL_CONFIG_DICT = global_config_dict_parser_cls().parse(global_config_dict_parser_config)
-
-
-def get_first_server_config_dict(global_config_dict: DictConfig, top_level_path: str) -> DictConfig:
-    """The innermost part of a server block: its one implementation of its one server type."""
-    if top_level_path not in global_config_dict:
-        known = [str(key) for key in global_config_dict]
-        raise UnknownServerError(f"No server '{top_level_path}' in the configuration.{nearest(top_level_path, known)}")
-    server_type = global_config_dict[top_level_path]
-    implementations = next(iter(server_type.values()))
-    inner: DictConfig = next(iter(implementations.values()))
-    return inner
+from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME as CONFIG_PATHS_KEY_NAME
+from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT as DEFAULT_HEAD_SERVER_PORT
+from nemo_gym.config.keys import DEFAULT_HOST as DEFAULT_HOST
+from nemo_gym.config.keys import DEFAULT_HOST_KEY_NAME as DEFAULT_HOST_KEY_NAME
+from nemo_gym.config.keys import DEFAULT_PORT_RANGE_HIGH as DEFAULT_PORT_RANGE_HIGH
+from nemo_gym.config.keys import DEFAULT_PORT_RANGE_LOW as DEFAULT_PORT_RANGE_LOW
+from nemo_gym.config.keys import DISALLOWED_PORTS_KEY_NAME as DISALLOWED_PORTS_KEY_NAME
+from nemo_gym.config.keys import ENTRYPOINT_KEY_NAME as ENTRYPOINT_KEY_NAME
+from nemo_gym.config.keys import ERROR_ON_ALMOST_SERVERS_KEY_NAME as ERROR_ON_ALMOST_SERVERS_KEY_NAME
+from nemo_gym.config.keys import HEAD_SERVER_DEPS_KEY_NAME as HEAD_SERVER_DEPS_KEY_NAME
+from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME as HEAD_SERVER_KEY_NAME
+from nemo_gym.config.keys import HF_TOKEN_KEY_NAME as HF_TOKEN_KEY_NAME
+from nemo_gym.config.keys import NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME as NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME
+from nemo_gym.config.keys import NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME as NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME
+from nemo_gym.config.keys import NEMO_GYM_RESERVED_TOP_LEVEL_KEYS as NEMO_GYM_RESERVED_TOP_LEVEL_KEYS
+from nemo_gym.config.keys import PIP_INSTALL_VERBOSE_KEY_NAME as PIP_INSTALL_VERBOSE_KEY_NAME
+from nemo_gym.config.keys import POLICY_API_KEY_KEY_NAME as POLICY_API_KEY_KEY_NAME
+from nemo_gym.config.keys import POLICY_BASE_URL_KEY_NAME as POLICY_BASE_URL_KEY_NAME
+from nemo_gym.config.keys import POLICY_MODEL_NAME_KEY_NAME as POLICY_MODEL_NAME_KEY_NAME
+from nemo_gym.config.keys import PORT_RANGE_HIGH_KEY_NAME as PORT_RANGE_HIGH_KEY_NAME
+from nemo_gym.config.keys import PORT_RANGE_LOW_KEY_NAME as PORT_RANGE_LOW_KEY_NAME
+from nemo_gym.config.keys import PYTHON_VERSION_KEY_NAME as PYTHON_VERSION_KEY_NAME
+from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME as RAY_HEAD_NODE_ADDRESS_KEY_NAME
+from nemo_gym.config.keys import SERVER_TYPES as SERVER_TYPES
+from nemo_gym.config.keys import SKIP_VENV_IF_PRESENT_KEY_NAME as SKIP_VENV_IF_PRESENT_KEY_NAME
+from nemo_gym.config.keys import TASK_INDEX_KEY_NAME as TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import USE_ABSOLUTE_IP_KEY_NAME as USE_ABSOLUTE_IP_KEY_NAME
+from nemo_gym.config.keys import UV_PIP_SET_PYTHON_KEY_NAME as UV_PIP_SET_PYTHON_KEY_NAME
+from nemo_gym.config.keys import ServerType as ServerType
+from nemo_gym.config.loading import LOCAL_MODEL_CONFIG as LOCAL_MODEL_CONFIG
+from nemo_gym.config.loading import POLICY_MODEL as POLICY_MODEL
+from nemo_gym.config.loading import GlobalConfigDictParser as GlobalConfigDictParser
+from nemo_gym.config.loading import GlobalConfigDictParserConfig as GlobalConfigDictParserConfig
+from nemo_gym.config.loading import complete as complete
+from nemo_gym.config.loading import dump as dump
+from nemo_gym.config.loading import get_first_server_config_dict as get_first_server_config_dict
+from nemo_gym.config.loading import get_global_config_dict as get_global_config_dict
+from nemo_gym.config.loading import installed_pins as installed_pins
+from nemo_gym.config.loading import load_config as load_config
+from nemo_gym.config.loading import read_settings as read_settings
+from nemo_gym.config.loading import set_global_config_dict as set_global_config_dict
+from nemo_gym.config.ports import find_open_port as find_open_port

@@ -10,12 +10,12 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from nemo_gym.client import ServerClient
-from nemo_gym.codec import changed
-from nemo_gym.deadline import current_deadline, within
+from nemo_gym.client.pool import NotSentError, pause_s
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.deadline import current_deadline, within
 from nemo_gym.errors import GymError, RolloutError, UpstreamError
-from nemo_gym.http import NotSentError, pause_s
-from nemo_gym.openai_types import (
+from nemo_gym.llm_api.json_codec import changed
+from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,

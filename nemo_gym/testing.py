@@ -5,20 +5,25 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-from uuid import uuid4
 
 import orjson
 
-from nemo_gym.client import ServerClient, base_url
-from nemo_gym.codec import encode
-from nemo_gym.compute import Compute
-from nemo_gym.global_config import load_config, server_instances
-from nemo_gym.http import HttpClient
-from nemo_gym.launcher import held_server
-from nemo_gym.paths import find
-from nemo_gym.server import SimpleServer
-from nemo_gym.serving import bind, serving
-from nemo_gym.worker import HeldServer, Stack, StackSpec
+from nemo_gym.client.pool import HttpClient
+from nemo_gym.client.server_client import ServerClient, base_url
+from nemo_gym.common.paths import find
+from nemo_gym.compute.pool import Compute
+from nemo_gym.config.loading import load_config, server_instances
+from nemo_gym.llm_api.builders import calls as calls
+from nemo_gym.llm_api.builders import example_row as example_row
+from nemo_gym.llm_api.builders import message as message
+from nemo_gym.llm_api.builders import response_of as response_of
+from nemo_gym.llm_api.builders import says as says
+from nemo_gym.llm_api.builders import tool_output as tool_output
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.runtime.launcher import held_server
+from nemo_gym.runtime.stack import HeldServer, Stack, StackSpec
+from nemo_gym.server.base import SimpleServer
+from nemo_gym.server.uvicorn_runner import bind, serving
 
 REQUEST_TIMEOUT_S = 60.0
 LOOPBACK = "127.0.0.1"
@@ -132,38 +137,6 @@ async def running(servers: Sequence[HeldServer], *, transport: Transport = "dire
         await opened.enter_async_context(serving(apps, list(sockets.values())))
         http = await opened.enter_async_context(HttpClient())
         yield ServerClient(addresses=addresses, http=http)
-
-
-def says(*texts: str) -> dict[str, Any]:
-    """A response in which the model says this, each text a message of its own."""
-    return response_of(*(message(text) for text in texts))
-
-
-def response_of(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A response with these output items."""
-    return {"id": "resp_test", "created_at": 0, "model": "test", "object": "response", "output": list(items), **fields}
-
-
-def message(text: str) -> dict[str, Any]:
-    """An output item: the model says something."""
-    part = {"type": "output_text", "text": text, "annotations": []}
-    return {"type": "message", "id": "msg_test", "role": "assistant", "status": "completed", "content": [part]}
-
-
-def calls(name: str, arguments: Any = None, *, call_id: str | None = None) -> dict[str, Any]:
-    """An output item: the model calls a tool. Arguments given as a text are taken as they are."""
-    text = arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode()
-    return {"type": "function_call", "name": name, "arguments": text, "call_id": call_id or f"call_{uuid4().hex[:8]}"}
-
-
-def tool_output(output: str, *, call_id: str = "call_test") -> dict[str, Any]:
-    """An output item: a tool answered."""
-    return {"type": "function_call_output", "call_id": call_id, "output": output}
-
-
-def example_row(prompt: str = "Hello.", **fields: Any) -> dict[str, Any]:
-    """A row with one user message. With `response=` it is what `verify` is asked."""
-    return {"responses_create_params": {"input": [{"role": "user", "content": prompt}]}, **fields}
 
 
 def rows_of(path: str | Path) -> list[dict[str, Any]]:

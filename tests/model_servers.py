@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from nemo_gym.endpoints import Endpoint
+from nemo_gym.server.endpoint import Endpoint
 from nemo_gym.testing import BrowserLikeClient, client_for
 from responses_api_models.azure_openai_model.app import AzureOpenAIModelServer
 from responses_api_models.openai_model.app import SimpleModelServer

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_gym import answers
-from nemo_gym.openai_types import NeMoGymResponse
+from nemo_gym.llm_api.responses import NeMoGymResponse
 from nemo_gym.testing import calls, message, response_of, says, tool_output
 
 

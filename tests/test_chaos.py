@@ -17,14 +17,14 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym.config.loading import load_config
 from nemo_gym.errors import ConfigError
-from nemo_gym.global_config import load_config
-from nemo_gym.launcher import Launcher
-from nemo_gym.rollout_collection import RolloutCollectionHelper
-from nemo_gym.rollout_rows import RolloutCollectionConfig
-from nemo_gym.rollout_store import failures_path
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
+from nemo_gym.rollouts.dataset import RolloutCollectionConfig
+from nemo_gym.rollouts.store import failures_path
+from nemo_gym.runtime.launcher import Launcher
+from nemo_gym.runtime.stack import HeldServer
 from nemo_gym.testing import example_row, held, running
-from nemo_gym.worker import HeldServer
 from tests.commands import BIN
 
 KILLS = 20
@@ -340,7 +340,7 @@ async def test_one_poisoned_row_among_ten_thousand_harms_no_other(tmp_path: Path
 def test_two_collectors_do_not_share_an_output(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl", 1)
     program = (
-        "import sys, time; from pathlib import Path; from nemo_gym.rollout_store import LineFile;"
+        "import sys, time; from pathlib import Path; from nemo_gym.rollouts.store import LineFile;"
         "f = LineFile(Path(sys.argv[1])); print('locked', flush=True); time.sleep(30)"
     )
     with subprocess.Popen(

@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from nemo_gym.base_resources_server import SimpleResourcesServer
-from nemo_gym.client import Answer, Jar, ServerClient
-from nemo_gym.loader import load_server_class
-from nemo_gym.paths import PARENT_DIR, SERVER_FOLDERS
-from nemo_gym.server import SimpleServer
+from nemo_gym.client.server_client import Answer, Jar, ServerClient
+from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
+from nemo_gym.runtime.class_loader import load_server_class
+from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.server.base import SimpleServer
 from nemo_gym.testing import TRANSPORTS, Transport, rows_of, running, says, servers_of
-from nemo_gym.worker import HeldServer
 
 FOLDERS = sorted(app.parent for kind in SERVER_FOLDERS for app in (PARENT_DIR / kind).glob("*/app.py"))
 ENVIRONMENTS = [folder for folder in FOLDERS if folder.parent.name == "resources_servers"]

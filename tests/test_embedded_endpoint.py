@@ -12,9 +12,9 @@ import openai
 import pytest
 import pytest_asyncio
 
-from nemo_gym.client import ServerClient
-from nemo_gym.http import HttpClient
-from nemo_gym.server import SimpleServer
+from nemo_gym.client.pool import HttpClient
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.server.base import SimpleServer
 from nemo_gym.testing import BrowserLikeClient, client_for
 from responses_api_models.local_model.app import LocalModel
 from responses_api_models.local_model.engine import Engine

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from nemo_gym.client import Answer, ServerClient
-from nemo_gym.deadline import within
+from nemo_gym.client.server_client import Answer, ServerClient
+from nemo_gym.common.deadline import within
 from nemo_gym.errors import RolloutError
 from nemo_gym.judge import MAX_TRIES, Judge, JudgeConfig, Verdict, ask_both_ways, first_of, last_text
-from nemo_gym.openai_types import NeMoGymResponse
+from nemo_gym.llm_api.responses import NeMoGymResponse
+from nemo_gym.runtime.stack import HeldServer
 from nemo_gym.testing import TRANSPORTS, Transport, calls, held, message, response_of, running, says
-from nemo_gym.worker import HeldServer
 
 REFUSAL = {"type": "refusal", "refusal": "[[A=B]]"}
 USER = {"type": "message", "role": "user", "content": "[[A=B]]"}

@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.client import Answer
+from nemo_gym.analysis.token_check import check_tokens
+from nemo_gym.client.server_client import Answer
+from nemo_gym.runtime.stack import HeldServer
 from nemo_gym.testing import Transport, client_for, held, running
-from nemo_gym.token_check import check_tokens
-from nemo_gym.worker import HeldServer
 from responses_api_models.scripted_model.app import ScriptedModel
 from tests.stub_endpoint import Request, completion, stub_endpoint
 

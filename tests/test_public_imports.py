@@ -59,8 +59,8 @@ def test_a_public_name_resolves(module: str, name: str) -> None:
         ("nemo_gym", {"pydantic", "aiohttp", "omegaconf", "fastapi", "asyncio"}),
         ("nemo_gym.cli", {"pydantic", "aiohttp", "omegaconf", "fastapi", "hydra"}),
         ("nemo_gym.base_resources_server", {"fastapi", "omegaconf", "hydra", "ray", "openai"}),
-        ("nemo_gym.worker", {"fastapi", "omegaconf", "hydra", "ray", "openai"}),
-        ("nemo_gym.launcher", {"fastapi", "ray", "openai"}),
+        ("nemo_gym.runtime.worker", {"fastapi", "omegaconf", "hydra", "ray", "openai"}),
+        ("nemo_gym.runtime.launcher", {"fastapi", "ray", "openai"}),
     ],
 )
 def test_an_import_brings_in_no_more_than_it_needs(module: str, unwanted: set[str]) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nemo_gym.client import base_url
-from nemo_gym.paths import PARENT_DIR
-from nemo_gym.serving import bind, serving
+from nemo_gym.client.server_client import base_url
+from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.runtime.stack import Stack, StackSpec
+from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.testing import held
-from nemo_gym.worker import Stack, StackSpec
 from tests.commands import Running, free_port, ng, started
 
 CONFIG_PATHS = (

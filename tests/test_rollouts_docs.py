@@ -5,7 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from nemo_gym.paths import PARENT_DIR, SERVER_FOLDERS
+from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
 from tests.commands import BIN, free_port
 
 

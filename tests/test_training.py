@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from nemo_gym.cli import GlobalConfigDictParserConfig, RunHelper
 from nemo_gym.errors import RolloutError, StartupError
-from nemo_gym.rollout_collection import RolloutCollectionHelper
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.server_utils import HEAD_SERVER_KEY_NAME, BaseServerConfig
 from nemo_gym.testing import example_row
 from tests.commands import free_port

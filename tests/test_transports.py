@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from nemo_gym.base_resources_server import BaseVerifyRequest
-from nemo_gym.client import Answer, Jar, ServerClient
+from nemo_gym.client.server_client import Answer, Jar, ServerClient
 from nemo_gym.errors import RolloutError
+from nemo_gym.runtime.stack import HeldServer
 from nemo_gym.testing import Transport, calls, example_row, held, message, response_of, running, tool_output
-from nemo_gym.worker import HeldServer
 
 SERVERS = Path(__file__).parent / "servers"
 TRANSPORTS: tuple[Transport, ...] = ("direct", "http")

@@ -5,12 +5,12 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.cli.rollouts import collect_with_progress
-from nemo_gym.command import command
-from nemo_gym.config_types import CommandConfig
+from nemo_gym.cli.collect import collect_with_progress
+from nemo_gym.cli.command import command
+from nemo_gym.config.loading import load_config
+from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import MissingExtraError, StartupError
-from nemo_gym.global_config import load_config
-from nemo_gym.rollout_collection import RolloutCollectionConfig
+from nemo_gym.rollouts.collector import RolloutCollectionConfig
 
 ENVIRONMENT = "resources_servers/example_simple_weather/configs/simple_weather.yaml"
 SCRIPTED_MODEL = "responses_api_models/scripted_model/configs/scripted_model.yaml"

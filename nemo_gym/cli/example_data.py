@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 
 from nemo_gym.base_resources_server import BaseRunRequest
+from nemo_gym.config.error_messages import validate
 from nemo_gym.errors import ConfigError
-from nemo_gym.validation import validate
 
 MIN_EXAMPLES = 5
 """Few enough to read, enough to see what the data is like."""

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from nemo_gym.common.paths import SERVER_FOLDERS, find, nearest
 from nemo_gym.errors import ConfigError
-from nemo_gym.paths import SERVER_FOLDERS, find, nearest
 
 
 def parse_entrypoint(text: str) -> Path:

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from nemo_gym.cli.command import command, read_command_line, read_parameters
 from nemo_gym.cli.folders import find_folder
-from nemo_gym.command import command, read_command_line, read_parameters
-from nemo_gym.config_types import CommandConfig
+from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import StartupError
-from nemo_gym.paths import PARENT_DIR
-from nemo_gym.venvs import find_uv, python_for
+from nemo_gym.runtime.venvs import find_uv, python_for
 
 _DEPENDENCIES = ("openai", "ray", "pydantic", "aiohttp", "uvicorn", "hydra-core", "omegaconf")
 
@@ -38,7 +38,7 @@ class DumpConfigConfig(CommandConfig):
 @command(DumpConfigConfig)
 def dump_config() -> None:
     """Print the merged configuration without its secrets."""
-    from nemo_gym.global_config import dump
+    from nemo_gym.config.loading import dump
 
     print(dump(read_command_line()), end="")
 

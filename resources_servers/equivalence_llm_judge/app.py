@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 from pydantic import ConfigDict, PrivateAttr
 
 from nemo_gym.base_resources_server import BaseVerifyResponse, SimpleResourcesServer
-from nemo_gym.client import ServerClient
-from nemo_gym.compute import Compute, Overrun
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.compute.pool import Compute, Overrun
 from nemo_gym.judge import Judge, JudgeEvaluation, Verdict, ask_both_ways
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import last_match

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer, tool
-from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseFunctionToolCall
-from nemo_gym.wire import JsonObject
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseFunctionToolCall
 
 HAND_IN = "extract_synonym_values"
 

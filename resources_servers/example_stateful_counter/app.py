@@ -9,7 +9,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.wire import JsonObject
+from nemo_gym.llm_api.base import JsonObject
 
 
 class Counter(SessionState):

@@ -10,8 +10,8 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.client import ServerClient
-from nemo_gym.compute import Compute, Overrun
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.compute.pool import Compute, Overrun
 from nemo_gym.judge import Judge, JudgeConfig, JudgeEvaluation, Verdict, ask_both_ways
 from resources_servers.math_with_judge import prompts
 from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check

@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.compute import Compute, Overrun
+from nemo_gym.compute.pool import Compute, Overrun
 from resources_servers.structured_outputs.schemas import fits
 
 

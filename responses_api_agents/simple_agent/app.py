@@ -8,11 +8,11 @@ from pydantic import ConfigDict, Field
 
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
-from nemo_gym.client import Answer, Jar
-from nemo_gym.codec import changed, encode
+from nemo_gym.client.server_client import Answer, Jar
+from nemo_gym.common.deadline import within
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
-from nemo_gym.deadline import within
-from nemo_gym.openai_types import (
+from nemo_gym.llm_api.json_codec import changed, encode
+from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
     NeMoGymResponse,
@@ -21,7 +21,7 @@ from nemo_gym.openai_types import (
     NeMoGymResponseInputItem,
     NeMoGymResponseUsage,
 )
-from nemo_gym.tools import NOT_TOOLS
+from nemo_gym.server.tools import NOT_TOOLS
 
 MAX_SILENT_STEPS = 3
 """Replies in a row without a message and without a tool call, after which the model is taken at its word."""

@@ -5,16 +5,16 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.chat_types import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.codec import encode, given_fields
-from nemo_gym.completions import read_completion
-from nemo_gym.convert import chat_params, response_of
-from nemo_gym.endings import ended_completion
-from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
+from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
+from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.errors import UpstreamError
-from nemo_gym.openai_client import NeMoGymAsyncOpenAI
-from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.wire import without_nulls
+from nemo_gym.llm_api.base import without_nulls
+from nemo_gym.llm_api.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.llm_api.endpoint_refusals import ended_completion
+from nemo_gym.llm_api.json_codec import encode, given_fields
+from nemo_gym.llm_api.normalize_completion import read_completion
+from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.llm_api.responses_chat import chat_params, response_of
 
 V1 = "/openai/v1"
 

@@ -11,16 +11,16 @@ from typing import Any
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.chat_types import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.codec import given_fields
-from nemo_gym.completions import read_completion
-from nemo_gym.convert import chat_params, response_of
-from nemo_gym.endings import ended_completion
+from nemo_gym.client.openai_client import REQUEST_TIMEOUT_S
+from nemo_gym.common.paths import find
 from nemo_gym.errors import RolloutError, UpstreamError
-from nemo_gym.openai_client import REQUEST_TIMEOUT_S
-from nemo_gym.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.paths import find
-from nemo_gym.wire import TOKEN_FIELDS, JsonObject, without_nulls
+from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject, without_nulls
+from nemo_gym.llm_api.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.llm_api.endpoint_refusals import ended_completion
+from nemo_gym.llm_api.json_codec import given_fields
+from nemo_gym.llm_api.normalize_completion import read_completion
+from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.llm_api.responses_chat import chat_params, response_of
 from responses_api_models.local_model.chat import complete_chat
 from responses_api_models.local_model.engine import Engine, EngineSettings
 from responses_api_models.local_model.tokens import complete_tokens

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from nemo_gym.wire import JsonObject
+from nemo_gym.llm_api.base import JsonObject
 from responses_api_models.local_model.engine import Engine
 
 

@@ -17,11 +17,11 @@ from typing import Any, Self
 
 import orjson
 
-from nemo_gym.codec import encode
-from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
+from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
+from nemo_gym.client.pool import HttpClient
 from nemo_gym.errors import MissingExtraError, StartupError, UpstreamError
-from nemo_gym.http import HttpClient
-from nemo_gym.wire import JsonObject
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.json_codec import encode
 
 logger = logging.getLogger(__name__)
 

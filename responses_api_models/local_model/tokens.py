@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from nemo_gym.convert import UnsupportedError
 from nemo_gym.errors import UpstreamError
-from nemo_gym.wire import TOKEN_FIELDS, JsonObject
+from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject
+from nemo_gym.llm_api.responses_chat import UnsupportedError
 from responses_api_models.local_model.engine import Engine
 from responses_api_models.local_model.tool_text import (
     PREFILL,

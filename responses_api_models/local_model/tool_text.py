@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nemo_gym.convert import UnsupportedError
-from nemo_gym.wire import JsonObject
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.responses_chat import UnsupportedError
 
 PREFILL = '{"tool":'
 _ANSWERS = f"{PREFILL} null}}\n\n"

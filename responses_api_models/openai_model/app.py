@@ -6,15 +6,15 @@ from typing import Any
 from pydantic import BaseModel, PrivateAttr, ValidationError
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.chat_types import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.client import Jar
-from nemo_gym.codec import changed, encode
-from nemo_gym.completions import read_completion
-from nemo_gym.endings import ended_completion, ended_response
-from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
+from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
+from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI
+from nemo_gym.client.server_client import Jar
 from nemo_gym.errors import UpstreamError
-from nemo_gym.openai_client import NeMoGymAsyncOpenAI
-from nemo_gym.openai_types import (
+from nemo_gym.llm_api.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.llm_api.endpoint_refusals import ended_completion, ended_response
+from nemo_gym.llm_api.json_codec import changed, encode
+from nemo_gym.llm_api.normalize_completion import read_completion
+from nemo_gym.llm_api.responses import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     for_resubmission,

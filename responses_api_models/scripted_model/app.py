@@ -11,9 +11,9 @@ import orjson
 from pydantic import PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.chat_types import NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.client import Answer
-from nemo_gym.openai_types import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.client.server_client import Answer
+from nemo_gym.llm_api.chat import NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from responses_api_models.scripted_model.script import Conversation, Reply, Script
 
 _REPEATED = (

@@ -8,15 +8,25 @@ from uuid import uuid4
 from pydantic import BaseModel, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.chat_types import (
+from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
+from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI
+from nemo_gym.client.server_client import Jar
+from nemo_gym.errors import UpstreamError
+from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject, without_nulls
+from nemo_gym.llm_api.chat import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymChoice,
 )
-from nemo_gym.client import Jar
-from nemo_gym.codec import given_fields
-from nemo_gym.completions import read_completion
-from nemo_gym.convert import (
+from nemo_gym.llm_api.endpoint_refusals import ended_completion
+from nemo_gym.llm_api.json_codec import given_fields
+from nemo_gym.llm_api.normalize_completion import read_completion
+from nemo_gym.llm_api.responses import (
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    NeMoGymResponseOutputItem,
+)
+from nemo_gym.llm_api.responses_chat import (
     ChatMessages,
     chat_params,
     output_items,
@@ -25,16 +35,6 @@ from nemo_gym.convert import (
     split_think_tags,
     think_tags,
 )
-from nemo_gym.endings import ended_completion
-from nemo_gym.endpoint_pool import EndpointPool, EndpointSettings
-from nemo_gym.errors import UpstreamError
-from nemo_gym.openai_client import NeMoGymAsyncOpenAI
-from nemo_gym.openai_types import (
-    NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
-    NeMoGymResponseOutputItem,
-)
-from nemo_gym.wire import TOKEN_FIELDS, JsonObject, without_nulls
 from responses_api_models.vllm_model.tokens import ASK_FOR_TOKENS, put_tokens, take_prompt_ids, tokens_of_text
 
 VLLMConverterResponsesToChatCompletionsState = ChatMessages
@@ -63,7 +63,7 @@ class VLLMModelConfig(EndpointSettings, BaseResponsesAPIModelConfig):
 
 
 class VLLMConverter(BaseModel):
-    """The conversions of `nemo_gym.convert`, as this server uses them."""
+    """The conversions of `nemo_gym.llm_api.responses_chat`, as this server uses them."""
 
     return_token_id_information: bool
     uses_reasoning_parser: bool = False

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.client import Answer, ServerClient
+from nemo_gym.client.server_client import Answer, ServerClient
+from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.paths import PARENT_DIR
+from nemo_gym.runtime.stack import HeldServer
 from nemo_gym.testing import example_row, held, rows_of, running, says, servers_of
-from nemo_gym.worker import HeldServer
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import last_match
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.openai_types import NeMoGymResponse
+from nemo_gym.llm_api.responses import NeMoGymResponse
 from nemo_gym.testing import calls, message, response_of, says
 from resources_servers.equivalence_llm_judge.engine import last_match
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest, last_reply

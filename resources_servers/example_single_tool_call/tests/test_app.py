@@ -1,5 +1,5 @@
-from nemo_gym.loader import load_server_class
-from nemo_gym.paths import find
+from nemo_gym.common.paths import find
+from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.testing import held, rows_of, running
 from resources_servers.example_simple_weather.app import SimpleWeatherResourcesServer
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nemo_gym.common.paths import CACHE_ENV_VAR
 from nemo_gym.errors import StartupError
-from nemo_gym.paths import CACHE_ENV_VAR
 from nemo_gym.testing import client_for
 from resources_servers.instruction_following import punkt
 from resources_servers.instruction_following.app import InstructionFollowingResourcesServer

@@ -9,10 +9,11 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from nemo_gym.client import Answer, ServerClient
-from nemo_gym.compute import Compute
+from nemo_gym.client.server_client import Answer, ServerClient
+from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import RolloutError
-from nemo_gym.paths import PARENT_DIR
+from nemo_gym.runtime.stack import HeldServer
 from nemo_gym.testing import (
     calls,
     example_row,
@@ -23,7 +24,6 @@ from nemo_gym.testing import (
     running,
     says,
 )
-from nemo_gym.worker import HeldServer
 from resources_servers.math_with_judge.engine import check
 from resources_servers.math_with_judge.tests.metric import metric
 

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import load_config
-from nemo_gym.paths import PARENT_DIR
 from nemo_gym.testing import client_for, held, running, servers_of
 from resources_servers.math_with_judge.app import LibraryJudgeMathResourcesServer
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.client import ServerClient, base_url
+from nemo_gym.client.server_client import ServerClient, base_url
+from nemo_gym.runtime.stack import HeldServer, Stack, StackSpec
 from nemo_gym.testing import TRANSPORTS, Transport, example_row, held, response_of, running, says
-from nemo_gym.worker import HeldServer, Stack, StackSpec
 
 Replies = list[dict[str, Any]]
 

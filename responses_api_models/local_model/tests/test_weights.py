@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nemo_gym.common.paths import CACHE_ENV_VAR
 from nemo_gym.errors import MissingPathError, StartupError
-from nemo_gym.paths import CACHE_ENV_VAR
 from responses_api_models.local_model.weights import FILE, INSTALL_COMMAND, PACKAGE, VERSION, fetch, find_weights
 
 

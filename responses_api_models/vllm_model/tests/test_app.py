@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.chat_types import NeMoGymChoice
-from nemo_gym.openai_types import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.llm_api.chat import NeMoGymChoice
+from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.testing import TestAnswer
 from responses_api_models.vllm_model.app import (
     VLLMConverter,

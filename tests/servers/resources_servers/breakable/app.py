@@ -6,7 +6,7 @@ import os
 import time
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, tool
-from nemo_gym.deadline import Deadline
+from nemo_gym.common.deadline import Deadline
 
 
 class BreakableResourcesServer(SimpleResourcesServer):

@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from nemo_gym.base_responses_api_agent import SimpleResponsesAPIAgent
-from nemo_gym.client import Answer
+from nemo_gym.client.server_client import Answer
 
 
 class Wanted(BaseModel):

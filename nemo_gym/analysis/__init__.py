@@ -1,0 +1,1 @@
+"""What is done with stored rollouts: profile, reverify, verifier check, token check, export."""

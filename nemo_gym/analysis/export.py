@@ -1,0 +1,233 @@
+"""Training data from scored rollouts: conversations to imitate (SFT), and pairs of a better and a worse answer (DPO).
+
+Every rollout is used, or dropped for one reason that is counted."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+import orjson
+from pydantic import Field, ValidationError
+
+from nemo_gym.analysis.export_messages import NotChatError, Reasoning, chat_messages, chat_tools
+from nemo_gym.analysis.records import StoredRollout, StoredRolloutsError, read_records
+from nemo_gym.common.atomic_files import beside, check_writable, write_json, written_whole
+from nemo_gym.common.paths import find
+from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.config.types import CommandConfig
+from nemo_gym.errors import GymError
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.rollouts.metrics import PASS_THRESHOLD
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME
+
+ROUNDING = 1e-9
+"""0.7 is not quite 0.5 more than 0.2."""
+
+
+class ExportConfig(CommandConfig):
+    """Turn scored rollouts into training data: SFT conversations or DPO pairs, one JSON object a line.
+
+    How many rollouts were used and dropped, and why, is shown and written to `<output>_export.json`.
+    """
+
+    rollouts_jsonl_fpath: str
+    """What `ng_collect_rollouts` wrote."""
+
+    output_jsonl_fpath: str
+    """Where the training data goes."""
+
+    format: Literal["sft", "dpo"] = "sft"
+    """sft: `messages` and `tools`. dpo: `prompt`, `chosen`, `rejected` and `tools`, the best and worst of a task."""
+
+    select: Literal["best", "all"] = "best"
+    """For SFT: the best rollout of each task, or all of them."""
+
+    min_reward: float | None = None
+    """The least reward of a conversation or a chosen answer. Without it 1.0 for SFT, and for DPO any."""
+
+    min_gap: float = Field(default=0.5, gt=0)
+    """For DPO: by how much the reward of the chosen answer must exceed that of the rejected one."""
+
+    reasoning: Reasoning = "field"
+    """The model's thoughts: field (as `reasoning_content`), think (in the text, between <think> tags) or drop."""
+
+    include_incomplete: bool = False
+    """Use also rollouts that were cut off: by a limit of tokens or of steps, before the model gave an answer."""
+
+    overwrite: bool = False
+    """Replace an older output."""
+
+    @property
+    def least_reward(self) -> float | None:
+        return PASS_THRESHOLD if self.min_reward is None and self.format == "sft" else self.min_reward
+
+
+class DroppedError(GymError):
+    """A rollout is of no use, for the reason given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A rollout as chat messages."""
+
+    prompt: list[JsonObject]
+    answer: list[JsonObject]
+    tools: JsonObject
+    """Under the key `tools`, if there are any."""
+    reward: float
+    task: int | bytes
+    """What rollouts of the same row share: its index, or if the record lacks it what identifies the prompt."""
+
+    @classmethod
+    def of(cls, record: dict[str, Any], config: ExportConfig) -> "Conversation":
+        """From a record. DroppedError says why not."""
+        try:
+            rollout = StoredRollout.model_validate(record)
+        except ValidationError as error:
+            raise DroppedError("no scored rollout") from error
+        try:
+            prompt = chat_messages(_asked(record["responses_create_params"]), reasoning=config.reasoning)
+            answer = chat_messages(record["response"]["output"], reasoning=config.reasoning)
+        except NotChatError as error:
+            raise DroppedError(f"not expressible in chat: {error}") from error
+        is_whole = bool(answer) and _is_final(answer[-1]) and not rollout.response.is_cut_off
+        if not answer or not (is_whole or config.include_incomplete):
+            raise DroppedError("incomplete")
+        index = record.get(TASK_INDEX_KEY_NAME)
+        task = rollout.responses_create_params.digest if index is None else index
+        tools = chat_tools(record["responses_create_params"].get("tools") or ())
+        return cls(prompt, answer, {"tools": tools} if tools else {}, rollout.reward, task)
+
+    def sft(self) -> JsonObject:
+        return {"messages": [*self.prompt, *self.answer], **self.tools}
+
+    def dpo(self, rejected: "Conversation") -> JsonObject:
+        return {"prompt": self.prompt, "chosen": self.answer, "rejected": rejected.answer, **self.tools}
+
+
+def _asked(prompt: JsonObject) -> list[JsonObject]:
+    instructions, asked = prompt.get("instructions"), prompt["input"]
+    start = [{"role": "system", "content": instructions}] if instructions else []
+    return [*start, *([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)]
+
+
+def _is_final(message: JsonObject) -> bool:
+    return message["role"] == "assistant" and bool(message["content"] or message.get("refusal"))
+
+
+class Candidate(NamedTuple):
+    """A rollout to choose. Of equal rewards the first repeat is the better one, whatever the order in the file."""
+
+    reward: float
+    minus_repeat: int
+    minus_offset: int
+
+
+@dataclass(slots=True)
+class _Task:
+    best: Candidate
+    worst: Candidate
+    rollouts: int = 0
+
+    def add(self, candidate: Candidate) -> None:
+        self.best, self.worst = max(self.best, candidate), min(self.worst, candidate)
+        self.rollouts += 1
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What became of every rollout: all that were read are used or dropped."""
+
+    read: int = 0
+    used: int = 0
+    examples: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def as_json(self) -> JsonObject:
+        return {
+            "rollouts_read": self.read,
+            "rollouts_used": self.used,
+            "examples": self.examples,
+            "dropped": dict(sorted(self.dropped.items())),
+        }
+
+
+def export_rollouts(config: ExportConfig) -> ExportReport:
+    """Write the training data, whole or not at all."""
+    rollouts, output = find(config.rollouts_jsonl_fpath, what="file of rollouts"), Path(config.output_jsonl_fpath)
+    check_writable(output, overwrite=config.overwrite, sources=(rollouts,))
+    report = ExportReport()
+    with written_whole(output) as file:
+        for example in _examples(rollouts, config, report):
+            file.write(orjson.dumps(example) + b"\n")
+            report.examples += 1
+        if not report.examples:
+            reasons = ", ".join(f"{reason} ({count})" for reason, count in report.dropped.most_common())
+            raise StoredRolloutsError(
+                f"None of the {report.read} rollouts in {rollouts} can be used. Dropped as: {reasons or 'nothing'}."
+            )
+    write_json(beside(output, "_export.json"), report.as_json())
+    return report
+
+
+def _examples(rollouts: Path, config: ExportConfig, report: ExportReport) -> Iterator[JsonObject]:
+    usable, is_sft = _usable(rollouts, config, report), config.format == "sft"
+    if is_sft and config.select == "all":
+        for conversation, _ in usable:
+            report.used += 1
+            yield conversation.sft()
+        return
+    tasks: dict[int | bytes, _Task] = {}
+    for conversation, candidate in usable:
+        tasks.setdefault(conversation.task, _Task(candidate, candidate)).add(candidate)
+    used, reason = (1, "not the best of its task") if is_sft else (2, "neither the best nor the worst of its task")
+    with rollouts.open("rb") as file:
+        for name in sorted(tasks, key=lambda name: name if isinstance(name, int) else math.inf):
+            task = tasks[name]
+            try:
+                example = _read(file, task.best, config).sft() if is_sft else _pair(file, task, config)
+            except DroppedError as error:
+                report.dropped[str(error)] += task.rollouts
+                continue
+            report.used += used
+            if task.rollouts > used:
+                report.dropped[reason] += task.rollouts - used
+            yield example
+
+
+def _pair(file: IO[bytes], task: _Task, config: ExportConfig) -> JsonObject:
+    """The best and the worst rollout of a task, if they are far enough apart."""
+    if task.rollouts == 1:
+        raise DroppedError("the only rollout of its task")
+    if config.least_reward is not None and task.best.reward < config.least_reward:
+        raise DroppedError("reward too low")
+    if task.best.reward - task.worst.reward < config.min_gap - ROUNDING:
+        raise DroppedError("rewards too close")
+    chosen, rejected = _read(file, task.best, config), _read(file, task.worst, config)
+    if chosen.prompt != rejected.prompt:
+        raise DroppedError("prompts differ within the task")
+    return chosen.dpo(rejected)
+
+
+def _read(file: IO[bytes], candidate: Candidate, config: ExportConfig) -> Conversation:
+    file.seek(-candidate.minus_offset)
+    return Conversation.of(orjson.loads(file.readline()), config)
+
+
+def _usable(rollouts: Path, config: ExportConfig, report: ExportReport) -> Iterator[tuple[Conversation, Candidate]]:
+    """The rollouts that can be used at all. For a pair, also a low reward is of use."""
+    least = config.least_reward if config.format == "sft" else None
+    for stored in read_records(rollouts):
+        report.read += 1
+        try:
+            conversation = Conversation.of(stored.record, config)
+            if least is not None and conversation.reward < least:
+                raise DroppedError("reward too low")
+        except DroppedError as reason:
+            report.dropped[str(reason)] += 1
+        else:
+            repeat = stored.record.get(REPEAT_INDEX_KEY_NAME, 0)
+            yield conversation, Candidate(conversation.reward, -repeat, -stored.offset)

@@ -1,0 +1,106 @@
+"""How hard each row of a dataset is for a model, told from the rollouts made of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import NamedTuple
+
+import orjson
+from pydantic import BaseModel
+
+from nemo_gym.analysis.records import Dataset, StoredRolloutsError, read_records
+from nemo_gym.common.atomic_files import beside, check_writable, write_json, written_whole
+from nemo_gym.common.paths import find
+from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.config.types import CommandConfig
+from nemo_gym.rollouts.metrics import PASS_THRESHOLD, RunningMetrics
+
+
+class ProfileConfig(CommandConfig):
+    """Write each row of a dataset together with the figures of its rollouts, and show the figures of all of them.
+
+    Rows without a rollout are left out. The figures of all rollouts go to `<output>_metrics.json`, too.
+    """
+
+    input_jsonl_fpath: str
+    """The dataset that the rollouts were collected from."""
+
+    rollouts_jsonl_fpath: str
+    """What `ng_collect_rollouts` wrote."""
+
+    output_jsonl_fpath: str
+    """Where the rows with their figures go. An older file is replaced."""
+
+    pass_threshold: float | None = None
+    """The least reward that counts as passed. Without it rows get no pass rate, and pass@k counts rewards of 1."""
+
+
+class RewardProfilingMetrics(BaseModel):
+    """The figures of one row. The pass rate is there if a threshold was given."""
+
+    avg_reward: float
+    std_reward: float
+    """Of the rollouts as the whole population."""
+    min_reward: float
+    max_reward: float
+    total_samples: int
+    pass_rate: float | None = None
+    pass_rate_total: int | None = None
+    pass_rate_passed: int | None = None
+    pass_threshold: float | None = None
+
+
+def profile_rewards(rewards: Sequence[float], *, pass_threshold: float | None = None) -> RewardProfilingMetrics:
+    """The figures of one row from the rewards of its rollouts."""
+    figures = RewardProfilingMetrics(
+        avg_reward=fmean(rewards),
+        std_reward=pstdev(rewards),
+        min_reward=min(rewards),
+        max_reward=max(rewards),
+        total_samples=len(rewards),
+    )
+    if pass_threshold is None:
+        return figures
+    passed = sum(reward >= pass_threshold for reward in rewards)
+    rate = {"pass_rate": passed / len(rewards), "pass_rate_total": len(rewards), "pass_rate_passed": passed}
+    return figures.model_copy(update={**rate, "pass_threshold": pass_threshold})
+
+
+class Profiled(NamedTuple):
+    """What was found, and what of it could not be used."""
+
+    metrics: RunningMetrics
+    metrics_path: Path
+    rows: int
+    rows_without_rollouts: int
+    records_without_reward: int
+    matched_by_prompt: int
+
+
+def profile_rollouts(config: ProfileConfig) -> Profiled:
+    """Write the rows with their figures. If there is none to write, an error says why."""
+    output, rollouts = Path(config.output_jsonl_fpath), find(config.rollouts_jsonl_fpath, what="file of rollouts")
+    threshold = config.pass_threshold
+    metrics = RunningMetrics(pass_threshold=PASS_THRESHOLD if threshold is None else threshold)
+    rewards: dict[int, list[float]] = {}
+    unrewarded = 0
+    with Dataset(config.input_jsonl_fpath) as dataset:
+        check_writable(output, overwrite=True, sources=(dataset.path, rollouts))
+        for stored in read_records(rollouts):
+            index, reward = dataset.index_of(stored), stored.record.get("reward")
+            if not isinstance(reward, int | float):
+                unrewarded += 1
+                continue
+            rewards.setdefault(index, []).append(reward)
+            metrics.add({**stored.record, TASK_INDEX_KEY_NAME: index})
+        if not rewards:
+            raise StoredRolloutsError(f"{rollouts} holds no scored rollout; {unrewarded} records have no reward.")
+        with written_whole(output) as file:
+            for index in sorted(rewards):
+                figures = profile_rewards(rewards[index], pass_threshold=threshold).model_dump(exclude_none=True)
+                file.write(orjson.dumps({**dataset.row(index), **figures}) + b"\n")
+        metrics_path = beside(output, "_metrics.json")
+        write_json(metrics_path, metrics.summary())
+        return Profiled(
+            metrics, metrics_path, len(rewards), len(dataset) - len(rewards), unrewarded, dataset.matched_by_prompt
+        )

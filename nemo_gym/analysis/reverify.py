@@ -1,0 +1,245 @@
+"""Score stored rollouts anew, with the verifier as it is now, and tell what moved. No model is asked."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+from pydantic import Field, ValidationError
+
+from nemo_gym.analysis.records import Dataset, StoredLine, StoredRollout, read_records
+from nemo_gym.analysis.verify_stored import offered_tools, verified
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.atomic_files import check_writable, written_whole
+from nemo_gym.common.paths import find
+from nemo_gym.config.error_messages import explain
+from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.config.types import CommandConfig
+from nemo_gym.errors import Cause, ConfigError, RolloutError
+from nemo_gym.llm_api.base import JsonObject, type_of
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.rollouts.store import failures_path
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, hash_of
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+OLD_REWARD_KEY_NAME = "_old_reward"
+TOOL_OUTPUTS_CHANGED_KEY_NAME = "_tool_outputs_changed"
+SHOWN_CHANGES = 10
+
+EnvironmentOf = Callable[[Mapping[str, Any]], str]
+"""Tells the name of the environment that a row is for."""
+
+
+class ReverifyConfig(CommandConfig):
+    """Send stored rollouts through the verifier as it is now, and show which rewards moved.
+
+    The exit code is 0 if all rewards are as they were, and 1 if not. With config_paths the environment is held by this
+    command itself; without, the servers of a running `ng_run` are used.
+    """
+
+    rollouts_jsonl_fpath: str
+    """What `ng_collect_rollouts` wrote."""
+
+    input_jsonl_fpath: str
+    """The dataset that the rollouts were collected from: verifying needs fields of the rows that records may lack."""
+
+    output_jsonl_fpath: str
+    """Where the rollouts go with their new rewards. The former ones are in `_old_reward`."""
+
+    agent_name: str | None = None
+    """The agent whose environment verifies. Without it, and without resources_server_name, the one a row names."""
+
+    resources_server_name: str | None = None
+    """The environment that verifies, by its name in the config."""
+
+    replay_tools: bool = True
+    """Call the tools again as the model did, so that an environment with state comes to the same state."""
+
+    allow_changed_rows: bool = False
+    """Go on if a row is not what it was when the rollouts were made, say because its expected answer was corrected."""
+
+    num_samples_in_parallel: int = Field(default=64, ge=1)
+    """How many rollouts may be in work at once."""
+
+    rollout_timeout_s: float = Field(default=3600.0, gt=0)
+    """How long one rollout may take."""
+
+    tolerance: float = Field(default=1e-9, ge=0)
+    """By how much a reward may differ and still count as unmoved."""
+
+    max_moved: int = Field(default=0, ge=0)
+    """How many rollouts may move, or stay without a new reward, before the exit code is 1."""
+
+    overwrite: bool = False
+    """Replace an older output."""
+
+
+class Rescored(NamedTuple):
+    """A rollout scored anew."""
+
+    old: float
+    record: JsonObject
+    """What the environment answers now."""
+    tool_calls: int
+    tool_outputs_changed: int
+
+
+class Change(NamedTuple):
+    """A reward that moved. The larger change sorts first."""
+
+    minus_size: float
+    task_index: int
+    repeat_index: int
+    old: float
+    new: float
+
+
+@dataclass(slots=True)
+class ReverifyReport:
+    """What moved."""
+
+    tolerance: float
+    rescored: int = 0
+    up: int = 0
+    down: int = 0
+    failed: Counter[Cause] = field(default_factory=Counter)
+    changed_rows: int = 0
+    tool_calls: int = 0
+    tool_outputs_changed: int = 0
+    largest: list[Change] = field(default_factory=list)
+    """The largest changes, the largest one first."""
+    _old: float = 0.0
+    _new: float = 0.0
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """The mean reward before and after, over the rollouts that have both."""
+        return self._old / max(1, self.rescored), self._new / max(1, self.rescored)
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many rollouts do not have the reward they had."""
+        return self.up + self.down + self.failed.total()
+
+    def add(self, rescored: Rescored, *, task_index: int, repeat_index: int) -> None:
+        old, new = rescored.old, rescored.record["reward"]
+        self.rescored += 1
+        self._old, self._new = self._old + old, self._new + new
+        self.tool_calls += rescored.tool_calls
+        self.tool_outputs_changed += rescored.tool_outputs_changed
+        if abs(new - old) > self.tolerance:
+            self.up += new > old
+            self.down += new < old
+            changes = [*self.largest, Change(-abs(new - old), task_index, repeat_index, old, new)]
+            self.largest = sorted(changes)[:SHOWN_CHANGES]
+
+
+async def reverify_rollouts(
+    config: ReverifyConfig, client: ServerClient, environment_of: EnvironmentOf
+) -> ReverifyReport:
+    """Score every rollout anew and write down the outcomes."""
+    rollouts, rows = find(config.rollouts_jsonl_fpath, what="file of rollouts"), config.input_jsonl_fpath
+    output = Path(config.output_jsonl_fpath)
+    failures, report, todo = failures_path(output), ReverifyReport(config.tolerance), read_records(rollouts)
+    for path in (output, failures):
+        check_writable(path, overwrite=config.overwrite, sources=(rollouts, find(rows, what="dataset")))
+    with (
+        Dataset(rows, allow_changed=config.allow_changed_rows) as dataset,
+        written_whole(output) as scored,
+        written_whole(failures) as failed,
+    ):
+
+        async def work() -> None:
+            for stored in todo:
+                index = dataset.index_of(stored)
+                row = dataset.row(index)
+                marks = {name: value for name, value in stored.record.items() if name.startswith("_")}
+                marks |= {TASK_INDEX_KEY_NAME: index, ROW_HASH_KEY_NAME: hash_of(dataset.line(index))}
+                try:
+                    found = await rescore(client, environment_of(row), row, stored, config)
+                except RolloutError as error:
+                    report.failed[error.cause] += 1
+                    failure = {"cause": error.cause, "message": str(error), "server": error.server}
+                    failed.write(orjson.dumps({**failure, **marks}) + b"\n")
+                else:
+                    report.add(found, task_index=index, repeat_index=marks.get(REPEAT_INDEX_KEY_NAME, 0))
+                    told = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
+                    scored.write(orjson.dumps({**found.record, **marks, **told}) + b"\n")
+
+        try:
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(config.num_samples_in_parallel):
+                    workers.create_task(work())
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from several
+    report.changed_rows = dataset.changed
+    if not report.failed:
+        failures.unlink()
+    return report
+
+
+async def rescore(
+    client: ServerClient, environment: str, row: JsonObject, stored: StoredLine, config: ReverifyConfig
+) -> Rescored:
+    """Bring the environment to where the rollout left it, and have it verify."""
+    record = stored.record
+    try:
+        old = StoredRollout.model_validate(record).reward
+    except ValidationError as error:
+        raise RolloutError("input", f"{stored.place} is no scored rollout: {'; '.join(explain(error))}") from error
+    calls = _calls(record) if config.replay_tools else []
+    found = await verified(
+        client,
+        environment,
+        {**row, "responses_create_params": record["responses_create_params"]},
+        [call for call, _ in calls],
+        lambda _tool_outputs: record["response"],
+        timeout_s=config.rollout_timeout_s,
+        what=f"Verifying {stored.place}",
+    )
+    changed = sum(now != then for now, (_, then) in zip(found.tool_outputs, calls, strict=True))
+    return Rescored(old, found.record, len(calls), changed)
+
+
+def _calls(record: JsonObject) -> list[tuple[JsonObject, str]]:
+    """The tool calls that reached the environment, with their outputs: of tools that the row offers, and answered."""
+    offered, items = offered_tools(record), record["response"]["output"]
+    outputs = {item["call_id"]: _text(item["output"]) for item in items if type_of(item) == "function_call_output"}
+    calls = [item for item in items if type_of(item) == "function_call" and item["name"] in offered]
+    return [(call, outputs[call["call_id"]]) for call in calls if call["call_id"] in outputs]
+
+
+def _text(output: Any) -> str:
+    return output if isinstance(output, str) else encode(output).decode()
+
+
+def environment_finder(config: ReverifyConfig, settings: "DictConfig") -> EnvironmentOf:
+    """How to tell the environment of a row: as the command says, as the row's agent does, or the only one there is."""
+    from nemo_gym.config.loading import get_first_server_config_dict, server_instances
+
+    @cache
+    def of_agent(agent: str | None) -> str:
+        if agent is None:
+            names = [one.name for one in server_instances(settings) if one.server_type == "resources_servers"]
+            if len(names) == 1:
+                return names[0]
+            found = ", ".join(names)
+            raise ConfigError(f"Which environment is to verify? Give +resources_server_name, one of: {found}.")
+        try:
+            return str(get_first_server_config_dict(settings, agent)["resources_server"]["name"])
+        except (KeyError, TypeError) as error:
+            found = f"The agent '{agent}' names no resources_server in its configuration."
+            raise ConfigError(f"{found} Give +resources_server_name.") from error
+
+    def environment_of(row: Mapping[str, Any]) -> str:
+        reference = row.get("agent_ref")
+        agent = config.agent_name or (reference.get("name") if isinstance(reference, Mapping) else None)
+        return config.resources_server_name or of_agent(agent or None)
+
+    return environment_of

@@ -1,0 +1,281 @@
+"""Try a verifier with answers that are right, wrong or hostile, and count what it does. No model is asked.
+
+Every made-up response is verified twice, each time in a session of its own that is brought there by its tool calls.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+from pydantic import Field
+
+from nemo_gym.analysis.verifier_probes import EMPTY, Gold, Items, Probe, guessed_golds, probes, probes_around
+from nemo_gym.analysis.verify_stored import offered_tools, verified
+from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.paths import find, nearest
+from nemo_gym.config.loading import ServerInstance, server_instances
+from nemo_gym.config.types import CommandConfig
+from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.runtime.class_loader import load_server_class
+from nemo_gym.llm_api.builders import response_of, tool_output
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+logger = logging.getLogger(__name__)
+
+GOLD = "gold"
+MADE_ANEW = frozenset(("id", "call_id", "created_at"))
+"""What may differ between two verifications of the same: a judge's response has a new one each time."""
+
+
+class CheckVerifierConfig(CommandConfig):
+    """Try verifiers with made-up answers: right ones, none, wrong ones, hostile ones. No model is asked.
+
+    The exit code is 1 if a verification has no result, or not the same one twice. With config_paths the environments
+    are held by this command itself; without, the servers of a running `ng_run` are used.
+    """
+
+    resources_server: str | None = None
+    """The environment to check, by its name in the config. Without it, all of them."""
+
+    input_jsonl_fpath: str | None = None
+    """The rows to check it with. Without it, the example datasets of the agents that use it."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """So many rows of each environment, from the start."""
+
+    full_reward: float = 1.0
+    """The reward of a right answer."""
+
+    verify_timeout_s: float = Field(default=120.0, gt=0)
+    """How long one verification may take, with the tool calls before it."""
+
+    max_false_positive_rate: float | None = Field(default=None, ge=0, le=1)
+    """The largest share of non-answers with the full reward for exit code 0."""
+
+    output_fpath: str | None = None
+    """Where the figures go as JSON, each kind of response by itself."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """How one kind of response fared, over all rows."""
+
+    may_be_right: bool
+    rows: int = 0
+    full: int = 0
+    """Rows in which it had the full reward."""
+    varied: int = 0
+    """Rows in which it did not have the same result twice."""
+    failed: Counter[str] = field(default_factory=Counter)
+    """Rows in which it had no result, by cause."""
+
+
+@dataclass(slots=True)
+class VerifierReport:
+    """How one verifier fared."""
+
+    environment: str
+    rows: int = 0
+    rows_with_gold: int = 0
+    false_negatives: int = 0
+    """Rows whose right answer has less than the full reward."""
+    trivial_rows: int = 0
+    """Rows in which an empty output has the full reward. They tell nothing about false positives."""
+    non_answers: int = 0
+    false_positives: int = 0
+    kinds: dict[str, Figures] = field(default_factory=dict)
+    latencies_ms: list[float] = field(default_factory=list)
+    messages: dict[str, str] = field(default_factory=dict)
+    """One message for each kind that had no result."""
+
+    @property
+    def discriminates(self) -> bool:
+        return self.trivial_rows < self.rows
+
+    @property
+    def false_negative_rate(self) -> float | None:
+        return self.false_negatives / self.rows_with_gold if self.rows_with_gold else None
+
+    @property
+    def false_positive_rate(self) -> float | None:
+        return self.false_positives / self.non_answers if self.non_answers else None
+
+    @property
+    def varied(self) -> int:
+        return sum(figures.varied for figures in self.kinds.values())
+
+    @property
+    def failed(self) -> Counter[str]:
+        return sum((figures.failed for figures in self.kinds.values()), Counter())
+
+    def latency_ms(self, percent: float) -> float | None:
+        """The latency that so many percent of the verifications do not exceed."""
+        ordered = sorted(self.latencies_ms)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else None
+
+    def told(self) -> JsonObject:
+        """The report as it is written down."""
+        counts = {name: getattr(self, name) for name in ("environment", "rows", "rows_with_gold", "trivial_rows")}
+        rates = {name: getattr(self, name) for name in ("discriminates", "false_negative_rate", "false_positive_rate")}
+        latencies = {"latency_p50_ms": self.latency_ms(50), "latency_p99_ms": self.latency_ms(99)}
+        totals = {"varied": self.varied, "failed": self.failed, "messages": self.messages}
+        return {**counts, **rates, **totals, **latencies, "kinds": self.kinds}
+
+
+class Checked(NamedTuple):
+    """An environment to check."""
+
+    name: str
+    rows: list[JsonObject]
+    golds_of: Callable[[JsonObject], list[Gold]]
+
+
+async def try_verifier(config: CheckVerifierConfig, client: ServerClient, checked: Checked) -> VerifierReport:
+    """Verify every made-up response to every row, one after the other so that latencies mean something."""
+    report = VerifierReport(checked.name)
+    for row in checked.rows:
+        await _RowCheck(config, client, report, row).run(checked.golds_of(row))
+    return report
+
+
+@dataclass(slots=True)
+class _RowCheck:
+    config: CheckVerifierConfig
+    client: ServerClient
+    report: VerifierReport
+    row: JsonObject
+
+    async def run(self, golds: list[Gold]) -> None:
+        self.report.rows += 1
+        gold = await self._best(golds) if golds else None
+        tried = [*probes(self.row), *probes_around(gold)]
+        scores_full = {probe.name: await self._scores_full(probe) for probe in tried}
+        if scores_full[EMPTY]:
+            self.report.trivial_rows += 1
+            return
+        non_answers = [probe.name for probe in tried if not probe.may_be_right]
+        self.report.non_answers += len(non_answers)
+        self.report.false_positives += sum(scores_full[name] for name in non_answers)
+
+    async def _best(self, golds: list[Gold]) -> Gold:
+        """The form of the right answer that scores best; it is the one that is counted."""
+        rewards = [await self._reward_of(gold) if len(golds) > 1 else 0.0 for gold in golds]
+        best = golds[rewards.index(max(rewards))]
+        self.report.rows_with_gold += 1
+        self.report.false_negatives += not await self._scores_full(Probe(GOLD, best.items, may_be_right=True))
+        return best
+
+    async def _reward_of(self, gold: Gold) -> float:
+        try:
+            return float((await self._verified(gold.items))["reward"])
+        except RolloutError:
+            return float("-inf")
+
+    async def _scores_full(self, probe: Probe) -> bool:
+        """Verify twice, count what came of it, and tell whether it had the full reward."""
+        figures = self.report.kinds.setdefault(probe.name, Figures(probe.may_be_right))
+        figures.rows += 1
+        try:
+            first, second = await self._verified(probe.items), await self._verified(probe.items)
+        except RolloutError as error:
+            figures.failed[error.cause] += 1
+            self.report.messages.setdefault(probe.name, str(error)[:500])
+            return False
+        figures.varied += _lasting(first) != _lasting(second)
+        is_full = bool(max(first["reward"], second["reward"]) >= self.config.full_reward)
+        figures.full += is_full
+        return is_full
+
+    async def _verified(self, items: Items) -> JsonObject:
+        """What the environment makes of a response, once the tools that it calls have answered."""
+        environment, timeout_s = self.report.environment, self.config.verify_timeout_s
+        offered = offered_tools(self.row)
+        made = [item for item in items if item["type"] == "function_call" and item["name"] in offered]
+
+        def played(outputs: list[str]) -> JsonObject:
+            answers, all_items = iter(outputs), []
+            for item in items:
+                all_items.append(item)
+                if item in made:
+                    all_items.append(tool_output(next(answers), call_id=item["call_id"]))
+            return response_of(*all_items)
+
+        what = f"Checking '{environment}'"
+        found = await verified(self.client, environment, self.row, made, played, timeout_s=timeout_s, what=what)
+        self.report.latencies_ms.append(found.seconds * 1000)
+        return found.record
+
+
+def _lasting(value: Any) -> Any:
+    """What has to be the same when the same is verified again."""
+    if isinstance(value, Mapping):
+        return {key: _lasting(inner) for key, inner in value.items() if key not in MADE_ANEW}
+    return [_lasting(inner) for inner in value] if isinstance(value, list) else value
+
+
+def environments_to_check(config: CheckVerifierConfig, settings: "DictConfig") -> list[Checked]:
+    """The environments that the command means, each with its rows."""
+    instances = server_instances(settings)
+    environments = {one.name: one for one in instances if one.server_type == "resources_servers"}
+    chosen = [config.resources_server] if config.resources_server else list(environments)
+    for name in chosen:
+        if name not in environments:
+            known = f"There are: {', '.join(environments) or 'none'}."
+            raise ConfigError(f"No environment is called '{name}'. {known}{nearest(name, environments)}")
+    if config.input_jsonl_fpath and len(chosen) != 1:
+        raise ConfigError(f"Which environment are the rows for? Give +resources_server, one of: {', '.join(chosen)}.")
+    return [_checked(config, environments[name], instances) for name in chosen]
+
+
+def _checked(config: CheckVerifierConfig, environment: ServerInstance, instances: list[ServerInstance]) -> Checked:
+    files = [config.input_jsonl_fpath] if config.input_jsonl_fpath else _example_files(environment.name, instances)
+    rows = list(islice((row for file in files for row in _rows(file)), config.limit))
+    if not rows:
+        raise ConfigError(f"There are no rows to check '{environment.name}' with. Give +input_jsonl_fpath.")
+    return Checked(environment.name, rows, _golds_of(environment))
+
+
+def _rows(file: str) -> Iterator[JsonObject]:
+    for number, line in enumerate(find(file).read_bytes().splitlines(), start=1):
+        try:
+            row = orjson.loads(line)
+            BaseRunRequest.model_validate(row)
+        except ValueError as error:
+            raise ConfigError(f"{file}:{number} is no row: {error}") from error
+        yield row
+
+
+def _golds_of(environment: ServerInstance) -> Callable[[JsonObject], list[Gold]]:
+    """How an environment says what is right. One that cannot be imported here, for it runs elsewhere, does not say."""
+    place = (environment.server_type, environment.implementation, environment.folder, environment.entrypoint)
+    try:
+        kind = load_server_class(*place)
+    except ImportError as error:
+        logger.warning(
+            "right answers of '%s' are guessed, as its code cannot be imported: %s", environment.name, error
+        )
+        return guessed_golds
+    if not issubclass(kind, SimpleResourcesServer):
+        return guessed_golds
+
+    def golds_of(row: JsonObject) -> list[Gold]:
+        items = kind.gold_response(row)
+        return guessed_golds(row) if items is None else [Gold(items)]
+
+    return golds_of
+
+
+def _example_files(environment: str, instances: list[ServerInstance]) -> list[str]:
+    """The example datasets of the agents that use an environment."""
+    agents = [one.config for one in instances if one.server_type == "responses_api_agents"]
+    users = [agent for agent in agents if (agent.get("resources_server") or {}).get("name") == environment]
+    datasets = [dataset for agent in users for dataset in agent.get("datasets") or ()]
+    return list(dict.fromkeys(each["jsonl_fpath"] for each in datasets if each["type"] == "example"))

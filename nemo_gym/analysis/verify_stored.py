@@ -1,0 +1,69 @@
+"""Have an environment verify a response that is there already, stored or made up. No model is asked."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import orjson
+
+from nemo_gym.client.server_client import Answer, Jar, ServerClient
+from nemo_gym.common.deadline import within
+from nemo_gym.errors import RolloutError
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.server.tools import NOT_TOOLS
+
+
+class Verified(NamedTuple):
+    """What came of a verification."""
+
+    record: JsonObject
+    """What the environment answers, with a finite reward."""
+    tool_outputs: list[str]
+    """What the tools answered, call by call."""
+    seconds: float
+    """How long verifying took, without what came before."""
+
+
+def offered_tools(row: JsonObject) -> list[str]:
+    """The names of the tools that a row offers and a model may call."""
+    tools = row["responses_create_params"].get("tools") or ()
+    return [tool["name"] for tool in tools if tool.get("type") == "function" and tool["name"] not in NOT_TOOLS]
+
+
+async def verified(
+    client: ServerClient,
+    environment: str,
+    row: JsonObject,
+    calls: Iterable[JsonObject],
+    response: Callable[[list[str]], JsonObject],
+    *,
+    timeout_s: float,
+    what: str,
+) -> Verified:
+    """In a session of its own: seed it with the row, make the tool calls, and have the response to them verified."""
+    jar, outputs = Jar(), []
+    async with within(timeout_s, what=what), client.sessions(jar):
+        await client.call(environment, "/seed_session", encode(row), answer=Answer, cause="environment", jar=jar)
+        for call in calls:
+            arguments = call["arguments"].encode()
+            answer = await client.send(environment, f"/{call['name']}", arguments, cause="tool", jar=jar)
+            outputs.append(answer.text())
+        body, started = encode({**row, "response": response(outputs)}), time.perf_counter()
+        answer = await client.call(
+            environment, "/verify", body, answer=Answer, cause="verifier", jar=jar, ends_session=True
+        )
+        record = _scored_record(answer)
+        return Verified(record, outputs, time.perf_counter() - started)
+
+
+def _scored_record(answer: Answer) -> JsonObject:
+    try:
+        record = orjson.loads(answer.content())
+        if math.isfinite(record["reward"]):
+            return dict(record)
+    except (ValueError, KeyError, TypeError):
+        pass
+    message = f"/verify answered without a finite reward: {answer.text()[:500]}"
+    raise RolloutError("verifier", message, server=answer.server)

@@ -1,0 +1,74 @@
+"""Commands on stored rollouts: profile, export, reverify."""
+
+import sys
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from nemo_gym.analysis.export import ExportConfig, export_rollouts
+from nemo_gym.analysis.profile import ProfileConfig, profile_rollouts
+from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
+from nemo_gym.cli.command import command, read_command_line, read_parameters
+from nemo_gym.common import event_loop
+from nemo_gym.rollouts.store import failures_path
+from nemo_gym.runtime.connect import peers
+
+
+@command(ProfileConfig)
+def profile() -> None:
+    """Tell from rollouts how hard each row of a dataset is."""
+    config = read_parameters(ProfileConfig)
+    found = profile_rollouts(config)
+    print(found.metrics.table())
+    print(f"{found.rows} rows with figures in {config.output_jsonl_fpath}, all figures in {found.metrics_path}")
+    if found.rows_without_rollouts:
+        print(f"{found.rows_without_rollouts} rows have no rollout and are left out", file=sys.stderr)
+    if found.records_without_reward:
+        print(f"{found.records_without_reward} records have no reward and do not count", file=sys.stderr)
+    if found.matched_by_prompt:
+        print(f"{found.matched_by_prompt} records have no _task_index; found by their prompt", file=sys.stderr)
+
+
+@command(ExportConfig)
+def export() -> None:
+    """Turn scored rollouts into training data."""
+    config = read_parameters(ExportConfig)
+    report = export_rollouts(config)
+    what = "conversations" if config.format == "sft" else "pairs"
+    print(f"{report.examples} {what} in {config.output_jsonl_fpath}, from {report.used} of {report.read} rollouts")
+    for reason, count in report.dropped.most_common():
+        print(f"{count:>8} dropped: {reason}")
+
+
+@command(ReverifyConfig)
+def reverify() -> int:
+    """Score stored rollouts anew and show what moved."""
+    config = read_command_line(fill_ports=False)
+    options = ReverifyConfig.read(config)
+    report = event_loop.run(_reverify(config, options))
+    _show_reverified(report, Path(options.output_jsonl_fpath))
+    return int(report.unconfirmed > options.max_moved)
+
+
+async def _reverify(config: DictConfig, options: ReverifyConfig) -> ReverifyReport:
+    async with peers(config) as client:
+        environment_of = environment_finder(options, client.global_config_dict)
+        return await reverify_rollouts(options, client, environment_of)
+
+
+def _show_reverified(report: ReverifyReport, output: Path) -> None:
+    before, after = report.means
+    unmoved = report.rescored - report.up - report.down
+    print(f"{report.rescored} rollouts scored anew: {unmoved} as before, {report.up} up, {report.down} down")
+    print(f"mean reward {before:.4f} before, {after:.4f} now; in {output}")
+    if report.tool_calls:
+        print(f"{report.tool_calls} tool calls made again, {report.tool_outputs_changed} with another output")
+    if report.changed_rows:
+        print(f"{report.changed_rows} rollouts are of rows that have changed since")
+    if report.largest:
+        print(f"{'task':>8} {'repeat':>8} {'before':>10} {'now':>10}")
+    for change in report.largest:
+        print(f"{change.task_index:>8} {change.repeat_index:>8} {change.old:>10.4g} {change.new:>10.4g}")
+    if report.failed:
+        causes = ", ".join(f"{cause}: {count}" for cause, count in report.failed.most_common())
+        print(f"{report.failed.total()} without a new reward ({causes}) in {failures_path(output)}", file=sys.stderr)

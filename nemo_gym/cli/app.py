@@ -1,0 +1,50 @@
+"""`ng`: one program in front of all commands. Listing them imports nothing but the standard library."""
+
+import sys
+
+from nemo_gym.cli.command import WRONG_USAGE, command
+from nemo_gym.cli.commands import COMMANDS, find_command
+from nemo_gym.errors import ConfigError
+
+_USAGE = """\
+Usage: ng <command> [+name=value ...]
+
+Available CLI scripts
+---------------------"""
+
+_MORE = """\
+`ng help <command>` shows what a command can be told. `ng run` and `ng_run` are the same, and so on for all of them.
+Complete commands and parameters with Tab: eval "$(ng completion bash)", or zsh, or fish."""
+
+
+def main() -> None:
+    """What `ng` runs: the command named first, with the rest of the arguments."""
+    name, *rest = sys.argv[1:] or ["help"]
+    if name in ("-V", "--version"):
+        from importlib import metadata
+
+        sys.stdout.write(f"NeMo Gym v{metadata.version('nemo-gym')}\n")
+        return
+    if name in ("-h", "--help"):
+        name, rest = "help", []
+    try:
+        function = find_command(name).load()
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(WRONG_USAGE) from None
+    sys.argv = [f"ng {name}", *rest]
+    function()
+
+
+@command()
+def display_help() -> None:
+    """List the commands, or show what one of them can be told: `ng help`, `ng help run`."""
+    arguments = sys.argv[1:]
+    if arguments:
+        chosen = find_command(arguments[0])
+        sys.argv = [f"ng {chosen.name}", "--help"]
+        chosen.load()()
+        return
+    width = max(map(len, COMMANDS))
+    lines = [f"ng_{each.name:<{width}}   {each.summary}" for each in COMMANDS.values()]
+    print("\n".join([_USAGE, *lines, "", _MORE]))

@@ -1,0 +1,114 @@
+"""Checks of stored tokens and of verifiers."""
+
+import sys
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from nemo_gym.analysis.token_check import TokenReport
+from nemo_gym.analysis.token_check import check_tokens as check_lines
+from nemo_gym.analysis.verifier_check import CheckVerifierConfig, VerifierReport, environments_to_check, try_verifier
+from nemo_gym.cli.command import FAILED, command, read_command_line, read_parameters
+from nemo_gym.common import event_loop
+from nemo_gym.common.atomic_files import write_json
+from nemo_gym.common.paths import find
+from nemo_gym.config.types import CommandConfig
+from nemo_gym.runtime.connect import peers
+
+MAX_SHOWN = 50
+
+
+class CheckTokensConfig(CommandConfig):
+    """Prove that in every rollout of a file each turn's prompt is exactly the tokens so far, and then more.
+
+    Names the row, the turn and the first token that does not fit, and ends with exit code 1 if there is one.
+    """
+
+    rollouts_jsonl_fpath: str
+    """The rollouts, as ng_collect_rollouts writes them with a model server that returns token ids."""
+
+
+@command(CheckTokensConfig)
+def check_tokens() -> int:
+    """Prove that the tokens of every rollout are one growing sequence."""
+    options = read_parameters(CheckTokensConfig)
+    with find(options.rollouts_jsonl_fpath, what="rollouts file").open("rb") as lines:
+        report = check_lines(lines)
+    return 0 if show_tokens(report) else FAILED
+
+
+def show_tokens(report: TokenReport) -> bool:
+    """Print what was found, and tell whether all is well. A file without any tokens proves nothing, so it is not."""
+    for fault in report.faults[:MAX_SHOWN]:
+        print(fault, file=sys.stderr)
+    if len(report.faults) > MAX_SHOWN:
+        print(f"... and {len(report.faults) - MAX_SHOWN} more", file=sys.stderr)
+    print(f"{report.rollouts} rollouts, {report.turns} turns with tokens, {len(report.faults)} faults")
+    if not report.turns:
+        print("No turn has tokens. Was return_token_id_information set for the model server?", file=sys.stderr)
+    return bool(report.turns) and not report.faults
+
+
+_HEADS = ("environment", "rows", "gold", "false neg.", "false pos.", "varied", "failed", "p50 ms", "p99 ms")
+
+
+@command(CheckVerifierConfig)
+def check_verifier() -> int:
+    """Try verifiers with right, wrong and hostile answers."""
+    config = read_command_line(fill_ports=False)
+    options = CheckVerifierConfig.read(config)
+    reports = event_loop.run(_check(config, options))
+    _show_verifiers(reports)
+    if options.output_fpath:
+        write_json(Path(options.output_fpath), [report.told() for report in reports])
+    return int(any(_is_bad(report, options.max_false_positive_rate) for report in reports))
+
+
+async def _check(config: DictConfig, options: CheckVerifierConfig) -> list[VerifierReport]:
+    async with peers(config) as client:
+        chosen = environments_to_check(options, client.global_config_dict)
+        return [await try_verifier(options, client, each) for each in chosen]
+
+
+def _is_bad(report: VerifierReport, most: float | None) -> bool:
+    too_many = most is not None and (report.false_positive_rate or 0.0) > most
+    return bool(report.varied or report.failed or too_many)
+
+
+def _show_verifiers(reports: list[VerifierReport]) -> None:
+    table = [_HEADS, *map(_cells, reports)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for name, *figures in table:
+        cells = [figure.rjust(width) for figure, width in zip(figures, widths[1:], strict=True)]
+        print("  ".join([name.ljust(widths[0]), *cells]))
+    for report in reports:
+        _show_remarks(report)
+
+
+def _cells(report: VerifierReport) -> tuple[str, ...]:
+    rates = (_shown(rate, ".1%") for rate in (report.false_negative_rate, report.false_positive_rate))
+    counts = (str(report.varied), str(report.failed.total()))
+    latencies = (_shown(report.latency_ms(percent), ".1f") for percent in (50, 99))
+    return report.environment, str(report.rows), str(report.rows_with_gold), *rates, *counts, *latencies
+
+
+def _shown(figure: float | None, form: str) -> str:
+    return "-" if figure is None else format(figure, form)
+
+
+def _show_remarks(report: VerifierReport) -> None:
+    name = report.environment
+    if not report.discriminates:
+        print(f"{name} does not discriminate: an empty output has the full reward")
+    elif report.trivial_rows:
+        print(
+            f"{name}: {report.trivial_rows} rows are left out of the rate, an empty output has the full reward there"
+        )
+    for kind, figures in report.kinds.items():
+        if figures.full and not figures.may_be_right and report.discriminates:
+            print(f"{name}: {kind} has the full reward in {figures.full} of {figures.rows} rows")
+        if figures.varied:
+            print(f"{name}: {kind} does not have the same result twice in {figures.varied} of {figures.rows} rows")
+        if figures.failed:
+            causes = ", ".join(f"{cause}: {count}" for cause, count in figures.failed.most_common())
+            print(f"{name}: {kind} has no result ({causes}): {report.messages[kind]}", file=sys.stderr)

@@ -1,0 +1,61 @@
+"""The one list of commands. To add one, write its function, add a line here, and add its two scripts to pyproject.toml
+(a test compares the two lists). Importing this module imports none of the commands."""
+
+import importlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nemo_gym.common.paths import nearest
+from nemo_gym.errors import ConfigError
+
+
+class Command(NamedTuple):
+    """One command: `ng <name>`, `ng_<name>` and `nemo_gym_<name>`."""
+
+    name: str
+    summary: str
+
+    target: str
+    """The function that carries it out, as 'module:function' below `nemo_gym.cli`."""
+
+    def load(self) -> Callable[[], None]:
+        """The function that carries it out."""
+        module, _, name = self.target.partition(":")
+        function: Callable[[], None] = getattr(importlib.import_module(f"nemo_gym.cli.{module}"), name)
+        return function
+
+    @property
+    def function(self) -> str:
+        """Its name in `nemo_gym.cli`."""
+        return self.target.rpartition(":")[2]
+
+
+_LIST = (
+    Command("run", "Start the servers of a configuration and keep them running.", "servers:run"),
+    Command("status", "Show which servers run, and whether they are well.", "servers:status"),
+    Command("stop", "Stop a run from another terminal.", "servers:stop"),
+    Command("collect_rollouts", "Have an agent answer the rows of a dataset.", "collect:collect_rollouts"),
+    Command("profile", "Tell from rollouts how hard each row is.", "analyze:profile"),
+    Command("reverify", "Score stored rollouts anew and show what moved.", "analyze:reverify"),
+    Command("export", "Turn scored rollouts into training data.", "analyze:export"),
+    Command("check_tokens", "Check that turns extend each other token for token.", "check:check_tokens"),
+    Command("init_resources_server", "Write a new, working environment.", "init:init_resources_server"),
+    Command("check_verifier", "Try verifiers with made-up answers.", "check:check_verifier"),
+    Command("test", "Run the tests of one server folder.", "tests:test"),
+    Command("test_all", "Run the tests of all server folders.", "tests:test_all"),
+    Command("dev_test", "Run the tests of NeMo Gym itself.", "tests:dev_test"),
+    Command("dump_config", "Show the configuration a command would use.", "info:dump_config"),
+    Command("pip_list", "List the packages that a server folder runs with.", "info:pip_list"),
+    Command("version", "Show the versions of NeMo Gym and of what it runs on.", "info:version"),
+    Command("completion", "Print a script that completes commands in a shell.", "shell_completion:completion"),
+    Command("help", "List the commands, or show what one can be told.", "app:display_help"),
+)
+COMMANDS = {each.name: each for each in _LIST}
+
+
+def find_command(name: str) -> Command:
+    """The command of that name, written with underscores or with dashes."""
+    found = COMMANDS.get(name.replace("-", "_"))
+    if found is None:
+        raise ConfigError(f"There is no command '{name}'.{nearest(name, COMMANDS)} `ng help` lists them all.")
+    return found

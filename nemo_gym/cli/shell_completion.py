@@ -1,0 +1,84 @@
+"""Completion with Tab: a script for the user's shell, which asks back what may follow a command."""
+
+import shlex
+import sys
+
+from nemo_gym.cli.command import command, parameters_of
+from nemo_gym.cli.commands import COMMANDS, find_command
+from nemo_gym.common.paths import nearest
+from nemo_gym.errors import ConfigError
+
+_BASH = """\
+_ng() {
+  local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[0]##*/}
+  if [[ $command == ng && $COMP_CWORD -eq 1 ]]; then
+    COMPREPLY=($(compgen -W "@NAMES@" -- "$word"))
+    return
+  fi
+  [[ $command == ng ]] && command=${COMP_WORDS[1]}
+  COMPREPLY=($(compgen -W "$(ng completion words "${command#ng_}" 2>/dev/null)" -- "$word"))
+  [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
+}
+complete -o default -F _ng ng @SCRIPTS@
+"""
+
+_ZSH = """\
+_ng() {
+  local command=${words[1]:t}
+  if [[ $command == ng && $CURRENT -eq 2 ]]; then
+    local -a commands=(@DESCRIBED@)
+    _describe command commands
+    return
+  fi
+  [[ $command == ng ]] && command=${words[2]}
+  local -a following=(${(f)"$(ng completion words ${command#ng_} 2>/dev/null)"})
+  compadd -S '' -- $following || _files
+}
+compdef _ng ng @SCRIPTS@
+"""
+
+_FISH = """\
+@LINES@
+complete -c ng -n 'not __fish_is_nth_token 1' -a '(ng completion words (commandline -opc)[2] 2>/dev/null)'
+for command in @NAMES@
+  complete -c ng_$command -a "(ng completion words $command 2>/dev/null)"
+end
+"""
+_FISH_COMMAND = "complete -c ng -f -n '__fish_is_nth_token 1' -a {name} -d {summary}"
+
+_SHELLS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+_FOLLOWING = {"help": list(COMMANDS), "completion": list(_SHELLS)}
+"""What may follow commands that have no parameters."""
+
+
+@command()
+def completion() -> None:
+    """Print a script that completes commands, and the parameters of a command, in a shell.
+
+    To try it: eval "$(ng completion bash)", the same with zsh; in fish: ng completion fish | source. To keep it, put
+    that line at the end of ~/.bashrc, ~/.zshrc (after compinit) or ~/.config/fish/config.fish.
+    """
+    what, *rest = sys.argv[1:] or [""]
+    print("\n".join(words_after(rest[0])) if what == "words" and rest else script_for(what))
+
+
+def words_after(name: str) -> list[str]:
+    """What may be written after a command; a parameter up to and with its '='."""
+    kind = parameters_of(find_command(name).load())
+    fields = kind.model_fields if kind else {}
+    return [*(f"+{field.alias or name}=" for name, field in fields.items()), *_FOLLOWING.get(name, ()), "--help"]
+
+
+def script_for(shell: str) -> str:
+    """What a shell has to read to complete our commands."""
+    if shell not in _SHELLS:
+        raise ConfigError(f"Found '{shell}', expected one of {', '.join(_SHELLS)}.{nearest(shell, _SHELLS)}")
+    described = [shlex.quote(f"{each.name}:{each.summary}") for each in COMMANDS.values()]
+    lines = [_FISH_COMMAND.format(name=each.name, summary=shlex.quote(each.summary)) for each in COMMANDS.values()]
+    return (
+        _SHELLS[shell]
+        .replace("@NAMES@", " ".join(COMMANDS))
+        .replace("@SCRIPTS@", " ".join(f"ng_{name}" for name in COMMANDS))
+        .replace("@DESCRIBED@", " ".join(described))
+        .replace("@LINES@", "\n".join(lines))
+    )

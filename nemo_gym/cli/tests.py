@@ -1,0 +1,211 @@
+"""Run tests: those of one server folder, of all of them, of NeMo Gym itself; and look at example data."""
+
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_gym.cli.command import FAILED, command, read_parameters
+from nemo_gym.cli.folders import find_folder
+from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS, search_roots
+from nemo_gym.config.types import CommandConfig
+from nemo_gym.errors import ConfigError, MissingExtraError
+from nemo_gym.runtime.venvs import python_for
+
+NO_TESTS = 5
+"""What pytest exits with when it finds nothing to run."""
+
+WITH_DATA = "resources_servers"
+"""The kind of server that has example data."""
+
+_OUTCOMES = {0: "passed", 1: "failed", NO_TESTS: "no tests"}
+
+_PYTEST = (
+    *("-m", "pytest", "--import-mode=importlib"),
+    *("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"),
+)
+"""A folder's tests behave alike in a clone of this project and in a directory without any pytest settings."""
+
+
+class TestConfig(CommandConfig):
+    """Run the tests of one server folder, with the interpreter that the folder needs.
+
+    The exit code is that of pytest: 1 if a test fails, 5 if there is none.
+
+    Examples:
+
+    ```bash
+    ng_test +entrypoint=resources_servers/example_simple_weather
+    ng_test +entrypoint=resources_servers/example_simple_weather +should_validate_data=true
+    ```
+    """
+
+    __test__ = False
+
+    entrypoint: str
+    """The folder: resources_servers/<name>, responses_api_agents/<name> or responses_api_models/<name>."""
+
+    should_validate_data: bool = False
+    """Also look at the example data, if it is a resources server."""
+
+
+@command(TestConfig)
+def test() -> int:
+    """Run the tests of one server folder."""
+    parameters = read_parameters(TestConfig)
+    folder = find_folder(parameters.entrypoint)
+    code = run_tests(folder)
+    if code:
+        print(f"The tests of {_name(folder)} did not pass. To run them by hand:", file=sys.stderr)
+        print(f"  {_by_hand(folder)}", file=sys.stderr)
+        return code
+    problems = _problems(folder) if parameters.should_validate_data else []
+    print("".join(f"{problem}\n" for problem in problems), end="", file=sys.stderr)
+    return FAILED if problems else 0
+
+
+def run_tests(folder: Path) -> int:
+    """Run pytest on a server folder, in that folder. Returns its exit code."""
+    environment = {**os.environ, "PYTHONPATH": _python_path(folder)}
+    return subprocess.run(_command(folder), cwd=folder, env=environment, check=False).returncode
+
+
+def _command(folder: Path) -> list[str]:
+    _need_pytest()
+    return [python_for(folder) or sys.executable, *_PYTEST, "."]
+
+
+def _python_path(folder: Path) -> str:
+    """Lets tests import `resources_servers.<name>.app` wherever the folder is."""
+    return os.pathsep.join(filter(None, (str(folder.parent.parent), os.environ.get("PYTHONPATH"))))
+
+
+def _by_hand(folder: Path) -> str:
+    place, path = shlex.quote(str(folder)), shlex.quote(_python_path(folder))
+    return f"cd {place} && PYTHONPATH={path} {shlex.join(_command(folder))}"
+
+
+def _need_pytest() -> None:
+    if importlib.util.find_spec("pytest") is None:
+        raise MissingExtraError("Running tests", "dev")
+
+
+def _name(folder: Path) -> str:
+    """A server folder as a parameter `entrypoint` names it."""
+    return f"{folder.parent.name}/{folder.name}"
+
+
+def _problems(folder: Path) -> list[str]:
+    if folder.parent.name != WITH_DATA:
+        return []
+    from nemo_gym.cli.example_data import data_problems
+
+    return data_problems(folder)
+
+
+class TestAllConfig(CommandConfig):
+    """Run the tests of all server folders that have a README.md, one after the other, and look at their example data.
+
+    They are those of the working directory, or, if that has none, those that come with NeMo Gym. The exit code is 1 if
+    tests fail or are missing anywhere, or if data is not as it should be.
+
+    Examples:
+
+    ```bash
+    ng_test_all
+    ```
+    """
+
+    __test__ = False
+
+    fail_on_total_and_test_mismatch: bool = False
+    """Fail, too, if a folder was passed over because it has no README.md."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What came of one folder."""
+
+    folder: Path
+    tests: str
+    problems: list[str]
+    duration_s: float
+
+    @property
+    def is_good(self) -> bool:
+        return self.tests == _OUTCOMES[0] and not self.problems
+
+
+@command(TestAllConfig)
+def test_all() -> int:
+    """Run the tests of all server folders and print a table of what came of them."""
+    parameters = read_parameters(TestAllConfig)
+    found = _server_folders()
+    checked = [_check(folder) for folder in found if (folder / "README.md").is_file()]
+    passed_over = [folder for folder in found if not (folder / "README.md").is_file()]
+    print("\n".join(_report(checked, passed_over)))
+    is_short = bool(passed_over) and parameters.fail_on_total_and_test_mismatch
+    return 0 if all(each.is_good for each in checked) and not is_short else FAILED
+
+
+def _server_folders() -> list[Path]:
+    """The server folders of the first place that has any."""
+    for root in search_roots():
+        folders = [folder for kind in SERVER_FOLDERS for folder in sorted((root / kind).glob("*/"))]
+        servers = [folder for folder in folders if any(folder.glob("*.py"))]
+        if servers:
+            return servers
+    raise ConfigError(f"No server folder in {' nor in '.join(map(str, search_roots()))}.")
+
+
+def _check(folder: Path) -> Checked:
+    print(f"Testing {_name(folder)}", flush=True)
+    started = time.monotonic()
+    code = run_tests(folder)
+    outcome = _OUTCOMES.get(code, f"exit code {code}")
+    return Checked(folder, outcome, _problems(folder), time.monotonic() - started)
+
+
+def _report(checked: list[Checked], passed_over: list[Path]) -> list[str]:
+    width = max(len(_name(folder)) for folder in (*(each.folder for each in checked), *passed_over))
+    lines = ["", f"{'Server':<{width}}   {'Tests':<12} {'Data':<12} Time"]
+    for each in checked:
+        data = "not good" if each.problems else "good" if each.folder.parent.name == WITH_DATA else "-"
+        lines.append(f"{_name(each.folder):<{width}}   {each.tests:<12} {data:<12} {each.duration_s:.1f} s")
+    lines += [f"{_name(folder):<{width}}   passed over: it has no README.md" for folder in passed_over]
+    bad = [each for each in checked if not each.is_good]
+    good = len(checked) - len(bad)
+    percent = 100 * good / len(checked) if checked else 100.0
+    lines += ["", f"Good: {good} / {len(checked)} ({percent:.2f}%)"]
+    for each in bad:
+        lines += [f"Again: ng_test +entrypoint={_name(each.folder)} +should_validate_data=true", *each.problems]
+    return lines
+
+
+class DevTestConfig(CommandConfig):
+    """Run the tests of NeMo Gym itself, with coverage and the ten slowest named. Needs a clone of the project.
+
+    Examples:
+
+    ```bash
+    ng_dev_test
+    ```
+    """
+
+
+@command(DevTestConfig)
+def dev_test() -> int:
+    """Run the tests of NeMo Gym itself."""
+    read_parameters(DevTestConfig)
+    if not (PARENT_DIR / "tests").is_dir():
+        raise ConfigError(
+            f"There are no tests in {PARENT_DIR}. Expected a clone of NeMo Gym, not an installed package."
+        )
+    _need_pytest()
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "--cov=.", "--durations=10"], cwd=PARENT_DIR, check=False
+    ).returncode

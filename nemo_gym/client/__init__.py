@@ -1,0 +1,1 @@
+"""Calling servers and LLM endpoints: the HTTP connection pool, server replies, load balancing."""

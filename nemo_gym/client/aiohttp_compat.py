@@ -1,0 +1,72 @@
+"""Functions that servers written for the public interface call, kept for them. Our own code does not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import aiohttp
+import orjson
+from pydantic import BaseModel
+
+from nemo_gym.client.pool import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, closed_with_the_loop
+from nemo_gym.client.reply import PeerResponse
+
+MAX_NUM_TRIES = 3
+
+
+class GlobalAIOHTTPAsyncClientConfig(BaseModel):
+    """How many connections the shared client may hold."""
+
+    global_aiohttp_connector_limit: int = CONNECTION_LIMIT
+    global_aiohttp_connector_limit_per_host: int = CONNECTION_LIMIT_PER_HOST
+    global_aiohttp_client_request_debug: bool = False
+
+
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncIterator[None]]]
+_sessions = WeakKeyDictionary()
+
+
+def get_global_aiohttp_client() -> aiohttp.ClientSession:
+    """The aiohttp session of the running loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _sessions:
+        connector = aiohttp.TCPConnector(limit=CONNECTION_LIMIT, limit_per_host=CONNECTION_LIMIT_PER_HOST)
+        session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        _sessions[loop] = session, closed_with_the_loop(session)
+    return _sessions[loop][0]
+
+
+async def global_aiohttp_client_exit() -> None:
+    """Close it."""
+    session, _closing = _sessions.pop(asyncio.get_running_loop(), (None, None))
+    if session is not None:
+        await session.close()
+
+
+async def request(method: str, url: str, _internal: bool = False, **options: Any) -> aiohttp.ClientResponse:
+    """One request through the running loop's aiohttp session, tried again only if no connection could be made."""
+    session = get_global_aiohttp_client()
+    for _ in range(MAX_NUM_TRIES - 1):
+        with suppress(aiohttp.ClientConnectorError):
+            return await session.request(method, url, **options)
+    return await session.request(method, url, **options)
+
+
+async def raise_for_status(response: PeerResponse | aiohttp.ClientResponse) -> None:
+    """Raise aiohttp's error for a bad status, with the body as `response_content`."""
+    if isinstance(response, PeerResponse):
+        response.raise_for_status()
+    elif not response.ok:
+        content = await response.read()
+        try:
+            response.raise_for_status()
+        except aiohttp.ClientResponseError as error:
+            error.response_content = content  # type: ignore[attr-defined]
+            raise
+
+
+async def get_response_json(response: PeerResponse | aiohttp.ClientResponse) -> Any:
+    """The body, decoded."""
+    return orjson.loads(await response.read())

@@ -1,0 +1,123 @@
+"""A client of one OpenAI-shaped endpoint: pooled, with a time limit, and trying again only what can pass."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import orjson
+from pydantic import BaseModel, Field
+
+from nemo_gym.client.pool import RETRIED_STATUSES, THROTTLING_STATUSES, HttpClient, pause_s, shared_client
+from nemo_gym.common.deadline import time_for
+from nemo_gym.common.logging import Seldom
+from nemo_gym.common.retry_stats import count
+from nemo_gym.errors import UpstreamError
+from nemo_gym.llm_api.json_codec import encode
+
+seldom = Seldom(logging.getLogger(__name__))
+T = TypeVar("T")
+
+MAX_TRIES = 5
+REQUEST_TIMEOUT_S = 1800.0
+MAX_TEXT_BYTES = 65_536
+"""As much of a bad answer as is read: enough for any message, and soon done whatever comes."""
+
+
+def may_pass(error: UpstreamError) -> bool:
+    """Whether the same request may succeed later. One that ran out of time has had its chance."""
+    return error.cause != "timeout" and (error.status == 0 or error.status in RETRIED_STATUSES)
+
+
+async def tried_again(attempt: Callable[[], Awaitable[T]], *, max_tries: int) -> T:
+    """The result of `attempt`, made again a few times while the cause may pass, with growing pauses.
+
+    A pause that would outlast the deadline is not made: the failure itself tells more than the time running out.
+    """
+    for number in range(1, max_tries + 1):
+        try:
+            return await attempt()
+        except UpstreamError as error:
+            pause = pause_s(number, retry_after_s=error.retry_after_s)
+            if not may_pass(error) or number == max_tries or pause >= time_for(math.inf):
+                raise
+            count(retries=1)
+            kind = f"{error.server} {error.status}"
+            seldom.warning(kind, "%s; attempt %d of %d, again in %.1f s", error, number, max_tries, pause)
+        await asyncio.sleep(pause)
+    raise AssertionError("unreachable")
+
+
+class NeMoGymAsyncOpenAI(BaseModel):
+    """Calls an endpoint by its base URL and key. The key appears in no error."""
+
+    base_url: str
+    api_key: str
+    internal: bool = False
+    default_headers: dict[str, str] = Field(default_factory=dict)
+    default_query: dict[str, str] = Field(default_factory=dict)
+    max_tries: int = MAX_TRIES
+    timeout_s: float = REQUEST_TIMEOUT_S
+    http: Callable[[], HttpClient] = shared_client
+
+    async def create_response(self, **params: Any) -> dict[str, Any]:
+        return self._object(await self.post("/responses", encode(params)))
+
+    async def create_chat_completion(self, **params: Any) -> dict[str, Any]:
+        return self._object(await self.post("/chat/completions", encode(params)))
+
+    async def create_tokenize(self, **params: Any) -> dict[str, Any]:
+        root = self.base_url.rstrip("/").removesuffix("/v1")
+        return self._object(await self.fetch("POST", f"{root}/tokenize", encode(params)))
+
+    async def create_models(self) -> dict[str, Any]:
+        return self._object(await self.fetch("GET", f"{self.base_url.rstrip('/')}/models"))
+
+    def post(self, path: str, body: bytes) -> Awaitable[bytes]:
+        """Send encoded JSON, get encoded JSON."""
+        return self.fetch("POST", self.base_url.rstrip("/") + path, body)
+
+    def fetch(self, method: str, url: str, body: bytes | None = None) -> Awaitable[bytes]:
+        """The body of a good answer."""
+        if self.max_tries == 1:
+            return self._fetch_once(method, url, body)
+        return tried_again(lambda: self._fetch_once(method, url, body), max_tries=self.max_tries)
+
+    async def _fetch_once(self, method: str, url: str, body: bytes | None) -> bytes:
+        query = f"?{urlencode(self.default_query)}" if self.default_query else ""
+        headers = {**self.authorization(), **self.default_headers}
+        try:
+            answer = await self.http().fetch(method, url + query, body=body, headers=headers, timeout_s=self.timeout_s)
+        except UpstreamError as error:
+            count(throttled=int(error.cause == "timeout"))
+            raise
+        except asyncio.CancelledError:
+            count(throttled=int(time_for(math.inf) <= 0))  # the time ran out while the endpoint had the request
+            raise
+        if answer.status < 400:
+            return answer.body
+        count(throttled=int(answer.status in THROTTLING_STATUSES))
+        text = self.text_of(answer.body)
+        raise UpstreamError(url, answer.status, text, cause="model", retry_after_s=answer.retry_after_s)
+
+    def authorization(self) -> dict[str, str]:
+        """The headers that show the key."""
+        return {"Authorization": f"Bearer {self.api_key}"}
+
+    def text_of(self, body: bytes) -> str:
+        """What an endpoint wrote, fit for an error or a log."""
+        text = body[:MAX_TEXT_BYTES].decode(errors="replace")
+        return text.replace(self.api_key, "****") if self.api_key else text
+
+    def _object(self, body: bytes) -> dict[str, Any]:
+        try:
+            found = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            found, reason = None, str(error)
+        else:
+            reason = f"found {type(found).__name__}"
+        if not isinstance(found, dict):
+            raise UpstreamError(self.base_url, 200, f"no JSON object ({reason}): {self.text_of(body)}", cause="model")
+        return found

@@ -1,0 +1,292 @@
+"""One pooled HTTP client for each event loop, with a time limit on everything, and the rules for trying again."""
+
+import asyncio
+import math
+import random
+import socket
+import time
+from base64 import b64encode
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+from urllib.parse import quote, unquote, urlsplit
+from weakref import WeakKeyDictionary
+
+from multidict import CIMultiDict
+
+from nemo_gym.client.connection import BrokenOffError, Connection, Origin, Received, connect
+from nemo_gym.common.deadline import HEADER, current_deadline, time_for
+from nemo_gym.errors import ConfigError, UpstreamError
+
+CONNECT_TIMEOUT_S = 10.0
+CONNECTION_LIMIT = 102_400
+CONNECTION_LIMIT_PER_HOST = 16_384
+"""As many as rollouts in flight: fewer would queue them behind each other."""
+
+KEEP_ALIVE_S = 30.0
+"""Shorter than the 75 s our servers keep an idle connection, so a client never reuses one that is being closed."""
+
+ADDRESSES_LAST_S = 10.0
+"""How long a host's addresses are taken to be the same."""
+_IN_PATH, _IN_QUERY = "/%:=&~+!$,;'@()*", "/%:=&~+!$,;'@()*?"
+RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
+THROTTLING_STATUSES = frozenset((429, 503, 529))
+"""By these an endpoint asks for fewer requests."""
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+
+
+class HttpAnswer(NamedTuple):
+    """A whole answer, already read."""
+
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """What the answer asked to be sent back."""
+        pairs = (line.split(";", 1)[0].partition("=") for line in self.headers.getall("Set-Cookie", ()))
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """The pause the server asked for, if it named one: in seconds, or as the instant when it ends."""
+        asked = self.headers.get("Retry-After", "")
+        try:
+            return max(0.0, float(asked))
+        except ValueError:
+            from email.utils import parsedate_to_datetime
+        try:
+            return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
+        except ValueError:
+            return None
+
+
+class NotSentError(UpstreamError):
+    """No connection was made, so the request certainly had no effect."""
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One origin, and the connections to it that wait for the next request, the longest waiting first."""
+
+    origin: Origin
+    places: asyncio.Semaphore
+    idle: deque[tuple[float, Connection]] = field(default_factory=deque)
+    addresses: list[Any] = field(default_factory=list)
+    resolved_at: float = -math.inf
+
+    def take_idle(self) -> Connection | None:
+        """The connection that was used last: the others get the chance to grow old."""
+        while self.idle:
+            since, connection = self.idle.pop()
+            if connection.is_open and time.monotonic() - since < KEEP_ALIVE_S:
+                return connection
+            connection.close()
+        return None
+
+    def close_old(self, *, older_than_s: float) -> None:
+        while self.idle and self.idle[0][0] <= time.monotonic() - older_than_s:
+            self.idle.popleft()[1].close()
+
+    async def connect(self) -> Connection:
+        if time.monotonic() - self.resolved_at > ADDRESSES_LAST_S:
+            self.addresses = await asyncio.get_running_loop().getaddrinfo(
+                self.origin.host, self.origin.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+            )
+            self.resolved_at = time.monotonic()
+        return await connect(self.origin, self.addresses)
+
+
+class HttpClient:
+    """A pool of connections. Whoever makes one closes it."""
+
+    def __init__(
+        self,
+        *,
+        limit: int = CONNECTION_LIMIT,
+        limit_per_host: int = CONNECTION_LIMIT_PER_HOST,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        self._limit_per_host, self._connect_timeout_s = limit_per_host, connect_timeout_s
+        self._places = asyncio.Semaphore(limit)
+        self._peers: dict[Origin, _Peer] = {}
+        self._in_use: set[Connection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """A pool with the limits that a configuration sets."""
+        return cls(
+            limit=config.get("global_aiohttp_connector_limit", CONNECTION_LIMIT),
+            limit_per_host=config.get("global_aiohttp_connector_limit_per_host", CONNECTION_LIMIT_PER_HOST),
+            connect_timeout_s=config.get("connect_timeout_s", CONNECT_TIMEOUT_S),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End all connections, also those in use."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for peer in self._peers.values():
+            peer.close_old(older_than_s=-math.inf)
+        for connection in self._in_use:
+            connection.close()
+        await asyncio.sleep(0)  # a closed connection lets go of its socket in the loop's next turn
+
+    async def fetch(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        cookies: Mapping[str, str] | None = None,
+        timeout_s: float,
+        server: str | None = None,
+    ) -> HttpAnswer:
+        """Send one request and read all of the answer, in `timeout_s` and within the deadline of the running task."""
+        allowed_s, name = time_for(timeout_s), server or url
+        if allowed_s <= 0:
+            raise UpstreamError(name, 0, f"no time left to ask {url}", cause="timeout")
+        try:
+            origin, start = _start_of(method, url)
+            head = start + _header_lines(headers, cookies, body)
+        except ValueError as error:
+            raise ConfigError(f"Cannot ask {url}: {error}.") from error
+        peer = self._peers.get(origin)
+        if peer is None:
+            peer = self._peers[origin] = _Peer(origin, asyncio.Semaphore(self._limit_per_host))
+        try:
+            async with asyncio.timeout(allowed_s), self._places, peer.places:
+                connection = peer.take_idle() or await self._connect(peer, name, url)
+                return HttpAnswer(*await self._ask(peer, connection, head, body))
+        except TimeoutError as error:
+            waited = f"no answer from {url} within {round(allowed_s, 2):g} s"
+            raise UpstreamError(name, 0, waited, cause="timeout") from error
+        except (BrokenOffError, OSError) as error:
+            raise UpstreamError(name, 0, f"{url} broke off: {error}") from error
+
+    async def _connect(self, peer: _Peer, name: str, url: str) -> Connection:
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                return await peer.connect()
+        except TimeoutError as error:
+            raise NotSentError(name, 0, f"no connection to {url} within {self._connect_timeout_s:g} s") from error
+        except OSError as error:
+            raise NotSentError(name, 0, f"no connection to {url}: {error}") from error
+
+    async def _ask(self, peer: _Peer, connection: Connection, head: bytes, body: bytes | None) -> Received:
+        self._in_use.add(connection)
+        try:
+            received = await connection.ask(head, body)
+        finally:
+            self._in_use.discard(connection)
+        if connection.is_open:
+            peer.idle.append((time.monotonic(), connection))
+            if self._sweep is None:
+                self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
+        return received
+
+    def _close_old(self) -> None:
+        self._sweep = None
+        for peer in self._peers.values():
+            peer.close_old(older_than_s=KEEP_ALIVE_S)
+        if any(peer.idle for peer in self._peers.values()):
+            self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
+
+
+@lru_cache(maxsize=4096)
+def _start_of(method: str, url: str) -> tuple[Origin, bytes]:
+    """Whom a URL means, and the lines that every request to it starts with."""
+    parts = urlsplit(url)
+    is_tls = parts.scheme == "https"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected an address like http://host:port/path")
+    target = quote(parts.path or "/", safe=_IN_PATH) + (
+        f"?{quote(parts.query, safe=_IN_QUERY)}" if parts.query else ""
+    )
+    lines = {"host": parts.netloc.rpartition("@")[2], "accept-encoding": "gzip, deflate", "user-agent": "nemo-gym"}
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        lines["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+    origin = Origin(parts.hostname, parts.port or (443 if is_tls else 80), is_tls)
+    return origin, f"{method} {target} HTTP/1.1\r\n".encode() + _lines(lines)
+
+
+def _header_lines(headers: Mapping[str, str] | None, cookies: Mapping[str, str] | None, body: bytes | None) -> bytes:
+    sent = dict(headers) if headers else {}
+    if body is not None:
+        sent.setdefault("Content-Type", "application/json")
+        sent["Content-Length"] = str(len(body))
+    if cookies:
+        sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
+    deadline = current_deadline()
+    if deadline is not None:
+        sent[HEADER] = f"{deadline.left_s():.3f}"
+    return _lines(sent) + b"\r\n"
+
+
+def _lines(headers: Mapping[str, str]) -> bytes:
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if text.count("\n") != len(headers) or text.count("\r") != len(headers):
+        raise ValueError("a header may not hold a line break")
+    return text.encode()
+
+
+class Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+def closed_with_the_loop(thing: Closable) -> AsyncIterator[None]:
+    """Close a thing when the running loop ends, which closes the generators it has begun. Keep what this gives."""
+
+    async def hold() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await thing.close()
+
+    holding = hold()
+    asyncio.get_running_loop().create_task(anext(holding))  # type: ignore[arg-type]
+    return holding
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[HttpClient, AsyncIterator[None]]] = WeakKeyDictionary()
+
+
+def shared_client() -> HttpClient:
+    """The client of the running loop, for code that is handed none."""
+    loop = asyncio.get_running_loop()
+    if loop not in _shared:
+        client = HttpClient()
+        _shared[loop] = client, closed_with_the_loop(client)
+    return _shared[loop][0]
+
+
+async def close_shared_client() -> None:
+    """Close the running loop's client, if it ever had one."""
+    client, _closing = _shared.pop(asyncio.get_running_loop(), (None, None))
+    if client is not None:
+        await client.close()
+
+
+def pause_s(attempt: int, *, retry_after_s: float | None = None, chance: float | None = None) -> float:
+    """How long to wait after failed attempt `attempt` (from 1): growing, jittered, and what the server asks up to a
+    minute."""
+    share = random.random() if chance is None else chance
+    grown_s: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1))
+    jittered_s = grown_s * (0.5 + share / 2)
+    return jittered_s if retry_after_s is None else max(jittered_s, min(retry_after_s, 2 * LONGEST_PAUSE_S))

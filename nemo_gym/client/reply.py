@@ -1,0 +1,131 @@
+"""The answer of a peer: as it came, read into a type, as an error, or in the shape of an aiohttp response."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from http.cookies import SimpleCookie
+from typing import Any, Self, TypeVar
+
+import orjson
+from multidict import CIMultiDict, CIMultiDictProxy
+from pydantic import ValidationError
+
+from nemo_gym.errors import CAUSES, Cause, RolloutError
+from nemo_gym.llm_api.json_codec import Decoder, encode
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a server answered: the live object when it is in this worker, else the bytes it sent."""
+
+    server: str
+    status: int
+    value: Any = None
+    cookies: dict[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def content(self) -> bytes:
+        """The body as it is, or would be, on the wire."""
+        if not isinstance(self.value, bytes):
+            self.value = b"" if self.value is None else encode(self.value)
+        return self.value
+
+    def text(self) -> str:
+        return self.content().decode(errors="replace")
+
+
+class PeerResponse:
+    """Already read, so nothing here waits or fails."""
+
+    def __init__(
+        self, *, status: int, body: bytes, cookies: Mapping[str, str], headers: Mapping[str, str], url: str
+    ) -> None:
+        self.status, self.url = status, url
+        self.ok = status < 400
+        self.headers = CIMultiDictProxy(CIMultiDict(headers))
+        self._body, self._cookies = body, cookies
+
+    @property
+    def cookies(self) -> SimpleCookie:
+        return SimpleCookie(dict(self._cookies))
+
+    @property
+    def content(self) -> Self:
+        """aiohttp has the stream here; the body is small change by now, so this object plays it."""
+        return self
+
+    async def read(self) -> bytes:
+        return self._body
+
+    async def text(self) -> str:
+        return self._body.decode(errors="replace")
+
+    async def json(self, **_options: Any) -> Any:
+        return orjson.loads(self._body)
+
+    def raise_for_status(self) -> None:
+        """Raise aiohttp's own error, with the body as `response_content`."""
+        if self.ok:
+            return
+        import aiohttp
+        from yarl import URL
+
+        info = aiohttp.RequestInfo(URL("http://peer"), "POST", CIMultiDictProxy(CIMultiDict()), URL("http://peer"))
+        message = f"{self.url}: {self._body[:500].decode(errors='replace')}"
+        error = aiohttp.ClientResponseError(info, (), status=self.status, message=message)
+        error.response_content = self._body  # type: ignore[attr-defined]
+        raise error
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    close = release
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        """Nothing is held."""
+
+
+@lru_cache(maxsize=512)
+def _decoder(kind: Hashable) -> Decoder:
+    return Decoder(kind)
+
+
+def read_answer(got: Answer, path: str, kind: type[T], cause: Cause) -> T:
+    if type(got.value) is kind:
+        return got.value
+    try:
+        value: T = _decoder(kind)(got.value)  # type: ignore[arg-type]
+    except ValidationError as error:
+        found = f"{error.error_count()} errors, first {error.errors(include_url=False, include_input=False)[0]}"
+        raise RolloutError(
+            cause,
+            f"{got.server}{path} answered what is no {kind.__name__} ({found}): {got.text()[:500]}",
+            server=got.server,
+        ) from error
+    return value
+
+
+def failure_in(got: Answer, path: str, cause: Cause) -> RolloutError:
+    """The error that the server's answer tells of. Its own word on the cause counts more than the caller's guess."""
+    told = error_told_in(got.content())
+    if told is not None:
+        told.server = told.server or got.server
+        return told
+    message = f"{got.server}{path} answered {got.status}: {got.text()[:500]}"
+    return RolloutError("input" if got.status == 422 else cause, message, server=got.server)
+
+
+def error_told_in(content: bytes) -> RolloutError | None:
+    """The error that a server told of in the body of its answer, if it did."""
+    try:
+        told = orjson.loads(content)["error"]
+        if told["cause"] in CAUSES:
+            return RolloutError(told["cause"], told["message"], server=told.get("server"))
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        pass
+    return None

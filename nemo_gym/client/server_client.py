@@ -1,0 +1,377 @@
+"""Call a server by its name. A peer in the same worker is called directly, any other over HTTP; answers are alike."""
+
+import asyncio
+import logging
+import math
+import os
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import cached_property, partial
+from http.cookies import Morsel
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+import orjson
+
+from nemo_gym.client.pool import HttpClient, NotSentError, pause_s, shared_client
+from nemo_gym.client.reply import Answer as Answer
+from nemo_gym.client.reply import PeerResponse, failure_in, read_answer
+from nemo_gym.common.deadline import afresh, time_for, within
+from nemo_gym.common.logging import Seldom
+from nemo_gym.common.paths import cache_dir, nearest
+from nemo_gym.common.retry_stats import HEADER as TALLY_HEADER
+from nemo_gym.common.retry_stats import count, count_from_header
+from nemo_gym.errors import Cause, ConfigError, HeadServerError, RolloutError, UpstreamError
+from nemo_gym.llm_api.json_codec import encode
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from nemo_gym.config.types import BaseServerConfig
+
+logger = logging.getLogger(__name__)
+seldom = Seldom(logger)
+T = TypeVar("T")
+
+TOKEN_HEADER = "nemo-gym-token"  # noqa: S105 - the name of a header
+END_SESSION_HEADER = "nemo-gym-end-session"
+CALL_TIMEOUT_S = 3600.0
+"""For a call that names no limit of its own. Finite, so that nothing waits for ever."""
+MAX_CONNECT_TRIES = 5
+RELEASE_TIMEOUT_S = 2.0
+STATUS_TIMEOUT_S = 5.0
+RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"  # noqa: S105 - the name of a variable
+
+
+class Jar(dict[str, str]):
+    """The session cookies of one rollout: those that came with the request, and those that servers set since."""
+
+    def __init__(self, cookies: Mapping[str, str] | None = None) -> None:
+        super().__init__(cookies or {})
+        self.added: list[str] = []
+
+    def merge(self, cookies: Mapping[str, str]) -> None:
+        """Keep what a server set. An answer that sets nothing takes nothing away."""
+        for name, value in cookies.items():
+            if self.get(name) != value:
+                self[name] = value
+                if name not in self.added:
+                    self.added.append(name)
+
+    def forget(self, server: str) -> None:
+        """Drop the session on that server, which has ended."""
+        for name in [name for name in self if _server_of(name) == server]:
+            del self[name]
+
+
+class LocalServer(Protocol):
+    """A server of the same worker."""
+
+    async def direct(
+        self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool
+    ) -> Answer: ...
+
+    def release(self, token: str) -> None: ...
+
+    def blocked(self) -> dict[str, dict[str, float]]: ...
+
+
+Tap = Callable[[str, str, Any, Callable[[], Awaitable[Answer]]], Awaitable[Answer]]
+"""Called with server, path, body, and a function that sends the call on."""
+
+
+class ServerClient:
+    """Knows where the servers of a run are, and calls them."""
+
+    def __init__(
+        self,
+        *,
+        head_server_config: "BaseServerConfig | None" = None,
+        global_config_dict: "DictConfig | dict[str, Any] | None" = None,
+        addresses: Mapping[str, str] | None = None,
+        local: Mapping[str, LocalServer] | None = None,
+        http: HttpClient | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.head_server_config = head_server_config
+        self._config = {} if global_config_dict is None else global_config_dict
+        self.addresses = dict(addresses or {})
+        self.local: Mapping[str, LocalServer] = {} if local is None else local
+        self._http = http
+        self._token = token
+        self.tap: Tap | None = None
+        """Stands between this client and every peer, to record calls or to answer for the peer."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.http.close()
+
+    @classmethod
+    def load_head_server_config(cls) -> "BaseServerConfig":
+        """Where the head server is, by this process's configuration."""
+        from nemo_gym.config.loading import HEAD_SERVER_KEY_NAME, get_global_config_dict
+        from nemo_gym.config.types import BaseServerConfig
+
+        return BaseServerConfig.model_validate(dict(get_global_config_dict()[HEAD_SERVER_KEY_NAME]))
+
+    @classmethod
+    def load_from_global_config(
+        cls, head_server_config: "BaseServerConfig | None" = None, *, http: HttpClient | None = None
+    ) -> "ServerClient":
+        """A client of the run whose head server is there. Blocks for a moment: meant for start-up."""
+        from omegaconf import OmegaConf
+
+        head = head_server_config or cls.load_head_server_config()
+        url = base_url(head.host, head.port)
+        token = run_token(head.port)
+        text = orjson.loads(ask_head(url, "/global_config_dict_yaml", token=token))
+        return cls(head_server_config=head, global_config_dict=OmegaConf.create(text), token=token, http=http)
+
+    async def poll_for_status(self, server_name: str) -> str:
+        """How a server is, in one word."""
+        head = self.head_server_config
+        is_head = server_name == "head_server" and head is not None
+        url = base_url(head.host, head.port) if is_head and head is not None else self.url_of(server_name)
+        try:
+            await self.http.fetch("GET", f"{url}/health", headers=self._headers(), timeout_s=STATUS_TIMEOUT_S)
+        except NotSentError:
+            return "connection_error"
+        except UpstreamError as error:
+            return "timeout" if error.cause == "timeout" else "unknown_error"
+        return "success"
+
+    @cached_property
+    def global_config_dict(self) -> "DictConfig":
+        """The run's configuration. Made an OmegaConf object only when somebody looks."""
+        from omegaconf import DictConfig, OmegaConf
+
+        return self._config if isinstance(self._config, DictConfig) else OmegaConf.create(self._config)
+
+    async def call(
+        self,
+        server: str,
+        path: str,
+        body: Any = None,
+        *,
+        answer: type[T],
+        cause: Cause = "internal",
+        jar: Jar | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+        ends_session: bool = False,
+    ) -> T:
+        """POST `body` (a model, a dict, or JSON bytes) and give what came back as `answer`.
+
+        `answer=Answer` leaves the answer unread. A failure raises RolloutError with `cause`, unless the server knew
+        the cause itself. `ends_session` lets the server drop the rollout's session when it has answered, and gives it
+        the body for good.
+        """
+        got = await self.send(server, path, body, cause=cause, jar=jar, timeout_s=timeout_s, ends_session=ends_session)
+        if got.status >= 400:
+            raise failure_in(got, path, cause)
+        return got if answer is Answer else read_answer(got, path, answer, cause)  # type: ignore[return-value]
+
+    async def send(
+        self,
+        server: str,
+        path: str,
+        body: Any = None,
+        *,
+        cause: Cause = "internal",
+        jar: Jar | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+        ends_session: bool = False,
+    ) -> Answer:
+        """As `call`, but an answer is an answer, whatever its status. Only getting none is an error."""
+        async with within(timeout_s, what=f"{server}{path}"):
+            try:
+                got = await self._send("POST", server, path, body, jar or {}, timeout_s, ends_session=ends_session)
+            except UpstreamError as error:
+                raise RolloutError(error.cause or cause, str(error), server=server) from error
+        if jar is not None:
+            jar.merge(got.cookies)
+            if ends_session and got.status < 400:
+                jar.forget(server)
+        return got
+
+    async def request(
+        self,
+        server_name: str,
+        url_path: str,
+        method: str,
+        *,
+        json: Any = None,
+        data: Any = None,
+        cookies: Mapping[str, Any] | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+        **ignored: Any,
+    ) -> PeerResponse:
+        """One request, its answer in the shape of an aiohttp response whatever the transport and the status."""
+        if ignored:
+            logger.debug("ServerClient.request passes over %s", sorted(ignored))
+        sent = {name: item.value if isinstance(item, Morsel) else str(item) for name, item in (cookies or {}).items()}
+        body = data if json is None else json
+        async with within(timeout_s, what=f"{server_name}{url_path}"):
+            got = await self._send(method.upper(), server_name, url_path, body, sent, timeout_s)
+        return PeerResponse(
+            status=got.status,
+            body=got.content(),
+            cookies=got.cookies,
+            headers=got.headers,
+            url=f"{server_name}{url_path}",
+        )
+
+    async def get(self, server_name: str, url_path: str, **options: Any) -> PeerResponse:
+        return await self.request(server_name, url_path, "GET", **options)
+
+    async def post(self, server_name: str, url_path: str, **options: Any) -> PeerResponse:
+        return await self.request(server_name, url_path, "POST", **options)
+
+    @asynccontextmanager
+    async def sessions(self, jar: Jar) -> AsyncIterator[None]:
+        """End every session opened inside when the block is left, however it is left."""
+        known = set(jar)
+        try:
+            yield
+        finally:
+            with afresh(RELEASE_TIMEOUT_S):
+                for name in [name for name in jar if name not in known]:
+                    await self._release(name, jar.pop(name))
+
+    async def _release(self, cookie: str, token: str) -> None:
+        server = _server_of(cookie)
+        if server in self.local:
+            self.local[server].release(token)
+        elif server in self.addresses or server in self._config:
+            try:
+                url = self.url_of(server) + "/session"
+                await self.http.fetch(
+                    "DELETE", url, headers=self._headers(), cookies={cookie: token}, timeout_s=RELEASE_TIMEOUT_S
+                )
+            except UpstreamError as error:
+                logger.debug("session on %s left to its time to live: %s", server, error)
+
+    @property
+    def http(self) -> HttpClient:
+        return self._http or shared_client()
+
+    def url_of(self, server: str) -> str:
+        """The base address of a server, or an error that names the servers there are."""
+        if server not in self.addresses:
+            self.addresses[server] = self._address_from_config(server)
+        return self.addresses[server]
+
+    def _address_from_config(self, server: str) -> str:
+        address = _address_in(self._config.get(server))
+        if address is None:
+            placed = (str(name) for name, block in self._config.items() if _address_in(block))
+            names = sorted({*self.local, *self.addresses, *placed})
+            known = f"Servers of this run: {', '.join(names) or 'none'}."
+            raise ConfigError(f"No server is called '{server}'. {known}{nearest(server, names)}")
+        return address
+
+    def _headers(self) -> dict[str, str]:
+        return {TOKEN_HEADER: self._token} if self._token else {}
+
+    def _send(
+        self,
+        method: str,
+        server: str,
+        path: str,
+        body: Any,
+        cookies: Mapping[str, str],
+        timeout_s: float,
+        *,
+        ends_session: bool = False,
+    ) -> Awaitable[Answer]:
+        peer = self.local.get(server)
+        send: Callable[[], Awaitable[Answer]] = (
+            partial(self._send_far, method, server, path, body, cookies, timeout_s, ends_session=ends_session)
+            if peer is None
+            else partial(peer.direct, method, path, body, cookies, ends_session=ends_session)
+        )
+        return send() if self.tap is None else self.tap(server, path, body, send)
+
+    async def _send_far(
+        self,
+        method: str,
+        server: str,
+        path: str,
+        body: Any,
+        cookies: Mapping[str, str],
+        timeout_s: float,
+        *,
+        ends_session: bool,
+    ) -> Answer:
+        headers = self._headers()
+        if ends_session:
+            headers[END_SESSION_HEADER] = "1"
+        url = self.url_of(server) + path
+        raw = None if body is None else encode(body, exclude_unset=True)
+        for attempt in range(1, MAX_CONNECT_TRIES + 1):
+            try:
+                got = await self.http.fetch(
+                    method, url, body=raw, headers=headers, cookies=cookies, timeout_s=timeout_s, server=server
+                )
+            except NotSentError as error:
+                pause = pause_s(attempt)
+                if attempt == MAX_CONNECT_TRIES or pause >= time_for(math.inf):
+                    raise  # which tells more than the time running out
+                count(retries=1)
+                seldom.warning(server, "%s; attempt %d of %d", error, attempt, MAX_CONNECT_TRIES)
+                await asyncio.sleep(pause)
+            else:
+                count_from_header(got.headers.get(TALLY_HEADER))
+                return Answer(server, got.status, got.body, got.cookies, got.headers)
+        raise AssertionError("unreachable")
+
+
+def _address_in(block: Any) -> str | None:
+    """Where the server of a block of the configuration is, if it is the block of a server that runs somewhere."""
+    try:
+        inner = next(iter(next(iter(block.values())).values()))
+        return base_url(inner["host"], inner["port"])
+    except (AttributeError, StopIteration, KeyError, TypeError):
+        return None
+
+
+def _server_of(session_cookie: str) -> str:
+    return session_cookie.rpartition("___")[2]
+
+
+def base_url(host: str, port: int) -> str:
+    """Where a client finds a server that listens on `host`."""
+    reachable = "127.0.0.1" if host in ("", "0.0.0.0") else f"[{host}]" if ":" in host else host
+    return f"http://{reachable}:{port}"
+
+
+def run_token_file(head_port: int) -> Path:
+    """Where the token of a run that listens beyond this machine is kept for its user's other commands."""
+    return cache_dir() / "runs" / str(head_port)
+
+
+def run_token(head_port: int) -> str | None:
+    """The token of the run with that head server: from the environment, else from what `ng_run` left for its user."""
+    told = os.environ.get(RUN_TOKEN_ENV_VAR)
+    if told:
+        return told
+    try:
+        return run_token_file(head_port).read_text() or None
+    except OSError:
+        return None
+
+
+def ask_head(url: str, path: str, *, token: str | None = None, timeout_s: float = STATUS_TIMEOUT_S) -> bytes:
+    """One GET to a head server, without an event loop."""
+    request = urllib.request.Request(url + path, headers={TOKEN_HEADER: token} if token else {})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            body: bytes = answer.read()
+            return body
+    except OSError as error:
+        raise HeadServerError(
+            f"Could not connect to the head server at {url}. Is `ng_run` up, and with the same head_server settings? "
+            f"({error})"
+        ) from error

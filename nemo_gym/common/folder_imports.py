@@ -1,0 +1,85 @@
+"""Imports of server folders, kept apart: `import helpers` in one folder finds that folder's `helpers.py`, under a name
+of its own, and never another's."""
+
+import builtins
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+from nemo_gym.common.paths import search_roots
+
+
+def make_importable(server_type: str, folder: Path) -> None:
+    """Let `<server_type>.<implementation>.<module>` be imported from the folder's root, with imports kept apart."""
+    root = str(folder.parent.parent.resolve())
+    for known in (root, *(str(path) for path in search_roots())):
+        if known not in sys.path:
+            sys.path.append(known)
+    if not any(isinstance(finder, _FolderFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _FolderFinder())
+    importlib.invalidate_caches()
+    _FolderFinder.folders[f"{server_type}.{folder.name}"] = folder.resolve()
+
+
+def folder_of(module: str) -> Path | None:
+    """The loaded folder that a module is from, if it is from one."""
+    return _FolderFinder.folders.get(".".join(module.split(".")[:2]))
+
+
+class _FolderFinder:
+    """Finds the modules of loaded folders, and gives them imports that look into their own folder first."""
+
+    folders: ClassVar[dict[str, Path]] = {}
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package = ".".join(name.split(".")[:2])
+        folder = cls.folders.get(package)
+        if folder is None or name == package:
+            return None
+        place = folder.joinpath(*name.split(".")[2:])
+        for file, locations in ((place.with_suffix(".py"), None), (place / "__init__.py", [str(place)])):
+            if file.is_file():
+                loader = _FolderLoader(name, str(file), folder, package)
+                return importlib.util.spec_from_file_location(
+                    name, file, loader=loader, submodule_search_locations=locations
+                )
+        return None
+
+
+class _FolderLoader(SourceFileLoader):
+    """Runs a module with builtins whose `__import__` knows the module's folder."""
+
+    def __init__(self, name: str, file: str, folder: Path, package: str) -> None:
+        super().__init__(name, file)
+        self._folder, self._package = folder, package
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
+        super().exec_module(module)
+
+    def _import(
+        self,
+        name: str,
+        importer: Mapping[str, Any] | None = None,
+        local: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        first = name.partition(".")[0]
+        if level or not self._is_sibling(first):
+            return builtins.__import__(name, importer, local, fromlist or (), level)
+        if fromlist:
+            return builtins.__import__(f"{self._package}.{name}", importer, local, fromlist, 0)
+        importlib.import_module(f"{self._package}.{name}")
+        return sys.modules[f"{self._package}.{first}"]
+
+    def _is_sibling(self, name: str) -> bool:
+        return (self._folder / f"{name}.py").is_file() or (self._folder / name / "__init__.py").is_file()

@@ -1,0 +1,53 @@
+"""Where things are. A path a user gives is looked up in the working directory first, then beside the package."""
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from nemo_gym.errors import MissingPathError
+
+PACKAGE_DIR = Path(__file__).resolve().parent.parent
+PARENT_DIR = PACKAGE_DIR.parent
+"""The clone, or site-packages: the folder that holds `resources_servers/` and its siblings."""
+
+CACHE_ENV_VAR = "NEMO_GYM_CACHE_DIR"
+SERVER_FOLDERS = ("resources_servers", "responses_api_agents", "responses_api_models")
+
+
+def search_roots() -> list[Path]:
+    """The folders in which relative paths are looked up, in order."""
+    return list(dict.fromkeys((Path.cwd(), PARENT_DIR)))
+
+
+def find(path: str | Path, *, what: str = "file") -> Path:
+    """The existing file or folder that `path` means, or an error that names what is nearest to it."""
+    wanted = Path(path).expanduser()
+    tried = [wanted] if wanted.is_absolute() else [root / wanted for root in search_roots()]
+    for candidate in tried:
+        if candidate.exists():
+            return candidate
+    places = " nor ".join(str(candidate) for candidate in tried)
+    raise MissingPathError(f"No {what} '{path}': found neither {places}.{_nearest_sibling(tried)}")
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A closing sentence that names the valid word closest to `name`, or nothing."""
+    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def cache_dir() -> Path:
+    """Where we keep what can be made again."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "nemo_gym"
+    return Path(os.environ.get(CACHE_ENV_VAR, default))
+
+
+def _nearest_sibling(tried: list[Path]) -> str:
+    for candidate in tried:
+        if candidate.parent.is_dir():
+            siblings = {entry.name: entry for entry in candidate.parent.iterdir()}
+            close = difflib.get_close_matches(candidate.name, siblings, n=1, cutoff=0.5)
+            if close:
+                return f" Did you mean '{siblings[close[0]]}'?"
+    return ""

@@ -1,0 +1,179 @@
+"""CPU-heavy or hostile work, off the event loop: functions run in a pool of warm processes that can be killed.
+
+A function that overruns is killed, not awaited, and costs nothing but its own task. This is no sandbox: the functions
+are ours, only what they are given is not."""
+
+import asyncio
+import contextlib
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from typing import Any, Literal, Self, TypeVar, TypeVarTuple
+
+from nemo_gym.common.deadline import within
+from nemo_gym.common.folder_imports import folder_of
+from nemo_gym.compute.fork_client import DiedError, Frame, NotBegunError, Nursery, Worker
+from nemo_gym.compute.fork_server import Birth, Kind, Module, Task
+from nemo_gym.errors import GymError
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+LEAST_WORKERS = 2
+"""Unless told otherwise, so that one endless task never holds up all others."""
+MEMORY_MB = 2048
+"""What a worker may have if nobody says otherwise. Symbolic mathematics takes about a hundred."""
+MAX_ARGUMENT_BYTES = 32 * 2**20
+
+
+class Overrun(GymError):  # noqa: N818 - nothing of ours went wrong: what the function was given asked too much of it
+    """A function took more than it may and was ended. `limit` says more of what."""
+
+    def __init__(self, message: str, *, limit: Literal["time", "memory"]) -> None:
+        super().__init__(message)
+        self.limit: Literal["time", "memory"] = limit
+
+
+class ComputeError(GymError):
+    """The pool failed: a worker died or could not be started, or what goes in or comes out cannot travel."""
+
+
+class Compute:
+    """Runs functions in processes of its own, as many at once as it has workers. All start when first needed."""
+
+    def __init__(self, *, workers: int | None = None, memory_mb: int | None = None) -> None:
+        self._memory_mb = memory_mb or MEMORY_MB
+        self._turns = asyncio.Semaphore(workers or max(os.cpu_count() or 1, LEAST_WORKERS))
+        self._modules: dict[str, Module] = {}
+        self._nursery: Nursery | None = None
+        self._idle: list[Worker] = []
+        self._workers: set[Worker] = set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    def warm(self, *modules: str) -> None:
+        """Have workers import these before their first task, so that no time limit includes it.
+
+        The module of a function that is run is among them from then on. If a module has a function `warm_up`, that is
+        called, too.
+        """
+        for name in modules:
+            if name not in self._modules:
+                self._modules[name] = _module(name)
+
+    async def run(self, function: Callable[[*Arguments], T], *args: *Arguments, timeout_s: float) -> T:
+        """What `function(*args)` returns or raises, computed in the main thread of another process.
+
+        The function must be importable by its module and name. Waiting for a turn does not count against `timeout_s`,
+        but it does against the deadline of the running task. If that task is cancelled, the function is killed.
+        """
+        what, task = f"{function.__module__}.{function.__qualname__}()", _pickled(function, args)
+        self.warm(function.__module__)
+        async with within(None, what=what), self._turns:
+            answer = await self._answer(task, what, timeout_s)
+        if answer.kind is Kind.OUT_OF_MEMORY:
+            raise Overrun(f"{what} needed more than {self._memory_mb} MB of memory.", limit="memory")
+        if answer.kind is Kind.FAILED:
+            raise ComputeError(f"{what} {answer.payload.decode(errors='replace')}")
+        result = _unpickled(answer.payload, what)
+        if answer.kind is Kind.RAISED:
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        """End all processes. What still runs fails."""
+        self._is_closed = True
+        for worker in list(self._workers):
+            self._discard(worker)
+        if self._nursery is not None:
+            self._nursery.close()
+
+    async def _answer(self, task: bytes, what: str, timeout_s: float) -> Frame:
+        """One worker's answer; another's if that one is lost before it begins."""
+        with contextlib.suppress(NotBegunError):
+            return await self._attempt(task, what, timeout_s)
+        try:
+            return await self._attempt(task, what, timeout_s)
+        except NotBegunError as error:
+            raise ComputeError(f"{what} could not be handed to a worker: {error}") from error
+
+    async def _attempt(self, task: bytes, what: str, timeout_s: float) -> Frame:
+        worker = self._idle_worker() or await self._start()
+        is_fit = False
+        try:
+            answer = await worker.ask(task, timeout_s)
+            is_fit = answer.kind is not Kind.OUT_OF_MEMORY
+        except TimeoutError as error:
+            raise Overrun(f"{what} did not finish within {timeout_s:g} s.", limit="time") from error
+        except DiedError as error:
+            code = await self._discard(worker)
+            raise ComputeError(f"{what} did not finish: its worker ended with {_named(code)}.") from error
+        finally:
+            if is_fit:
+                self._idle.append(worker)
+            else:
+                self._discard(worker)
+        return answer
+
+    def _idle_worker(self) -> Worker | None:
+        while self._idle:
+            worker = self._idle.pop()
+            if not worker.has_ended():
+                return worker
+            self._discard(worker)
+        return None
+
+    async def _start(self) -> Worker:
+        if self._is_closed:
+            raise ComputeError("The pool is closed.")
+        if self._nursery is None or self._nursery.is_gone:
+            self._nursery = Nursery()
+        worker = await self._nursery.fork(Birth(tuple(self._modules.values()), self._memory_mb * 2**20))
+        self._workers.add(worker)
+        return worker
+
+    def _discard(self, worker: Worker) -> "asyncio.Future[int | None]":
+        self._workers.discard(worker)
+        return worker.kill()
+
+
+def _module(name: str) -> Module:
+    folder = folder_of(name)
+    return Module(name, None if folder is None else str(folder))
+
+
+def _pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    module, name = function.__module__, function.__qualname__
+    if module == "__main__" or "<" in name:
+        raise ComputeError(
+            f"{module}.{name}() cannot be imported by a worker. Expected a function at the top level of a module, and "
+            "not of the main program."
+        )
+    try:
+        arguments = pickle.dumps(args, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise ComputeError(f"The arguments of {module}.{name}() cannot be pickled: {error!r}") from error
+    if len(arguments) > MAX_ARGUMENT_BYTES:
+        raise ComputeError(
+            f"The arguments of {module}.{name}() have {len(arguments)} bytes; at most {MAX_ARGUMENT_BYTES} are taken."
+        )
+    return pickle.dumps(Task(_module(module), name, arguments), pickle.HIGHEST_PROTOCOL)
+
+
+def _unpickled(payload: bytes, what: str) -> Any:
+    try:
+        return pickle.loads(payload)
+    except Exception as error:
+        raise ComputeError(f"What {what} gave cannot be read here: {error!r}") from error
+
+
+def _named(code: int | None) -> str:
+    if code is None:
+        return "the pool"
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

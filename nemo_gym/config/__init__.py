@@ -1,0 +1,1 @@
+"""Reading, merging, interpolating, checking and masking configuration."""

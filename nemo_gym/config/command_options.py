@@ -1,0 +1,103 @@
+"""What a command can be told. Every command reads its parameters out of the one merged configuration."""
+
+import inspect
+import sys
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Self, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.fields import FieldInfo
+
+from nemo_gym.config.error_messages import validate
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+HELP_KEYS = ("h", "help")
+
+
+class BaseNeMoGymCLIConfig(BaseModel):
+    """The parameters of a command.
+
+    Validating input with `h` or `help` set prints the help of the class and ends the process with exit code 0. The
+    description is the docstring of the class, the help of a field the docstring under it.
+    """
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _show_help_or_read(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        if any(key in data and data[key] for key in HELP_KEYS):
+            sys.stdout.write(help_text(cls))
+            raise SystemExit(0)
+        return data if isinstance(data, dict) else cls._own_values(cast("DictConfig", data))
+
+    @classmethod
+    def _own_values(cls, config: "DictConfig") -> dict[str, Any]:
+        """Only what the command knows is read, so that an unset value elsewhere does not matter."""
+        from nemo_gym.config.interpolation import resolved
+
+        names = {*cls.model_fields, *(field.alias for field in cls.model_fields.values())}
+        return {str(key): resolved(config, (str(key),)) for key in config if key in names}
+
+
+class CommandConfig(BaseNeMoGymCLIConfig):
+    """The frozen base of our own commands."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> Self:
+        """The parameters out of the merged config, or an error that names each one missing or wrong."""
+        remedy = "Give a parameter as +name=value or set it in env.yaml; +h=true shows them all."
+        return validate(cls, config, what="The command line", remedy=remedy)
+
+
+def help_text(command: type[BaseModel]) -> str:
+    """What `+h=true` prints."""
+    lines = [f"Displaying help for {command.__name__}", ""]
+    description = inspect.cleandoc(command.__dict__.get("__doc__") or "")
+    if description:
+        lines += [description, ""]
+    lines += _parameters(command)
+    return "\n".join(lines) + "\n"
+
+
+def _parameters(command: type[BaseModel]) -> list[str]:
+    fields = command.model_fields
+    if not fields:
+        return ["There are no arguments to this CLI command!"]
+    heads = [f"- {field.alias or name} ({_type_name(field.annotation)})" for name, field in fields.items()]
+    width = max(map(len, heads))
+    rows = zip(heads, fields.values(), strict=True)
+    return ["Parameters", "----------", *(f"{head:<{width}}   {_field_help(field)}".rstrip() for head, field in rows)]
+
+
+def _field_help(field: FieldInfo) -> str:
+    description = " ".join((field.description or "").split())
+    return f"{description} {_default(field)}".strip()
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "[required]"
+    if field.default_factory is not None:
+        return "[default: <factory>]"
+    return "" if field.default is None else f"[default: {field.default}]"
+
+
+def _type_name(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is NoneType:
+        return "None"
+    if origin in (Union, UnionType):
+        return " | ".join(map(_type_name, arguments))
+    if origin is Literal:
+        return " | ".join(map(repr, arguments))
+    if origin is not None:
+        return f"{_type_name(origin)}[{', '.join(map(_type_name, arguments))}]"
+    return str(getattr(annotation, "__name__", annotation))

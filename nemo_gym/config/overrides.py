@@ -1,0 +1,99 @@
+"""The command line: `+a.b=v`, `++a.b=v`, `~a`, in Hydra's grammar. The `+` may be left out.
+
+Only Hydra's parser is used: nothing is written to disk and no logging is set up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nemo_gym.common.paths import nearest
+from nemo_gym.config.secrets import MASK, is_secret, mask_text
+from nemo_gym.errors import ConfigError
+
+_HELP_FLAGS = ("-h", "--help")
+_ANY = object()
+
+
+@dataclass(frozen=True)
+class Override:
+    """One argument of a command: set `key` to `value`, or delete the `key` that has this `value`."""
+
+    key: str
+    value: Any = field(repr=False)
+    deletes: bool
+
+    shown: str
+    """The argument as it may be shown, without a secret."""
+
+
+def parse_overrides(arguments: Sequence[str]) -> list[Override]:
+    """Read the arguments of a command; `-h` and `--help` stand for `help=true`."""
+    return [_parse("help=true" if argument in _HELP_FLAGS else argument) for argument in arguments]
+
+
+def apply_overrides(overrides: Sequence[Override], config: DictConfig, *, missing_ok: bool = False) -> None:
+    """Change `config` in place, in the order of the arguments. Absent keys can be deleted if `missing_ok`."""
+    for override in overrides:
+        if override.deletes:
+            _delete(override, config, missing_ok=missing_ok)
+        else:
+            _set(override, config)
+
+
+def _parse(argument: str) -> Override:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    key, equals, value = argument.partition("=")
+    shown = f"{key}={MASK}" if is_secret(key.lstrip("+~-"), value) else mask_text(argument)
+    if argument.startswith("-"):
+        raise ConfigError(f"Found '{shown}', expected no dashes: write +{key.lstrip('-')}=<value>.")
+    try:
+        parsed = OverridesParser.create().parse_override(argument)
+    except HydraException:
+        raise ConfigError(
+            f"Cannot read the argument '{shown}': expected +key=value, ++key=value or ~key. "
+            f"Quote a value that has special characters: '{key}=\"...\"'."
+        ) from None
+    if not parsed.key_or_group or parsed.package is not None:
+        raise ConfigError(f"Cannot read the argument '{shown}': expected a key, with dots between its parts.")
+    if parsed.is_sweep_override():
+        raise ConfigError(f"Found several values in '{shown}', expected one. A list is written '{key}=[a,b]'.")
+    return Override(
+        key=parsed.key_or_group,
+        value=parsed.value() if equals else _ANY,
+        deletes=parsed.is_delete(),
+        shown=shown,
+    )
+
+
+def _set(override: Override, config: DictConfig) -> None:
+    try:
+        OmegaConf.update(config, override.key, override.value)
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"Cannot apply '{override.shown}': {reason}.") from error
+
+
+def _delete(override: Override, config: DictConfig, *, missing_ok: bool) -> None:
+    *outer, last = override.key.split(".")
+    parent = OmegaConf.select(config, ".".join(outer)) if outer else config
+    keys = _keys_by_text(parent)
+    if last not in keys:
+        if missing_ok:
+            return
+        raise ConfigError(f"Cannot apply '{override.shown}': there is no key '{override.key}'.{nearest(last, keys)}")
+    found = OmegaConf.to_container(parent, resolve=False)[keys[last]]  # type: ignore[index]
+    if override.value is not _ANY and override.value != found:
+        raise ConfigError(f"Cannot apply '{override.shown}': '{override.key}' has another value.")
+    del parent[keys[last]]
+
+
+def _keys_by_text(container: Any) -> dict[str, Any]:
+    if isinstance(container, DictConfig):
+        return {str(key): key for key in container}
+    return {str(index): index for index in range(len(container))} if isinstance(container, ListConfig) else {}

@@ -1,0 +1,160 @@
+"""Hosts and ports of the servers: fill in what a configuration leaves open, refuse what cannot work."""
+
+import itertools
+import random
+import socket
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.config.error_messages import validate
+from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolved
+from nemo_gym.config.keys import (
+    DEFAULT_HEAD_SERVER_PORT,
+    DEFAULT_HOST,
+    DEFAULT_PORT_RANGE_HIGH,
+    DEFAULT_PORT_RANGE_LOW,
+    HEAD_SERVER_KEY_NAME,
+)
+from nemo_gym.config.sources import Sources
+from nemo_gym.config.types import BaseServerConfig, GlobalSettings, Port, ServerInstanceConfig
+from nemo_gym.errors import ConfigError, PortError
+
+_ALL_INTERFACES = frozenset(("", "0.0.0.0", "::"))
+_THIS_MACHINE = {"localhost": DEFAULT_HOST, "::1": DEFAULT_HOST}
+
+
+class NoOpenPortError(PortError, RuntimeError):
+    """No port was found that nobody uses."""
+
+
+class _HeadServerConfig(BaseServerConfig):
+    port: Port
+
+
+class _Address(NamedTuple):
+    server: str
+    host: str
+    port: int | None
+
+
+def find_open_port(
+    disallowed_ports: Iterable[int] | None = None,
+    max_retries: int = 50,
+    *,
+    port_range_low: int = DEFAULT_PORT_RANGE_LOW,
+    port_range_high: int = DEFAULT_PORT_RANGE_HIGH,
+) -> int:
+    """A random port of the range that is not disallowed and that nobody listens on now.
+
+    Somebody may take it before it is used: where that matters, bind port 0 and read off the port instead.
+    """
+    disallowed = frozenset(disallowed_ports or ())
+    candidates = [port for port in range(port_range_low, port_range_high + 1) if port not in disallowed]
+    tries = random.sample(candidates, min(max_retries, len(candidates)))
+    for port in tries:
+        if _can_be_bound(port):
+            return port
+    raise NoOpenPortError(
+        f"Unable to find an open port in {port_range_low}-{port_range_high} after {len(tries)} attempts "
+        f"({len(disallowed)} ports are spoken for). Widen port_range_low and port_range_high."
+    )
+
+
+def default_host(settings: GlobalSettings) -> str:
+    """The host of every server that names none."""
+    if not settings.use_absolute_ip:
+        return settings.default_host or DEFAULT_HOST
+    name = socket.gethostname()
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise ConfigError(
+            f"use_absolute_ip is set, but this machine's name '{name}' has no address. Set default_host instead."
+        ) from error
+
+
+def complete_head_server(config: DictConfig, host: str, *, sources: Sources = UNKNOWN_SOURCES) -> BaseServerConfig:
+    """Fill in, in place, what the config does not say about the head server. Port 0 stays: any that is free."""
+    path = (HEAD_SERVER_KEY_NAME,)
+    given = resolved(config, path, sources=sources) if HEAD_SERVER_KEY_NAME in set(config) else None
+    if given is None:
+        given = config[HEAD_SERVER_KEY_NAME] = {}
+    if not isinstance(given, dict):
+        source = sources.where(path) or "the configuration"
+        raise ConfigError(f"head_server of {source} is {given!r}, expected {{host: <address>, port: <number>}}.")
+    any_port = given.get("port") == 0
+    _fill(config[HEAD_SERVER_KEY_NAME], host=host, port=None if any_port else DEFAULT_HEAD_SERVER_PORT)
+    values = resolved(config, path, sources=sources)
+    return validate(_HeadServerConfig, values, what="The head_server", where=sources.below(path))
+
+
+def fill_hosts_and_ports(
+    config: DictConfig,
+    servers: Sequence[ServerInstanceConfig],
+    head: BaseServerConfig,
+    *,
+    host: str,
+    settings: GlobalSettings,
+    fill_ports: bool = True,
+) -> list[int]:
+    """Write the host and, with `fill_ports`, a port into every server block that has none.
+
+    Returns the ports that are spoken for: the head server's, then those of the servers in order.
+    """
+    blocks = [_own_block(config, server) for server in servers]
+    addresses = [_Address("the head server", head.host, head.port)]
+    for server in servers:
+        given = server.get_inner_run_server_config()
+        addresses.append(_Address(server.name, given.host or host, given.port or None))
+    _check_collisions(addresses)
+    ports = [address.port for address in addresses]
+    low, high = settings.port_range_low, settings.port_range_high
+    for index, block in enumerate(blocks, 1):
+        if ports[index] is None and fill_ports:
+            ports[index] = find_open_port(filter(None, ports), port_range_low=low, port_range_high=high)
+        _fill(block, host=addresses[index].host, port=ports[index])
+    return [port for port in ports if port is not None]
+
+
+def _check_collisions(addresses: Sequence[_Address]) -> None:
+    """Two servers may have the same port only on different hosts."""
+    for other, address in itertools.combinations(addresses, 2):
+        if address.port is not None and address.port == other.port and _overlap(address.host, other.host):
+            raise PortError(
+                f"'{address.server}' asks for port {address.port} of {address.host}, "
+                f"which is also the port of '{other.server}'. Give one of them another port, or none."
+            )
+
+
+def _overlap(host: str, other: str) -> bool:
+    same = _THIS_MACHINE.get(host, host) == _THIS_MACHINE.get(other, other)
+    return same or host in _ALL_INTERFACES or other in _ALL_INTERFACES
+
+
+def _own_block(config: DictConfig, server: ServerInstanceConfig) -> DictConfig:
+    """The innermost part of a server block. Where it is an interpolation of another's, it becomes a copy."""
+    node: DictConfig = config
+    for key in (server.name, server.SERVER_TYPE, server.implementation):
+        if OmegaConf.is_interpolation(node, key):
+            node[key] = OmegaConf.to_container(node[key], resolve=False)
+        node = node[key]
+    return node
+
+
+def _fill(block: DictConfig, *, host: str, port: int | None) -> None:
+    """Write what is missing; a value that is there stays as it is written."""
+    if not block.get("host"):
+        block["host"] = host
+    if port is not None and not block.get("port"):
+        block["port"] = port
+
+
+def _can_be_bound(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as candidate:
+        try:
+            candidate.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,316 @@
+"""What a configuration may say about servers and datasets. Importing this loads neither OmegaConf nor Hydra.
+
+The classes that server authors derive from are not frozen: code in the field fills in fields after validation.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from nemo_gym.config.command_options import BaseNeMoGymCLIConfig as BaseNeMoGymCLIConfig
+from nemo_gym.config.command_options import CommandConfig as CommandConfig
+from nemo_gym.config.keys import DEFAULT_PORT_RANGE_HIGH, DEFAULT_PORT_RANGE_LOW, SERVER_TYPES
+from nemo_gym.config.keys import ServerType as ServerType
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Isolation = Literal["shared", "process"]
+"""Whether a server lives in the worker with the others, or in a process of its own."""
+
+
+class Domain(StrEnum):
+    """What an environment trains."""
+
+    MATH = "math"
+    CODING = "coding"
+    AGENT = "agent"
+    KNOWLEDGE = "knowledge"
+    INSTRUCTION_FOLLOWING = "instruction_following"
+    LONG_CONTEXT = "long_context"
+    SAFETY = "safety"
+    GAMES = "games"
+    TRANSLATION = "translation"
+    E2E = "e2e"
+    OTHER = "other"
+
+
+class GlobalSettings(BaseModel):
+    """The global keys that steer how a configuration is read."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    default_host: str | None = None
+    """The host of every server that names none."""
+
+    use_absolute_ip: bool = False
+    """Use the address of this machine as the default host, so that other machines can reach it."""
+
+    port_range_low: int = Field(default=DEFAULT_PORT_RANGE_LOW, ge=1, le=65535)
+    """The lowest port given to a server that names none."""
+
+    port_range_high: int = Field(default=DEFAULT_PORT_RANGE_HIGH, ge=1, le=65535)
+    """The highest port given to a server that names none."""
+
+    error_on_almost_servers: bool = True
+    """Refuse a config with a server block that is not valid. If false, the block is left out."""
+
+    skip_venv_if_present: bool = False
+    """Use the virtualenv of a server folder as it is, if there is one."""
+
+    @model_validator(mode="after")
+    def _range_is_not_empty(self) -> Self:
+        if self.port_range_low > self.port_range_high:
+            raise ValueError(
+                f"port_range_low is {self.port_range_low}, expected at most port_range_high, {self.port_range_high}"
+            )
+        return self
+
+
+# References from one server to another
+
+
+class _ServerRef(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    type: ServerType
+    name: str
+
+
+class ModelServerRef(_ServerRef):
+    type: Literal["responses_api_models"]
+
+
+class ResourcesServerRef(_ServerRef):
+    type: Literal["resources_servers"]
+
+
+class AgentServerRef(_ServerRef):
+    type: Literal["responses_api_agents"]
+
+
+ServerRef = ModelServerRef | ResourcesServerRef | AgentServerRef
+
+_SERVER_REF: TypeAdapter[ServerRef] = TypeAdapter(Annotated[ServerRef, Field(discriminator="type")])
+
+
+def is_server_ref(value: Any) -> ServerRef | None:
+    """The reference that `value` is: a mapping with the `type` and the `name` of a server."""
+    if not isinstance(value, Mapping) or "type" not in value or "name" not in value:
+        return None
+    try:
+        return _SERVER_REF.validate_python({"type": value["type"], "name": value["name"]})
+    except ValidationError:
+        return None
+
+
+# Datasets
+
+DatasetType = Literal["train", "validation", "example"]
+License = Literal[
+    "Apache 2.0",
+    "MIT",
+    "Creative Commons Attribution 4.0 International",
+    "Creative Commons Attribution-ShareAlike 4.0 International",
+    "GNU General Public License v3.0",
+    "NVIDIA Internal Use Only, Do Not Distribute",
+    "TBD",
+]
+
+
+class GitlabDatasetIdentifier(BaseModel):
+    """Where a dataset is in a GitLab registry."""
+
+    model_config = ConfigDict(frozen=True)
+
+    dataset_name: str
+    version: str
+    artifact_fpath: str
+
+
+class HuggingFaceDatasetIdentifier(BaseModel):
+    """Where a dataset is on Hugging Face."""
+
+    model_config = ConfigDict(frozen=True)
+
+    repo_id: str
+    artifact_fpath: str | None = None
+
+
+class DatasetConfig(BaseModel):
+    """A file of rows for a server, normally an agent."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    name: str
+    type: DatasetType
+
+    jsonl_fpath: str
+    """The file, relative to the working directory."""
+
+    num_repeats: int = Field(default=1, ge=1)
+    """How often each row is written when training data is prepared."""
+
+    start_idx: int | None = Field(default=None, ge=0)
+    """The first row used, counted from 0."""
+
+    end_idx: int | None = Field(default=None, ge=0)
+    """The row before which to stop."""
+
+    gitlab_identifier: GitlabDatasetIdentifier | None = None
+    huggingface_identifier: HuggingFaceDatasetIdentifier | None = None
+
+    license: License | None = None
+    """Required for train and validation data."""
+
+    @model_validator(mode="after")
+    def _is_licensed_and_not_empty(self) -> Self:
+        if self.type != "example" and self.license is None:
+            raise ValueError(f"A license is required for {self.name}")
+        if self.end_idx is not None and self.end_idx <= (self.start_idx or 0):
+            raise ValueError(f"end_idx of {self.name} is {self.end_idx}, expected more than start_idx")
+        return self
+
+
+# What a server is told when it runs
+
+
+class BaseServerConfig(BaseModel):
+    host: str
+    port: int
+    num_workers: int | None = None
+
+
+class BaseRunServerConfig(BaseServerConfig):
+    entrypoint: str
+    domain: Domain | None = None
+    isolation: Isolation = "shared"
+
+
+class BaseRunServerInstanceConfig(BaseRunServerConfig):
+    name: str
+
+
+# What a server block of the configuration says: <name>: {<server type>: {<implementation>: {...}}}
+
+
+class BaseRunServerTypeConfig(BaseModel):
+    """The innermost part of a server block. What is not named here is for the server's own config class."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+
+    entrypoint: str
+    """The file to run, relative to the folder of the implementation."""
+
+    host: str | None = None
+    port: Port | None = None
+
+    num_workers: int | None = Field(default=None, ge=1)
+    """How many processes serve this one."""
+
+    isolation: Isolation = "shared"
+    datasets: list[DatasetConfig] | None = None
+
+
+class _ResourcesServerBlock(BaseRunServerTypeConfig):
+    domain: Domain
+
+
+class _DomainlessServerBlock(BaseRunServerTypeConfig):
+    domain: Any = Field(default=None, exclude=True)
+    """Has no meaning here: it is not looked at, and not passed on."""
+
+
+class _ServerTypeConfig(BaseModel):
+    SERVER_TYPE: ClassVar[ServerType]
+
+
+class ResponsesAPIModelServerTypeConfig(_ServerTypeConfig):
+    SERVER_TYPE = "responses_api_models"
+    responses_api_models: dict[str, _DomainlessServerBlock] = Field(min_length=1, max_length=1)
+
+
+class ResourcesServerTypeConfig(_ServerTypeConfig):
+    SERVER_TYPE = "resources_servers"
+    resources_servers: dict[str, _ResourcesServerBlock] = Field(min_length=1, max_length=1)
+
+
+class ResponsesAPIAgentServerTypeConfig(_ServerTypeConfig):
+    SERVER_TYPE = "responses_api_agents"
+    responses_api_agents: dict[str, _DomainlessServerBlock] = Field(min_length=1, max_length=1)
+
+
+class _ServerInstance(_ServerTypeConfig):
+    """What the three kinds of server block can be asked."""
+
+    name: str
+
+    @property
+    def implementation(self) -> str:
+        """The folder of the server's code, below that of its type."""
+        return next(iter(self._implementations()))
+
+    @property
+    def datasets(self) -> list[DatasetConfig] | None:
+        return self.get_inner_run_server_config().datasets
+
+    def get_server_ref(self) -> ServerRef:
+        return _SERVER_REF.validate_python({"type": self.SERVER_TYPE, "name": self.name})
+
+    def get_inner_run_server_config(self) -> BaseRunServerTypeConfig:
+        return self._implementations()[self.implementation]
+
+    def get_inner_run_server_config_dict(self) -> dict[str, Any]:
+        """The innermost part of the block, as it was written."""
+        return self.get_inner_run_server_config().model_dump(mode="json", exclude_unset=True)
+
+    def _implementations(self) -> dict[str, BaseRunServerTypeConfig]:
+        implementations: dict[str, BaseRunServerTypeConfig] = getattr(self, self.SERVER_TYPE)
+        return implementations
+
+
+class ResponsesAPIModelServerInstanceConfig(_ServerInstance, ResponsesAPIModelServerTypeConfig): ...
+
+
+class ResourcesServerInstanceConfig(_ServerInstance, ResourcesServerTypeConfig): ...
+
+
+class ResponsesAPIAgentServerInstanceConfig(_ServerInstance, ResponsesAPIAgentServerTypeConfig): ...
+
+
+ServerInstanceConfig = (
+    ResponsesAPIModelServerInstanceConfig | ResourcesServerInstanceConfig | ResponsesAPIAgentServerInstanceConfig
+)
+_INSTANCE_CLASSES: dict[str, type[ServerInstanceConfig]] = {
+    kind.SERVER_TYPE: kind for kind in get_args(ServerInstanceConfig)
+}
+
+
+def maybe_get_server_instance_config(
+    name: str, server_config_dict: Any
+) -> tuple[ServerInstanceConfig | None, ValidationError | None]:
+    """A top-level entry of the configuration as a server, or why it is none. What is no mapping gives (None, None)."""
+    if not isinstance(server_config_dict, Mapping):
+        return None, None
+    block = server_config_dict
+    if not isinstance(block, dict):
+        from nemo_gym.config.interpolation import resolved
+
+        block = resolved(cast("DictConfig", block))
+    server_types = [server_type for server_type in SERVER_TYPES if server_type in block]
+    if len(server_types) != 1:
+        return None, _not_one_server_type(name, block)
+    try:
+        return _INSTANCE_CLASSES[server_types[0]].model_validate({**block, "name": name}), None
+    except ValidationError as error:
+        return None, error
+
+
+def _not_one_server_type(name: str, block: dict[str, Any]) -> ValidationError:
+    message = f"A server block has exactly one of the keys {', '.join(SERVER_TYPES)}"
+    mistake = PydanticCustomError("server_type", f"{message}; found: {', '.join(map(str, block)) or 'nothing'}")
+    return ValidationError.from_exception_data(name, [InitErrorDetails(type=mistake, input=block)])

@@ -1,0 +1,102 @@
+"""Refusals of an endpoint that end a rollout instead of failing it: no room left, or content it will not touch.
+
+Only what is certainly one of the two counts. A request that merely asks for more tokens than the model could ever
+write is a mistake of the configuration, and stays an error.
+"""
+
+import re
+import time
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from nemo_gym.errors import UpstreamError
+from nemo_gym.llm_api.chat import NeMoGymChatCompletion
+from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.llm_api.responses_chat import CutOff, response_of
+
+_STATUSES = frozenset((400, 413, 422))
+_OVERFLOW_CODES = frozenset(("context_length_exceeded", "exceed_context_size_error"))
+_FILTER_CODES = frozenset(("content_filter", "content_policy_violation", "responsibleaipolicyviolation"))
+_OVERFLOW = re.compile(
+    "|".join(
+        (
+            r"maximum context length (?:is|of) \d+",  # OpenAI, vLLM, SGLang, llama-cpp-python
+            r"model's context length is only \d+",  # vLLM
+            r"longer than the maximum model length of \d+",  # vLLM
+            r"longer than the model's context length",  # SGLang
+            r"exceeds (?:the )?(?:model's )?maximum (?:context|allowed) length",  # vLLM, SGLang
+            r"exceeds the (?:available )?context (?:window|size)",  # OpenAI (Responses), llama.cpp
+            r"exceeds? context window of \d+",  # llama-cpp-python
+            r"prompt is too long: \d+ tokens",  # Anthropic
+            r"input token count .{0,40}exceeds the maximum number of tokens",  # Gemini
+            r"`inputs` tokens \+ `max_new_tokens` must be <= \d+",  # text-generation-inference
+            r"ContextWindowExceededError",  # LiteLLM
+        )
+    ),
+    re.I,
+)
+_LIMIT = re.compile(r"context length (?:is|of)(?: only)? (\d+)", re.I)
+_ASKED_FOR = re.compile(
+    r"is too large: (\d+)|(\d+) (?:tokens )?(?:in|for) the completion|requested (\d+) output tokens", re.I
+)
+_FILTERED = re.compile(r"content management policy|flagged as potentially violating|ContentPolicyViolationError", re.I)
+
+
+def ending_of(error: UpstreamError) -> CutOff | None:
+    """How the endpoint's refusal ends the rollout; None if it is just an error."""
+    if error.status not in _STATUSES:
+        return None
+    codes, message = _told(error.body)
+    if codes & _FILTER_CODES or _FILTERED.search(message):
+        return "content_filter"
+    if _asks_for_the_impossible(message):
+        return None
+    return "max_output_tokens" if codes & _OVERFLOW_CODES or _OVERFLOW.search(message) else None
+
+
+def ended_completion(error: UpstreamError, *, model: str) -> NeMoGymChatCompletion:
+    """The completion that says how the rollout ended, with nothing in it. Raises `error` if it is just an error."""
+    cut_off = ending_of(error)
+    if cut_off is None:
+        raise error
+    finish = "length" if cut_off == "max_output_tokens" else "content_filter"
+    message = {"role": "assistant", "content": None}
+    return NeMoGymChatCompletion.model_validate(
+        {
+            "id": f"chatcmpl-{uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+            "choices": [{"index": 0, "finish_reason": finish, "message": message}],
+            "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+        }
+    )
+
+
+def ended_response(
+    error: UpstreamError, params: NeMoGymResponseCreateParamsNonStreaming, *, model: str
+) -> NeMoGymResponse:
+    """As `ended_completion`, in the Responses dialect."""
+    return response_of(params, ended_completion(error, model=model), model=model)
+
+
+def _told(body: str) -> tuple[set[str], str]:
+    """The codes and the message of an error, whichever way the endpoint wraps them."""
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return set(), body
+    error: Any = told.get("error", told) if isinstance(told, dict) else told
+    if not isinstance(error, dict):
+        return set(), str(error)
+    inner = error.get("innererror")
+    found = (error.get("code"), error.get("type"), inner.get("code") if isinstance(inner, dict) else None)
+    message = error.get("message") or error.get("detail")
+    return {str(code).lower() for code in found}, message if isinstance(message, str) else ""
+
+
+def _asks_for_the_impossible(message: str) -> bool:
+    """Whether the reply alone was to be as long as the whole context."""
+    limit, asked = _LIMIT.search(message), _ASKED_FOR.search(message)
+    return limit is not None and asked is not None and int(next(filter(None, asked.groups()))) >= int(limit.group(1))

@@ -1,0 +1,387 @@
+"""The Responses API as it travels here: items, content parts, tools, requests and answers.
+
+Which class an item becomes is looked up from its fields, never tried out, and an instance is passed through as it is.
+Fields we do not know are kept and sent on.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+
+from pydantic import ConfigDict, Discriminator, Field, SerializeAsAny, Tag, WrapValidator, with_config
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
+
+from nemo_gym.llm_api.base import (
+    DECODED_ONCE,
+    TOKEN_FIELDS,
+    ContentPart,
+    JsonObject,
+    TextOrList,
+    TokenIDLogProbMixin,
+    TypedWireModel,
+    Usage,
+    WireModel,
+    by_type,
+    has_token_ids,
+    type_of,
+)
+
+ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+
+
+class NeMoGymResponseInputText(ContentPart):
+    text: str
+    type: Literal["input_text"] = "input_text"
+
+
+class NeMoGymResponseInputImage(ContentPart):
+    detail: str | None = None
+    file_id: str | None = None
+    image_url: str | None = None
+    type: Literal["input_image"] = "input_image"
+
+
+class NeMoGymResponseOutputText(ContentPart):
+    annotations: list[JsonObject] = Field(default_factory=list)
+    text: str
+    type: Literal["output_text"] = "output_text"
+    logprobs: list[JsonObject] | None = None
+
+
+class NeMoGymResponseOutputRefusal(ContentPart):
+    refusal: str
+    type: Literal["refusal"] = "refusal"
+
+
+class NeMoGymOtherContent(ContentPart):
+    """A content part of a type not modelled here, kept as it came."""
+
+    type: str
+
+
+NeMoGymResponseContent: TypeAlias = Annotated[
+    Annotated[NeMoGymResponseInputText, Tag("input_text")]
+    | Annotated[NeMoGymResponseInputImage, Tag("input_image")]
+    | Annotated[NeMoGymResponseOutputText, Tag("output_text")]
+    | Annotated[NeMoGymResponseOutputRefusal, Tag("refusal")]
+    | Annotated[NeMoGymOtherContent, Tag("other")],
+    by_type("input_text", "input_image", "output_text", "refusal"),
+    SerializeAsAny(),
+]
+NeMoGymResponseOutputContent: TypeAlias = Annotated[
+    NeMoGymResponseOutputText | NeMoGymResponseOutputRefusal, Field(discriminator="type"), SerializeAsAny()
+]
+
+
+class NeMoGymSummary(TypedWireModel):
+    text: str
+    type: Literal["summary_text"] = "summary_text"
+
+
+class ResponseItem(TypedWireModel):
+    """The base of everything that `input` and `output` hold."""
+
+
+class NeMoGymEasyInputMessage(ResponseItem):
+    """A message of any role in its short form; also an assistant's when it has no id or is a plain text."""
+
+    always_set = ()
+
+    content: TextOrList[NeMoGymResponseContent]
+    role: Literal["user", "assistant", "system", "developer"]
+    type: Literal["message"] = "message"
+
+
+class NeMoGymMessage(ResponseItem):
+    """A message to the model in its long form, with a status."""
+
+    always_set = ()
+
+    content: list[NeMoGymResponseContent]
+    role: Literal["user", "system", "developer"]
+    status: ItemStatus = "completed"
+    type: Literal["message"] = "message"
+
+
+class NeMoGymResponseOutputMessage(ResponseItem):
+    """A message of the model."""
+
+    always_set = ("type", "role")
+
+    id: str
+    content: list[NeMoGymResponseOutputContent]
+    role: Literal["assistant"] = "assistant"
+    status: ItemStatus = "completed"
+    type: Literal["message"] = "message"
+
+
+class NeMoGymResponseFunctionToolCall(ResponseItem):
+    """The model calls a tool. `arguments` is what it wrote, not always JSON."""
+
+    arguments: str
+    call_id: str
+    name: str
+    type: Literal["function_call"] = "function_call"
+    id: str | None = None
+    status: ItemStatus | None = None
+
+
+class NeMoGymFunctionCallOutput(ResponseItem):
+    """What a tool answered."""
+
+    call_id: str
+    output: TextOrList[NeMoGymResponseContent]
+    type: Literal["function_call_output"] = "function_call_output"
+    id: str | None = None
+    status: ItemStatus | None = None
+
+
+class NeMoGymResponseReasoningItem(ResponseItem):
+    """What the model thought. See `for_resubmission` for why `status` and `content` are not declared."""
+
+    id: str
+    summary: list[NeMoGymSummary]
+    type: Literal["reasoning"] = "reasoning"
+    encrypted_content: str | None = None
+
+
+class NeMoGymOtherItem(ResponseItem):
+    """An item of a type not modelled here (`web_search_call`, ...), kept as it came."""
+
+    type: str
+
+
+class NeMoGymEasyInputMessageForTraining(TokenIDLogProbMixin, NeMoGymEasyInputMessage):
+    pass
+
+
+class NeMoGymMessageForTraining(TokenIDLogProbMixin, NeMoGymMessage):
+    pass
+
+
+class NeMoGymResponseOutputMessageForTraining(TokenIDLogProbMixin, NeMoGymResponseOutputMessage):
+    pass
+
+
+class NeMoGymResponseFunctionToolCallForTraining(TokenIDLogProbMixin, NeMoGymResponseFunctionToolCall):
+    pass
+
+
+class NeMoGymResponseReasoningItemForTraining(TokenIDLogProbMixin, NeMoGymResponseReasoningItem):
+    pass
+
+
+RESPONSES_TO_TRAIN: dict[type[ResponseItem], type[ResponseItem]] = {
+    NeMoGymEasyInputMessage: NeMoGymEasyInputMessageForTraining,
+    NeMoGymMessage: NeMoGymMessageForTraining,
+    NeMoGymResponseOutputMessage: NeMoGymResponseOutputMessageForTraining,
+    NeMoGymResponseFunctionToolCall: NeMoGymResponseFunctionToolCallForTraining,
+    NeMoGymResponseReasoningItem: NeMoGymResponseReasoningItemForTraining,
+}
+"""Each class of item that a model can generate, and the one that carries its tokens too."""
+
+_BY_TYPE: dict[str, type[ResponseItem]] = {
+    "function_call": NeMoGymResponseFunctionToolCall,
+    "function_call_output": NeMoGymFunctionCallOutput,
+    "reasoning": NeMoGymResponseReasoningItem,
+}
+_OUTPUT_PARTS = ("output_text", "refusal")
+
+
+def _message_class(item: JsonObject) -> type[ResponseItem]:
+    content, role = item.get("content"), item.get("role")
+    if not isinstance(content, list):
+        return NeMoGymEasyInputMessage
+    if role == "assistant":
+        written_by_model = item.get("id") is not None and all(type_of(part) in _OUTPUT_PARTS for part in content)
+        return NeMoGymResponseOutputMessage if written_by_model else NeMoGymEasyInputMessage
+    return NeMoGymEasyInputMessage if item.get("status") is None else NeMoGymMessage
+
+
+def _kind(item: JsonObject) -> Any:
+    return item.get("type", "message" if "role" in item else None)
+
+
+def _item_class(item: JsonObject) -> type[ResponseItem]:
+    kind = _kind(item)
+    found = _message_class(item) if kind == "message" else _BY_TYPE.get(kind, NeMoGymOtherItem)
+    return RESPONSES_TO_TRAIN.get(found, found) if has_token_ids(item) else found
+
+
+def _read_item(item: Any, read: Callable[[Any], Any]) -> Any:
+    if isinstance(item, ResponseItem):
+        return item
+    kind = _kind(item) if isinstance(item, dict) else None
+    if not isinstance(kind, str):
+        raise PydanticCustomError("item", "An item should be an object with a 'type', or a 'role' if it is a message")
+    if kind == "message" and item.get("role") == "tool":
+        raise PydanticCustomError(
+            "item_role", "A message cannot have the role 'tool': give a tool's answer as a 'function_call_output' item"
+        )
+    return read(item)
+
+
+NeMoGymResponseInputItem: TypeAlias = Annotated[
+    Annotated[NeMoGymEasyInputMessage, Tag("NeMoGymEasyInputMessage")]
+    | Annotated[NeMoGymMessage, Tag("NeMoGymMessage")]
+    | Annotated[NeMoGymResponseOutputMessage, Tag("NeMoGymResponseOutputMessage")]
+    | Annotated[NeMoGymResponseFunctionToolCall, Tag("NeMoGymResponseFunctionToolCall")]
+    | Annotated[NeMoGymFunctionCallOutput, Tag("NeMoGymFunctionCallOutput")]
+    | Annotated[NeMoGymResponseReasoningItem, Tag("NeMoGymResponseReasoningItem")]
+    | Annotated[NeMoGymEasyInputMessageForTraining, Tag("NeMoGymEasyInputMessageForTraining")]
+    | Annotated[NeMoGymMessageForTraining, Tag("NeMoGymMessageForTraining")]
+    | Annotated[NeMoGymResponseOutputMessageForTraining, Tag("NeMoGymResponseOutputMessageForTraining")]
+    | Annotated[NeMoGymResponseFunctionToolCallForTraining, Tag("NeMoGymResponseFunctionToolCallForTraining")]
+    | Annotated[NeMoGymResponseReasoningItemForTraining, Tag("NeMoGymResponseReasoningItemForTraining")]
+    | Annotated[NeMoGymOtherItem, Tag("NeMoGymOtherItem")],
+    Discriminator(lambda item: _item_class(item).__name__),
+    WrapValidator(_read_item),
+    SerializeAsAny(),
+]
+NeMoGymResponseOutputItem: TypeAlias = NeMoGymResponseInputItem
+
+
+def is_resubmittable(item: ResponseItem) -> bool:
+    """Whether an endpoint takes the item back as it is."""
+    return not isinstance(item, NeMoGymResponseReasoningItem | TokenIDLogProbMixin)
+
+
+def for_resubmission(item: ResponseItem) -> JsonObject:
+    """The item as a model endpoint takes it back: without nulls and tokens, and reasoning without its own text."""
+    refused = {*TOKEN_FIELDS, *(("status", "content") if isinstance(item, NeMoGymResponseReasoningItem) else ())}
+    return item.model_dump(mode="json", exclude=refused, exclude_unset=True, exclude_none=True)
+
+
+@with_config(ConfigDict(extra="allow"))
+class NeMoGymFunctionToolParam(TypedDict):
+    """A tool that the model may call, described to it by a JSON schema."""
+
+    name: str
+    type: Literal["function"]
+    description: NotRequired[str | None]
+    parameters: NotRequired[JsonObject | None]
+    strict: NotRequired[bool | None]
+
+
+@with_config(ConfigDict(extra="allow"))
+class NeMoGymOtherToolParam(TypedDict):
+    """A tool of a type not modelled here, kept as it came."""
+
+    type: str
+
+
+NeMoGymToolParam: TypeAlias = Annotated[
+    Annotated[NeMoGymFunctionToolParam, Tag("function")] | Annotated[NeMoGymOtherToolParam, Tag("other")],
+    by_type("function"),
+    DECODED_ONCE,
+    SerializeAsAny(),
+]
+ToolChoice: TypeAlias = Literal["none", "auto", "required"] | JsonObject
+
+
+class NeMoGymResponseCreateParamsNonStreaming(WireModel):
+    """A request to a model. A name the API does not know is refused, since it is most likely misspelt."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    access_programs: JsonObject | None = None
+    background: bool | None = None
+    context_management: list[JsonObject] | None = None
+    conversation: str | JsonObject | None = None
+    image: JsonObject | None = None
+    include: list[str] | None = None
+    input: TextOrList[NeMoGymResponseInputItem]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, str] | None = None
+    model: str | None = None
+    moderation: JsonObject | None = None
+    parallel_tool_calls: bool | None = True
+    previous_response_id: str | None = None
+    prompt: JsonObject | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: JsonObject | None = None
+    prompt_cache_retention: str | None = None
+    reasoning: JsonObject | None = None
+    safety_identifier: str | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
+    store: bool | None = None
+    stream: Literal[False] | None = None
+    stream_options: JsonObject | None = None
+    temperature: float | None = None
+    text: JsonObject | None = None
+    tool_choice: ToolChoice = "auto"
+    tools: list[NeMoGymToolParam] = Field(default_factory=list)
+    top_logprobs: int | None = None
+    top_p: float | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    user: str | None = None
+
+
+class NeMoGymInputTokensDetails(WireModel):
+    cache_write_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class NeMoGymOutputTokensDetails(WireModel):
+    reasoning_tokens: int = 0
+
+
+class NeMoGymResponseUsage(Usage):
+    input_tokens: int
+    input_tokens_details: NeMoGymInputTokensDetails = Field(default_factory=NeMoGymInputTokensDetails)
+    output_tokens: int
+    output_tokens_details: NeMoGymOutputTokensDetails = Field(default_factory=NeMoGymOutputTokensDetails)
+    total_tokens: int
+
+
+class NeMoGymResponseError(WireModel):
+    code: str
+    message: str
+
+
+class NeMoGymIncompleteDetails(WireModel):
+    reason: str | None = None
+
+
+class NeMoGymResponse(WireModel):
+    """An answer of a model, or of an agent: then `output` also holds what tools answered."""
+
+    id: str
+    created_at: float
+    error: NeMoGymResponseError | None = None
+    incomplete_details: NeMoGymIncompleteDetails | None = None
+    instructions: TextOrList[NeMoGymResponseInputItem] | None = None
+    metadata: dict[str, str] | None = None
+    model: str
+    object: Literal["response"] = "response"
+    output: list[NeMoGymResponseInputItem]
+    parallel_tool_calls: bool = True
+    temperature: float | None = None
+    tool_choice: ToolChoice = "auto"
+    tools: list[NeMoGymToolParam] = Field(default_factory=list)
+    top_p: float | None = None
+    background: bool | None = None
+    conversation: JsonObject | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    previous_response_id: str | None = None
+    prompt: JsonObject | None = None
+    prompt_cache_key: str | None = None
+    reasoning: JsonObject | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    status: Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"] | None = None
+    text: JsonObject | None = None
+    top_logprobs: int | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    usage: NeMoGymResponseUsage | None = None
+    user: str | None = None
+
+    @property
+    def output_text(self) -> str:
+        """Everything the model said as text, joined with nothing between."""
+        messages = (item for item in self.output if isinstance(item, NeMoGymResponseOutputMessage))
+        parts = (part for message in messages for part in message.content)
+        return "".join(part.text for part in parts if isinstance(part, NeMoGymResponseOutputText))

@@ -1,0 +1,381 @@
+"""Responses ⇄ Chat Completions, as functions without I/O.
+
+What a completion says survives becoming output items and being sent back as a message. What one dialect can say and
+the other cannot is refused with its name, never dropped, unless the answer would be the same without it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+from uuid import uuid4
+
+from nemo_gym.errors import RolloutError
+from nemo_gym.llm_api.base import JsonObject, TokenIDLogProbMixin, tokens_of, type_of, without_nulls
+from nemo_gym.llm_api.chat import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymChoice,
+    NeMoGymCompletionUsage,
+)
+from nemo_gym.llm_api.json_codec import given_fields
+from nemo_gym.llm_api.responses import (
+    RESPONSES_TO_TRAIN,
+    NeMoGymEasyInputMessage,
+    NeMoGymFunctionCallOutput,
+    NeMoGymIncompleteDetails,
+    NeMoGymMessage,
+    NeMoGymResponse,
+    NeMoGymResponseContent,
+    NeMoGymResponseCreateParamsNonStreaming,
+    NeMoGymResponseFunctionToolCall,
+    NeMoGymResponseInputImage,
+    NeMoGymResponseInputItem,
+    NeMoGymResponseInputText,
+    NeMoGymResponseOutputMessage,
+    NeMoGymResponseOutputRefusal,
+    NeMoGymResponseOutputText,
+    NeMoGymResponseReasoningItem,
+    NeMoGymResponseUsage,
+    NeMoGymSummary,
+    ResponseItem,
+)
+
+CutOff: TypeAlias = Literal["max_output_tokens", "content_filter"]
+"""Why an answer is not complete, as `incomplete_details` has it."""
+
+CUT_OFF: dict[str, CutOff] = {
+    "length": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+}
+"""What a finish reason says about an incomplete answer. The second of each is how some gateways put it."""
+
+_OPEN, _CLOSE = "<think>", "</think>"
+_BETWEEN_THOUGHTS = "\n\n"
+_SAME_NAME = (
+    *("metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store"),
+    *("temperature", "top_logprobs", "top_p", "user"),
+)
+_NEEDS_A_STORE = ("background", "conversation", "previous_response_id", "prompt")
+_ECHOED = (
+    *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key"),
+    *("reasoning", "safety_identifier", "service_tier", "temperature", "text", "tool_choice", "tools"),
+    *("top_logprobs", "top_p", "truncation", "user"),
+)
+_CHAT_PARTS = frozenset(("text", "image_url", "input_audio", "video_url", "audio_url", "file"))
+_TOOL_KEYS = ("name", "description", "parameters", "strict")
+
+
+class UnsupportedError(RolloutError, NotImplementedError):
+    """A request that the other dialect has no words for."""
+
+    def __init__(self, found: str, expected: str) -> None:
+        super().__init__("input", f"{found} cannot be passed on in the endpoint's dialect; expected {expected}.")
+
+
+class Thoughts(NamedTuple):
+    """A text, and what was in `<think>` tags in it."""
+
+    thoughts: list[str]
+    rest: str
+
+
+def split_think_tags(text: str) -> Thoughts:
+    """Every block of thought apart from the rest, nothing trimmed. An open tag that nothing closes is text."""
+    thoughts, rest, at = [], [], 0
+    while (start := text.find(_OPEN, at)) >= 0 and (end := text.find(_CLOSE, start + len(_OPEN))) >= 0:
+        thoughts.append(text[start + len(_OPEN) : end])
+        rest.append(text[at:start])
+        at = end + len(_CLOSE)
+    return Thoughts(thoughts, "".join(rest) + text[at:])
+
+
+def think_tags(thoughts: Iterable[str]) -> str:
+    """Each thought in tags of its own; empty ones leave nothing."""
+    return "".join(f"{_OPEN}{thought}{_CLOSE}" for thought in thoughts if thought)
+
+
+# Responses -> Chat
+
+
+def chat_params(
+    params: NeMoGymResponseCreateParamsNonStreaming,
+    *,
+    reasoning_field: bool = False,
+    with_tokens: bool = False,
+    max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
+) -> NeMoGymChatCompletionCreateParamsNonStreaming:
+    """The same request in the chat dialect.
+
+    `metadata.seed` is the sampling seed, for which the Responses dialect has no name. Thoughts go back in `<think>`
+    tags, or with `reasoning_field` as `reasoning_content`. `with_tokens` sends along the tokens of an item, for
+    endpoints that can take them in place of its text.
+    """
+    stored = [name for name in _NEEDS_A_STORE if getattr(params, name)]
+    if stored:
+        raise UnsupportedError(f"'{stored[0]}'", "the whole conversation in 'input'")
+    messages = ChatMessages(with_tokens, reasoning_field)
+    if params.instructions:
+        messages.append({"role": "system", "content": params.instructions})
+    if isinstance(params.input, str):
+        messages.append({"role": "user", "content": [{"type": "text", "text": params.input}]})
+    else:
+        messages.extend(params.input)
+    seed, text = (params.metadata or {}).get("seed", ""), params.text or {}
+    wants_logprobs = params.top_logprobs is not None or "message.output_text.logprobs" in (params.include or ())
+    given: JsonObject = {
+        **{name: getattr(params, name) for name in _SAME_NAME},
+        "messages": messages.finished(),
+        max_tokens_key: params.max_output_tokens,
+        "logprobs": wants_logprobs or None,
+        "reasoning_effort": (params.reasoning or {}).get("effort"),
+        "seed": int(seed) if seed.isdecimal() else None,
+        "verbosity": text.get("verbosity"),
+        "response_format": _response_format(text.get("format") or {}),
+        **_tool_params(params),
+    }
+    return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(**without_nulls(given))
+
+
+def _response_format(wanted: JsonObject) -> JsonObject | None:
+    kind = wanted.get("type", "text")
+    if kind == "json_schema":
+        schema = {key: value for key, value in without_nulls(wanted).items() if key != "type"}
+        return {"type": kind, "json_schema": schema}
+    return None if kind == "text" else wanted
+
+
+def _tool_params(params: NeMoGymResponseCreateParamsNonStreaming) -> JsonObject:
+    """Endpoints refuse a choice among no tools, so without tools nothing is said about them."""
+    if not params.tools:
+        return {}
+    given: JsonObject = {"tools": [_chat_tool(tool) for tool in params.tools]}
+    if "tool_choice" in params.model_fields_set:
+        given["tool_choice"] = _chat_tool_choice(params.tool_choice)
+    if "parallel_tool_calls" in params.model_fields_set:
+        given["parallel_tool_calls"] = params.parallel_tool_calls
+    return given
+
+
+def _chat_tool(tool: Mapping[str, Any]) -> JsonObject:
+    if tool["type"] != "function":
+        raise UnsupportedError(f"A tool of type '{tool['type']}'", "'function'")
+    return {"type": "function", "function": {key: tool[key] for key in _TOOL_KEYS if tool.get(key) is not None}}
+
+
+def _chat_tool_choice(choice: str | Mapping[str, Any]) -> str | JsonObject:
+    if isinstance(choice, str):
+        return choice
+    if choice.get("type") == "function" and "name" in choice:
+        return {"type": "function", "function": {"name": choice["name"]}}
+    if choice.get("type") == "allowed_tools":
+        tools = [_chat_tool_choice(tool) for tool in choice.get("tools", ())]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": tools}}
+    if choice.get("type") == "function" and "function" in choice:
+        return dict(choice)
+    raise UnsupportedError(f"A tool_choice of type '{choice.get('type')}'", "'function' or 'allowed_tools'")
+
+
+@dataclass
+class ChatMessages:
+    """Makes messages of items. What a model thought, said and called in one go becomes one message."""
+
+    return_token_id_information: bool = False
+    reasoning_field: bool = False
+    messages: list[JsonObject] = field(default_factory=list)
+    _thoughts: list[str] = field(default_factory=list)
+    _texts: list[str] = field(default_factory=list)
+    _refusals: list[str] = field(default_factory=list)
+    _calls: list[JsonObject] = field(default_factory=list)
+
+    def append(self, message: JsonObject) -> None:
+        self.flush_assistant()
+        self.messages.append(message)
+
+    def extend(self, items: Iterable[NeMoGymResponseInputItem]) -> None:
+        for item in items:
+            self._add(item)
+
+    def finished(self) -> list[JsonObject]:
+        self.flush_assistant()
+        return self.messages
+
+    def _add(self, item: ResponseItem) -> None:
+        if isinstance(item, NeMoGymFunctionCallOutput):
+            self.append({"role": "tool", "tool_call_id": item.call_id, "content": _chat_content(item.output)})
+        elif isinstance(item, NeMoGymEasyInputMessage | NeMoGymMessage) and item.role != "assistant":
+            self.append({"role": item.role, "content": _chat_content(item.content)})
+        else:
+            self._add_of_assistant(item)
+
+    def _add_of_assistant(self, item: ResponseItem) -> None:
+        if isinstance(item, NeMoGymResponseReasoningItem):
+            self._thoughts += thoughts_of(item)
+        elif isinstance(item, NeMoGymResponseFunctionToolCall):
+            function = {"name": item.name, "arguments": item.arguments}
+            self._calls.append({"id": item.call_id, "type": "function", "function": function})
+        elif isinstance(item, NeMoGymResponseOutputMessage | NeMoGymEasyInputMessage):
+            parts = [item.content] if isinstance(item.content, str) else item.content
+            for part in parts:
+                refused = isinstance(part, NeMoGymResponseOutputRefusal)
+                (self._refusals if refused else self._texts).append(part if isinstance(part, str) else _said(part))
+        else:
+            raise UnsupportedError(f"An item of type '{type_of(item)}'", "messages, reasoning and function calls")
+        if self.return_token_id_information and isinstance(item, TokenIDLogProbMixin):
+            # The last item of a generation has its tokens. What follows was made from a prompt that ends here.
+            self.flush_assistant(tokens_of(item))
+
+    def flush_assistant(self, tokens: JsonObject | None = None) -> None:
+        """End the model's message, if it has said anything."""
+        if not (self._thoughts or self._texts or self._refusals or self._calls or tokens):
+            return
+        text = "".join(self._texts)
+        message: JsonObject = {"role": "assistant", "content": text or None}
+        if self._thoughts and self.reasoning_field:
+            message["reasoning_content"] = _BETWEEN_THOUGHTS.join(self._thoughts)
+        elif self._thoughts:
+            message["content"] = think_tags(self._thoughts) + text
+        if self._refusals:
+            message["refusal"] = "".join(self._refusals)
+        if self._calls:
+            message["tool_calls"] = self._calls
+        self.messages.append(message | (tokens or {}))
+        self._thoughts, self._texts, self._refusals, self._calls = [], [], [], []
+
+
+def thoughts_of(item: NeMoGymResponseReasoningItem) -> list[str]:
+    """Its summaries; an item that has none may hold its whole text beside them."""
+    beside = (item.model_extra or {}).get("content") or ()
+    whole = [str(part.get("text") or "") for part in beside if isinstance(part, dict)]
+    return [text for text in [summary.text for summary in item.summary] or whole if text]
+
+
+def _said(part: NeMoGymResponseContent) -> str:
+    text = part.get("refusal") if isinstance(part, NeMoGymResponseOutputRefusal) else part.get("text")
+    if not isinstance(text, str):
+        raise UnsupportedError(f"A part of type '{part.type}' in an assistant's message", "text or a refusal")
+    return text
+
+
+def _chat_content(content: str | Sequence[NeMoGymResponseContent]) -> str | list[JsonObject]:
+    return content if isinstance(content, str) else [_chat_part(part) for part in content]
+
+
+def _chat_part(part: NeMoGymResponseContent) -> JsonObject:
+    if isinstance(part, NeMoGymResponseInputText | NeMoGymResponseOutputText):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, NeMoGymResponseInputImage) and part.image_url is not None:
+        return {"type": "image_url", "image_url": without_nulls({"url": part.image_url, "detail": part.detail})}
+    if part.type == "input_file" and part.get("file_url") is None:
+        file = without_nulls({key: part.get(key) for key in ("file_data", "file_id", "filename")})
+        return {"type": "file", "file": file}
+    if part.type in _CHAT_PARTS:
+        return part.model_dump(mode="json", exclude_unset=True)
+    raise UnsupportedError(f"A content part of type '{part.type}'", "text, an image by URL or data, or audio")
+
+
+def separated(message: JsonObject) -> JsonObject:
+    """An assistant's message with its thoughts in `reasoning_content`, for endpoints with a reasoning parser."""
+    if message["role"] != "assistant" or not message.get("content"):
+        return message
+    before = message.get("reasoning_content")
+    found, content = _split_content(message["content"])
+    if not found:
+        return message
+    thoughts = [thought for thought in (before, *found) if thought]
+    return {**message, "content": content or None, "reasoning_content": _BETWEEN_THOUGHTS.join(thoughts)}
+
+
+def _split_content(content: str | Sequence[JsonObject]) -> tuple[list[str], str | list[JsonObject]]:
+    if isinstance(content, str):
+        return split_think_tags(content)
+    thoughts, parts = [], []
+    for part in content:
+        found, rest = split_think_tags(part["text"]) if part["type"] == "text" else Thoughts([], "")
+        thoughts += found
+        parts.append({**part, "text": rest} if found else part)
+    return thoughts, parts
+
+
+# Chat -> Responses
+
+
+def output_items(
+    choice: NeMoGymChoice, *, new_id: Callable[[], str] = lambda: uuid4().hex
+) -> list[NeMoGymResponseInputItem]:
+    """What a completion says, as items: thoughts, then the message, then calls. Its tokens are on the last one."""
+    message = choice.message
+    reasoning: str | None = (message.model_extra or {}).get("reasoning_content")
+    found, text = split_think_tags(message.content or "")
+    thoughts = [*([reasoning] if reasoning else []), *found]
+    tokens = message if isinstance(message, TokenIDLogProbMixin) else None
+    items: list[NeMoGymResponseInputItem] = []
+    if thoughts:
+        summary = [NeMoGymSummary(text=thought) for thought in thoughts]
+        items.append(NeMoGymResponseReasoningItem(id=f"rs_{new_id()}", summary=summary))
+    is_silent = not (thoughts or message.tool_calls or message.refusal)
+    was_cut_off = choice.finish_reason in CUT_OFF and tokens is None
+    if text or message.refusal or (is_silent and not was_cut_off):
+        items.append(_output_message(choice, text, f"msg_{new_id()}"))
+    for call in message.tool_calls or ():
+        named = {"name": call.function.name, "arguments": call.function.arguments}
+        items.append(NeMoGymResponseFunctionToolCall(id=call.id, call_id=call.id, status="completed", **named))
+    if tokens is not None:
+        # The lists are long and already checked, so they are handed on as they are.
+        kind = RESPONSES_TO_TRAIN[type(items[-1])]
+        items[-1] = kind.model_construct(**given_fields(items[-1]), **tokens_of(tokens))
+    return items
+
+
+def _output_message(choice: NeMoGymChoice, text: str, message_id: str) -> NeMoGymResponseOutputMessage:
+    parts: list[NeMoGymResponseOutputText | NeMoGymResponseOutputRefusal] = []
+    refusal = choice.message.refusal
+    if text or not refusal:
+        logprobs = (choice.logprobs or {}).get("content")
+        told = {"logprobs": logprobs} if logprobs else {}
+        parts.append(NeMoGymResponseOutputText(annotations=[], text=text, **told))
+    if refusal:
+        parts.append(NeMoGymResponseOutputRefusal(refusal=refusal))
+    return NeMoGymResponseOutputMessage(id=message_id, content=parts, status="completed")
+
+
+def _usage(usage: NeMoGymCompletionUsage) -> NeMoGymResponseUsage:
+    """What was used, by the names of the Responses API."""
+    return NeMoGymResponseUsage.model_validate(
+        {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": without_nulls(usage.prompt_tokens_details),
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": without_nulls(usage.completion_tokens_details),
+            "total_tokens": usage.total_tokens,
+        }
+    )
+
+
+def response_of(
+    params: NeMoGymResponseCreateParamsNonStreaming,
+    completion: NeMoGymChatCompletion,
+    *,
+    model: str,
+    response_id: str | None = None,
+    created_at: float | None = None,
+    output: Sequence[NeMoGymResponseInputItem] | None = None,
+) -> NeMoGymResponse:
+    """A completion as the answer to a request, with the request's own settings repeated in it.
+
+    It is made now and with an id of its own; `output` is for callers that have made the items already.
+    """
+    choice = completion.choices[0]
+    cut_off = CUT_OFF.get(choice.finish_reason)
+    return NeMoGymResponse(
+        id=response_id or f"resp_{uuid4().hex}",
+        created_at=int(time.time()) if created_at is None else created_at,
+        model=model,
+        output=list(output_items(choice) if output is None else output),
+        usage=None if completion.usage is None else _usage(completion.usage),
+        status="incomplete" if cut_off else "completed",
+        incomplete_details=NeMoGymIncompleteDetails(reason=cut_off) if cut_off else None,
+        **without_nulls({name: getattr(params, name) for name in _ECHOED}),
+    )

@@ -1,0 +1,1 @@
+"""Collecting rollouts: dataset rows, the collector, concurrency, storage, metrics."""

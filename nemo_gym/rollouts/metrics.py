@@ -1,0 +1,253 @@
+"""Figures over many rollouts, gathered as they land. Memory does not grow with the number of rollouts: a task is kept
+until all of its repeats have come to an outcome, then only what it adds to the estimates."""
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.errors import Cause
+from nemo_gym.rollouts.estimators import ClusteredMean, LogHistogram, majority_at_k, pass_at_k
+
+PASS_THRESHOLD = 1.0
+ANSWER_FIELDS = ("extracted_answer", "parsed_option", "answer")
+"""Where environments put what they read as the model's answer. The first one that a record has is its vote."""
+
+MAX_VOTERS = 64
+"""The largest k of majority@k: beyond, counting the votes takes longer than it is worth."""
+
+PERCENTILES = (50, 90, 99)
+LARGEST = 1e100
+"""Numbers beyond are passed over: the sums of their squares would be no numbers any more."""
+_NUMBER_TYPES = frozenset((int, float, bool))
+TOKENS = ("input", "output", "reasoning", "total")
+
+
+@dataclass(slots=True)
+class _Sums:
+    """The sum and the number of the values of each name."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.totals[name] = self.totals.get(name, 0) + value
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def means(self) -> dict[str, float]:
+        return {name: total / self.counts[name] for name, total in self.totals.items()}
+
+
+@dataclass(slots=True)
+class _Task:
+    """The outcomes of one row so far."""
+
+    outcomes: int = 0
+    rewards: int = 0
+    passed: int = 0
+    sums: _Sums = field(default_factory=_Sums)
+    is_asked: bool = False
+    """Its environment reports the model's answers, be it that there is none."""
+    votes: dict[str | bytes, tuple[int, int]] = field(default_factory=dict)
+    """Each answer: how many gave it, and how many of those passed."""
+
+    def vote(self, answer: Any, *, passed: bool) -> None:
+        self.is_asked = True
+        if answer is None or answer == "":
+            return
+        key = answer if isinstance(answer, str) else orjson.dumps(answer, option=orjson.OPT_SORT_KEYS)
+        given, good = self.votes.get(key, (0, 0))
+        self.votes[key] = (given + 1, good + passed)
+
+
+@dataclass(slots=True)
+class _Estimates:
+    """What tasks add up to."""
+
+    tasks: int = 0
+    fields: dict[str, ClusteredMean] = field(default_factory=lambda: defaultdict(ClusteredMean))
+    passes: dict[int, ClusteredMean] = field(default_factory=lambda: defaultdict(ClusteredMean))
+    majorities: dict[int, ClusteredMean] = field(default_factory=lambda: defaultdict(ClusteredMean))
+    votes_differ: bool = False
+
+    def add(self, task: _Task) -> None:
+        if not task.sums.totals:
+            return
+        self.tasks += 1
+        for name, total in task.sums.totals.items():
+            self.fields[name].add(total, task.sums.counts[name])
+        votes = tuple(sorted(task.votes.values()))
+        self.votes_differ |= len(votes) > 1
+        silent = task.rewards - sum(given for given, _ in votes)
+        for k in (1 << power for power in range(task.rewards.bit_length())):
+            self.passes[k].add(pass_at_k(task.rewards, task.passed, k))
+            if task.is_asked and k <= MAX_VOTERS:
+                self.majorities[k].add(majority_at_k(votes, k, silent=silent))
+
+
+class RunningMetrics:
+    """All that is told about a run: add every outcome, then ask for `summary()` or `table()`, at any time."""
+
+    def __init__(
+        self,
+        *,
+        num_repeats: int | None = None,
+        pass_threshold: float = PASS_THRESHOLD,
+    ) -> None:
+        """Without `num_repeats` nobody knows when a task is complete, so all of them are kept until the end."""
+        self.num_repeats, self.pass_threshold = num_repeats, pass_threshold
+        self.scored = 0
+        self.failed: Counter[Cause] = Counter()
+        self._open: dict[int | None, _Task] = defaultdict(_Task)
+        """The rows that are not complete. One that nobody can tell from others is complete at once."""
+        self._estimates = _Estimates()
+        self._sums, self._tokens = _Sums(), _Sums()
+        self._attempts = self._retries = 0
+        self._latency, self._slowest_s = LogHistogram(), 0.0
+        self.blocked: dict[str, dict[str, float]] = {}
+        """The handlers that held up the event loop, as far as the servers are in this process."""
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Take in a scored rollout."""
+        self.scored += 1
+        figures = _numbers(record)
+        self._sums.add(figures)
+        self._tokens.add(_tokens(record))
+        self._add_marks(record)
+        index = record.get(TASK_INDEX_KEY_NAME)
+        task = self._open[index]
+        task.sums.add(figures)
+        if "reward" in figures:
+            passed = figures["reward"] >= self.pass_threshold
+            task.rewards += 1
+            task.passed += passed
+            told = next((name for name in ANSWER_FIELDS if name in record), None)
+            if told is not None:
+                task.vote(record[told], passed=passed)
+        self._count_outcome(index)
+
+    def add_failure(self, cause: Cause, *, task_index: int | None = None) -> None:
+        """Take in a rollout without a result: an outcome of its row, but no figure."""
+        self.failed[cause] += 1
+        self._count_outcome(task_index)
+
+    def means(self) -> dict[str, float]:
+        """The averages, `reward` first, each over the records that have the field."""
+        means = self._sums.means()
+        return {**({"reward": means["reward"]} if "reward" in means else {}), **means}
+
+    def summary(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        estimates = copy.deepcopy(self._estimates)
+        for task in self._open.values():
+            estimates.add(task)
+        fields = {name: _told(estimates.fields[name]) for name in sorted(estimates.fields)}
+        reward = fields.pop("reward", None)
+        found: dict[str, Any] = {
+            "scored": self.scored,
+            "failed": self.failed.total(),
+            "failures_by_cause": dict(sorted(self.failed.items())),
+            "tasks": estimates.tasks,
+            "reward": reward,
+            "pass_threshold": self.pass_threshold,
+        }
+        found |= {f"pass@{k}": _told(estimate) for k, estimate in sorted(estimates.passes.items())}
+        if estimates.votes_differ:
+            found |= {f"majority@{k}": _told(estimate) for k, estimate in sorted(estimates.majorities.items())}
+        tokens, totals = self._tokens.means(), self._tokens.totals
+        return found | {
+            "fields": fields,
+            "tokens": {name: {"mean": tokens[name], "total": totals[name]} for name in TOKENS if name in totals},
+            "latency_s": self._latencies(),
+            "attempts": self._attempts,
+            "retries": self._retries,
+            **({"blocked_handlers": self.blocked} if self.blocked else {}),
+        }
+
+    def table(self) -> str:
+        """Everything, for people."""
+        return "\n".join(_lines(self.summary()))
+
+    def _add_marks(self, record: Mapping[str, Any]) -> None:
+        """What the collector noted about the work. Records from elsewhere have no such marks."""
+        self._attempts += record.get("_attempts", 0)
+        self._retries += record.get("_retries", 0)
+        seconds = record.get("_seconds")
+        if seconds is not None:
+            self._latency.add(seconds)
+            self._slowest_s = max(self._slowest_s, seconds)
+
+    def _count_outcome(self, index: int | None) -> None:
+        self._open[index].outcomes += 1
+        if index is None or self._open[index].outcomes == self.num_repeats:
+            self._estimates.add(self._open.pop(index))
+
+    def _latencies(self) -> dict[str, float]:
+        found = {f"p{percent}": self._latency.percentile(percent) for percent in PERCENTILES}
+        known = {name: min(value, self._slowest_s) for name, value in found.items() if value is not None}
+        return {**known, "max": self._slowest_s} if known else {}
+
+
+def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among the fields, marks (`_...`) left out."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if type(value) in _NUMBER_TYPES and not name.startswith("_") and -LARGEST <= value <= LARGEST
+    }
+
+
+def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
+    response = record.get("response")
+    usage = response.get("usage") if isinstance(response, dict) else None
+    if not isinstance(usage, dict):
+        return {}
+    details = usage.get("output_tokens_details")
+    found = {name: usage.get(f"{name}_tokens") for name in TOKENS}
+    if isinstance(details, dict):
+        found["reasoning"] = details.get("reasoning_tokens")
+    return _numbers(found)
+
+
+def _told(estimate: ClusteredMean) -> dict[str, Any]:
+    interval = estimate.interval_95
+    return {
+        "mean": estimate.mean,
+        "standard_error": estimate.standard_error,
+        "interval_95": None if interval is None else list(interval),
+        "samples": estimate.samples,
+        "tasks": estimate.clusters,
+    }
+
+
+def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    causes = ", ".join(f"{cause} {count}" for cause, count in summary["failures_by_cause"].items())
+    failed = f", {summary['failed']} without a result ({causes})" if causes else ""
+    yield f"{summary['scored']} scored rollouts of {summary['tasks']} tasks{failed}"
+    chances = {name: told for name, told in summary.items() if name.startswith(("pass@", "majority@"))}
+    rows = {"reward": summary["reward"], **chances, **summary["fields"]}
+    width = max(map(len, rows))
+    yield f"{'':<{width}}  {'mean':>10}  {'error':>10}  {'95 % interval':>24}  {'samples':>8}  {'tasks':>8}"
+    for name, told in rows.items():
+        if told is not None:
+            error, interval = _shown(told["standard_error"]), " .. ".join(map(_shown, told["interval_95"] or ["-"]))
+            figures = f"{_shown(told['mean']):>10}  {error:>10}  {interval:>24}"
+            yield f"{name:<{width}}  {figures}  {told['samples']:>8}  {told['tasks']:>8}"
+    if summary["tokens"]:
+        means = (f"{name} {told['mean']:.1f} (of {told['total']:.0f})" for name, told in summary["tokens"].items())
+        yield f"tokens a rollout: {', '.join(means)}"
+    if summary["latency_s"]:
+        yield "seconds a rollout: " + ", ".join(f"{name} {value:.3g}" for name, value in summary["latency_s"].items())
+    if summary["attempts"]:
+        yield f"attempts: {summary['attempts']}, requests tried again within them: {summary['retries']}"
+    for name, told in summary.get("blocked_handlers", {}).items():
+        yield f"{name} held up the event loop, times: {told['times']}, seconds in all: {told['seconds']:.3g}"
+
+
+def _shown(value: float | str | None) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "-"

@@ -1,0 +1,225 @@
+"""Where outcomes are kept. A record reported as kept is on disk, whole; whoever starts again finds what is missing."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.errors import StorageError as StorageError
+from nemo_gym.rollouts.types import Outcome, RowId, Scored, id_in
+
+logger = logging.getLogger(__name__)
+
+Keep = Callable[[Outcome], Awaitable[None]]
+
+MAX_WAITING = 4096
+"""Outcomes on their way to disk, beyond which rollouts wait for the disk."""
+GATHERING_S = 0.02
+"""How long an outcome waits for others, to go to disk together."""
+
+
+def failures_path(output: Path) -> Path:
+    """Where failed attempts go: beside the output."""
+    return output.with_name(f"{output.stem}_failures.jsonl")
+
+
+class LineFile:
+    """A file of whole lines that one process at a time adds to. Opening it changes nothing of what is in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ConfigError(f"Cannot write {path}: {error.strerror}. Choose another output_jsonl_fpath.") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            raise ConfigError(
+                f"Another process is writing {path}. Wait for it, or write to another output_jsonl_fpath."
+            ) from error
+        self._end = self._end_of_lines()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    @property
+    def is_empty(self) -> bool:
+        return os.fstat(self._fd).st_size == 0
+
+    def lines(self) -> Iterator[bytes]:
+        """What is there already, whole lines only."""
+        left = self._end
+        with self.path.open("rb") as file:
+            while left > 0:
+                line = file.readline()
+                left -= len(line)
+                yield line
+
+    def repair(self) -> None:
+        """Drop a last line that was cut off in the writing."""
+        half = os.fstat(self._fd).st_size - self._end
+        if half > 0:
+            logger.warning("%s ended in half a line of %d bytes, which is dropped", self.path, half)
+            os.ftruncate(self._fd, self._end)
+
+    def add(self, lines: list[bytes], *, durable: bool = True) -> None:
+        """Write these, all of them or none; if `durable`, down to the disk."""
+        text = memoryview(b"".join(lines))
+        written = 0
+        try:
+            while written < len(text):
+                written += os.pwrite(self._fd, text[written:], self._end + written)
+            if durable:
+                os.fsync(self._fd)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+            raise StorageError(
+                f"Cannot write {self.path}: {error.strerror}. All that was reported as kept is there; make room and "
+                "start the same command again to do the rest."
+            ) from error
+        self._end += written
+
+    def _end_of_lines(self) -> int:
+        end = os.fstat(self._fd).st_size
+        while end > 0:
+            step = min(65536, end)
+            newline = os.pread(self._fd, step, end - step).rfind(b"\n")
+            if newline >= 0:
+                return end - step + newline + 1
+            end -= step
+        return 0
+
+
+class Done:
+    """Which rollouts are in the output already. Costs a bit for each while the dataset stays the same."""
+
+    def __init__(self, *, num_repeats: int, by_content: bool) -> None:
+        self._num_repeats, self._by_content = num_repeats, by_content
+        self._bits = bytearray()
+        self._contents: Counter[tuple[str, int]] = Counter()
+        self.count = 0
+
+    def add(self, row: RowId) -> None:
+        if self._by_content:
+            self._contents[row.row_hash, row.repeat_index] += 1
+        elif row.repeat_index < self._num_repeats:
+            place, bit = divmod(row.task_index * self._num_repeats + row.repeat_index, 8)
+            if place >= len(self._bits):
+                self._bits.extend(bytes(place + 1024 - len(self._bits)))
+            self._bits[place] |= 1 << bit
+        self.count += 1
+
+    def take(self, row: RowId) -> bool:
+        """Whether the rollout is there already. Of equal rows each one found counts once."""
+        if self._by_content:
+            key = (row.row_hash, row.repeat_index)
+            self._contents[key] -= 1
+            return self._contents[key] >= 0
+        place, bit = divmod(row.task_index * self._num_repeats + row.repeat_index, 8)
+        return place < len(self._bits) and bool(self._bits[place] >> bit & 1)
+
+
+class RolloutStore:
+    """The output file and its `_failures` neighbour, with one writer for both."""
+
+    def __init__(self, output: Path, *, kept: Callable[[Outcome], None]) -> None:
+        self.output = output
+        self._kept = kept
+        self._scored = LineFile(output)
+        self._failed: LineFile | None = None
+        self._disk = ThreadPoolExecutor(1, "nemo-gym-disk")
+        """A thread of its own: those for handlers may all be waiting for something."""
+        self._queue: asyncio.Queue[Outcome | None] = asyncio.Queue(MAX_WAITING)
+        self._error: Exception | None = None
+
+    def close(self) -> None:
+        self._disk.shutdown()
+        self._scored.close()
+        if self._failed is not None:
+            self._failed.close()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is in the output."""
+        return self._scored.is_empty
+
+    def records(self) -> Iterator[bytes]:
+        """The lines of the output."""
+        return self._scored.lines()
+
+    def ids(self) -> Iterator[RowId]:
+        """Which rollouts are in the output."""
+        for number, line in enumerate(self.records(), 1):
+            row = id_in(line)
+            if row is None:
+                raise self.not_ours(number)
+            yield row
+
+    def not_ours(self, number: int) -> ConfigError:
+        """The error for a file with a line that is no record."""
+        return ConfigError(
+            f"{self.output}, line {number} does not say which row it belongs to, so it was not written by this "
+            "command. Choose another output_jsonl_fpath, or move the file away."
+        )
+
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator[Keep]:
+        """Inside, outcomes can be handed over; on leaving, however that comes about, they are on disk."""
+        self._scored.repair()
+        writer = asyncio.create_task(self._write_batches())
+        try:
+            yield self._put
+        finally:
+            await self._queue.put(None)
+            await writer
+        if self._error is not None:
+            raise self._error
+
+    async def _put(self, outcome: Outcome) -> None:
+        if self._error is not None:
+            raise self._error
+        await self._queue.put(outcome)
+
+    async def _write_batches(self) -> None:
+        """What has come in while the last batch went to disk is the next one. After an error nothing is written, but
+        the queue is still emptied, so that nobody waits for a place in it."""
+        is_open = True
+        while is_open:
+            batch = [await self._queue.get()]
+            if batch[0] is not None:
+                await asyncio.sleep(GATHERING_S)
+            while not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            is_open = batch[-1] is not None
+            outcomes = [outcome for outcome in batch if outcome is not None]
+            if self._error is None:
+                await self._write_or_note_error(outcomes)
+
+    async def _write_or_note_error(self, outcomes: list[Outcome]) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._disk, self._write, outcomes)
+            for outcome in outcomes:
+                self._kept(outcome)
+        except Exception as error:
+            self._error = error
+
+    def _write(self, outcomes: list[Outcome]) -> None:
+        scored = [outcome.line() for outcome in outcomes if isinstance(outcome, Scored)]
+        failed = [outcome.line() for outcome in outcomes if not isinstance(outcome, Scored)]
+        if scored:
+            self._scored.add(scored)
+        if failed:
+            if self._failed is None:
+                self._failed = LineFile(failures_path(self.output))
+                self._failed.repair()
+            self._failed.add(failed)

@@ -1,0 +1,1 @@
+"""Starting servers and keeping them running: worker, supervisor, launcher, virtualenvs, head server."""

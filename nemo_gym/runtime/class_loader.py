@@ -1,0 +1,42 @@
+"""Load a server's folder into this interpreter, and find the class that it serves."""
+
+import ast
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from nemo_gym.common.folder_imports import make_importable
+from nemo_gym.errors import ConfigError
+from nemo_gym.server.base import SimpleServer
+
+
+def load_server_class(server_type: str, implementation: str, folder: Path, entrypoint: str) -> type[SimpleServer]:
+    """The class that a folder's entry point runs."""
+    make_importable(server_type, folder)
+    file = folder / entrypoint
+    if not file.is_file():
+        raise ConfigError(f"{folder} has no '{entrypoint}', which its config names as the entry point.")
+    parts = [server_type, implementation, *Path(entrypoint).with_suffix("").parts]
+    module = importlib.import_module(".".join(parts))
+    if Path(module.__file__ or "").resolve() != file.resolve():
+        raise ConfigError(f"'{'.'.join(parts)}' is imported from {module.__file__}, but the config means {file}.")
+    return _served_class(module, file)
+
+
+def _served_class(module: ModuleType, file: Path) -> type[SimpleServer]:
+    """The class on which the entry point calls `run_webserver()`, else the last server class it defines."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="run_webserver")):
+                return getattr(module, name)  # type: ignore[no-any-return]
+    own = [
+        item
+        for item in vars(module).values()
+        if isinstance(item, type) and issubclass(item, SimpleServer) and item.__module__ == module.__name__
+    ]
+    if not own:
+        raise ConfigError(
+            f"{file} defines no server. Expected a subclass of SimpleResourcesServer, SimpleResponsesAPIAgent or "
+            "SimpleResponsesAPIModel, and at the end: if __name__ == '__main__': <class>.run_webserver()"
+        )
+    return own[-1]

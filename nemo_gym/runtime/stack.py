@@ -1,0 +1,116 @@
+"""All the servers of a config that share an interpreter, as live objects that call each other directly."""
+
+import secrets
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+from pydantic import ValidationError
+
+from nemo_gym.client.pool import HttpClient
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.compute.pool import Compute
+from nemo_gym.config.error_messages import explain
+from nemo_gym.errors import ConfigError
+from nemo_gym.runtime.class_loader import load_server_class
+from nemo_gym.server.app import MAX_BODY_BYTES, ServerApp
+from nemo_gym.server.blocking_monitor import Handlers, LoopWatch
+
+
+@dataclass(frozen=True, slots=True)
+class HeldServer:
+    """One server of a stack."""
+
+    name: str
+    server_type: str
+    implementation: str
+    folder: str
+    entrypoint: str
+    config: dict[str, Any]
+    fd: int | None = None
+    """The inherited listening socket, if it is to be served over HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackSpec:
+    """All that a worker must know."""
+
+    servers: list[HeldServer]
+    config: dict[str, Any] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Where to find servers that are not in this stack."""
+    secret: str = ""
+    token: str | None = None
+    """What servers ask of callers, if they listen beyond loopback."""
+    worker: int = 0
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        told = orjson.loads(text)
+        return cls(**{**told, "servers": [HeldServer(**server) for server in told["servers"]]})
+
+
+class Stack:
+    """The servers of a config as live objects that call each other directly."""
+
+    def __init__(self, spec: StackSpec, *, direct: bool = True) -> None:
+        self.spec, self._direct = spec, direct
+        self.apps: dict[str, ServerApp] = {}
+        self._exit = AsyncExitStack()
+        self.client = ServerClient()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._exit.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._exit.aclose()
+
+    async def _open(self) -> None:
+        spec = self.spec
+        http = await self._exit.enter_async_context(HttpClient.of(spec.config))
+        self.client = ServerClient(
+            global_config_dict=spec.config,
+            addresses=spec.addresses,
+            local=self.apps if self._direct else {},
+            http=http,
+            token=spec.token,
+        )
+        compute = await self._exit.enter_async_context(
+            Compute(workers=spec.config.get("compute_workers"), memory_mb=spec.config.get("compute_memory_mb"))
+        )
+        secret = bytes.fromhex(spec.secret) if spec.secret else secrets.token_bytes(32)
+        for held in spec.servers:
+            self.apps[held.name] = self._mount(held, secret, compute)
+        for app in self.apps.values():
+            await self._exit.enter_async_context(app.lifespan())
+            self._exit.callback(app.core.sessions.close)
+        self._exit.enter_context(LoopWatch(self._handlers()))
+
+    def _handlers(self) -> Handlers:
+        handlers: Handlers = {}
+        for app in self.apps.values():
+            app.watch_for(handlers)
+        return handlers
+
+    def _mount(self, held: HeldServer, secret: bytes, compute: Compute) -> ServerApp:
+        kind = load_server_class(held.server_type, held.implementation, Path(held.folder), held.entrypoint)
+        try:
+            config = kind.config_class().model_validate({**held.config, "name": held.name})
+            server = kind(config=config, server_client=self.client)
+        except ValidationError as error:
+            place = f"{held.name}.{held.server_type}.{held.implementation}"
+            lines = [f"{place} does not fit {error.title}:", *explain(error)]
+            raise ConfigError("\n".join(lines)) from error
+        server.core(secret=secret, worker=self.spec.worker, compute=compute)
+        limit = self.spec.config.get("max_body_bytes", MAX_BODY_BYTES)
+        return server.mounted(token=self.spec.token, max_body_bytes=limit)

@@ -1,0 +1,146 @@
+"""One worker process under watch: its sockets and its orders go in, its output and its end come out."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nemo_gym.client.pool import pause_s
+from nemo_gym.errors import StartupError
+from nemo_gym.runtime.stack import StackSpec
+from nemo_gym.runtime.worker import EXIT_CONFIG
+
+logger = logging.getLogger(__name__)
+
+LAST_LINES = 40
+STOP_AFTER_S = 5.0
+"""More than the grace that requests in flight get."""
+KILL_AFTER_S = 3.0
+MAX_DEATHS = 5
+DEATHS_WITHIN_S = 60.0
+
+
+@dataclass(slots=True)
+class Restarts:
+    """Decides whether a worker that died is started again. More than a few deaths in a minute are no accident."""
+
+    deaths: deque[float] = field(default_factory=deque)
+
+    def pause_after(self, now: float) -> float | None:
+        """The pause before the next start, or None to give up."""
+        self.deaths.append(now)
+        while self.deaths[0] < now - DEATHS_WITHIN_S:
+            self.deaths.popleft()
+        return None if len(self.deaths) > MAX_DEATHS else pause_s(len(self.deaths)) / 2
+
+
+class WorkerProcess:
+    """Starts a worker, keeps its last words, starts it again when it dies, and ends it for good."""
+
+    def __init__(self, label: str, spec: StackSpec, *, python: str, echo: Callable[[str], None]) -> None:
+        self.label, self.spec, self._python, self._echo = label, spec, python, echo
+        self.started_at = 0.0
+        self.was_ready = False
+        self._process: asyncio.subprocess.Process | None = None
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._restarts = Restarts()
+        self._stopping = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    @property
+    def names(self) -> str:
+        return ", ".join(f"'{held.name}'" for held in self.spec.servers)
+
+    async def watch(self) -> None:
+        """Keep the worker running until `stop`. Raises StartupError when there is no point in another start."""
+        while not self._stopping:
+            code = await self._run_once()
+            if self._stopping:
+                return
+            words = "\n".join(f"  {line}" for line in self._last) or "  (it printed nothing)"
+            ended = f"The worker with {self.names} ended with {_ending(code)}. Its last output:\n{words}"
+            if code == EXIT_CONFIG or not self.was_ready:
+                raise StartupError(ended)
+            pause = self._restarts.pause_after(time.monotonic())
+            if pause is None:
+                raise StartupError(f"{ended}\nIt died more than {MAX_DEATHS} times within {DEATHS_WITHIN_S:g} s.")
+            logger.error("%s\nStarting it again in %.1f s.", ended, pause)
+            await asyncio.sleep(pause)
+
+    async def stop(self) -> None:
+        """End the worker and all it started: a word first, then a signal, then the hard way."""
+        self._stopping = True
+        process = self._process
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        for limit_s, number in ((STOP_AFTER_S, signal.SIGTERM), (KILL_AFTER_S, signal.SIGKILL)):
+            try:
+                await asyncio.wait_for(process.wait(), limit_s)
+                break
+            except TimeoutError:
+                logger.warning("the worker with %s does not stop; sending %s", self.names, number.name)
+                _signal_group(process.pid, number)
+        await process.wait()
+        _signal_group(process.pid, signal.SIGKILL)
+
+    async def _run_once(self) -> int:
+        self._last.clear()
+        fds = [held.fd for held in self.spec.servers if held.fd is not None]
+        self._process = process = await asyncio.create_subprocess_exec(
+            self._python,
+            "-m",
+            "nemo_gym.runtime.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            pass_fds=fds,
+            start_new_session=True,
+        )
+        self.started_at = time.time()
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("both were asked to be pipes")
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(self.spec.to_json() + b"\n")
+            await process.stdin.drain()
+        async for line in _lines(process.stdout):
+            self._last.append(line)
+            self._echo(f"({self.label}) {line}")
+        code = await process.wait()
+        _signal_group(process.pid, signal.SIGKILL)
+        return code
+
+
+async def _lines(stream: asyncio.StreamReader) -> "asyncio.AsyncIterator[str]":  # type: ignore[name-defined]
+    """Lines of output, however long: an overlong one is cut, not an error."""
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:
+            line = b"... (a line too long to show)\n"
+        if not line:
+            return
+        yield line.decode(errors="replace").rstrip("\n")
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _ending(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def default_echo(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

@@ -1,0 +1,56 @@
+"""The worker process: one event loop that serves one stack.
+
+Started with `python -m nemo_gym.runtime.worker`, it reads its `StackSpec` from standard input, inherits its listening
+sockets, and lives as long as standard input stays open: when its supervisor dies, the worker ends too."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+
+from nemo_gym.common import event_loop
+from nemo_gym.common.logging import set_up_logging
+from nemo_gym.config.process_config import publish
+from nemo_gym.errors import GymError
+from nemo_gym.runtime.stack import Stack, StackSpec
+from nemo_gym.server.uvicorn_runner import serving
+
+EXIT_CONFIG = 78
+"""Exit code of a worker that would fail the same way if it were started again (EX_CONFIG of sysexits.h)."""
+
+
+async def serve(spec: StackSpec) -> None:
+    """Serve a stack on its inherited sockets until told to stop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_reader(sys.stdin.fileno(), lambda: _stop_at_end_of_input(stop))
+    async with Stack(spec) as stack:
+        sockets = {held.name: socket.socket(fileno=held.fd) for held in spec.servers if held.fd is not None}
+        ports = {bound.getsockname()[1]: stack.apps[name] for name, bound in sockets.items()}
+        async with serving(ports, list(sockets.values())):
+            await stop.wait()
+
+
+def _stop_at_end_of_input(stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        stop.set()
+
+
+def main() -> None:
+    """Entry point of the process."""
+    set_up_logging()
+    spec = StackSpec.from_json(sys.stdin.buffer.readline())
+    publish(spec.config)
+    try:
+        event_loop.run(serve(spec))
+    except GymError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(EXIT_CONFIG)
+
+
+if __name__ == "__main__":
+    main()

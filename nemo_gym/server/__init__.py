@@ -1,0 +1,1 @@
+"""What every server is made of: sessions, tools, endpoints, the ASGI app, error responses."""

@@ -1,0 +1,143 @@
+"""What every server is: a pydantic model with a config and a client, whose handlers become endpoints."""
+
+import asyncio
+import os
+import secrets
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr
+
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.compute.pool import Compute
+from nemo_gym.config.types import BaseRunServerInstanceConfig
+from nemo_gym.errors import ConfigError
+from nemo_gym.server.app import MAX_BODY_BYTES, EndpointRoute, ServerApp, ServerCore, SessionMiddleware
+from nemo_gym.server.endpoint import Endpoint
+from nemo_gym.server.session import TIME_TO_LIVE_S, SessionStore
+from nemo_gym.server.uvicorn_runner import bind, serve_until_interrupted
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+class BaseServer(BaseModel):
+    """A server's configuration, and how a process finds it."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    config: BaseRunServerInstanceConfig
+
+    @classmethod
+    def load_config_from_global_config(cls) -> BaseRunServerInstanceConfig:
+        """The block of the instance that the environment variable NEMO_GYM_CONFIG_PATH names, checked."""
+        from omegaconf import OmegaConf
+
+        from nemo_gym.config.loading import (
+            NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME,
+            get_first_server_config_dict,
+            get_global_config_dict,
+        )
+
+        name = os.environ.get(NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME)
+        if not name:
+            raise ConfigError(
+                f"{NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME} is not set: a server started by hand must be told which "
+                "instance of the configuration it is. Usually `ng_run` starts servers."
+            )
+        block: Any = OmegaConf.to_container(get_first_server_config_dict(get_global_config_dict(), name), resolve=True)
+        return cls.config_class().model_validate({**block, "name": name})
+
+    @classmethod
+    def config_class(cls) -> type[BaseRunServerInstanceConfig]:
+        """The class that the field `config` is annotated with."""
+        annotation = cls.model_fields["config"].annotation
+        return annotation if isinstance(annotation, type) else BaseRunServerInstanceConfig
+
+
+class SimpleServer(BaseServer):
+    """A server that handlers make. Subclasses list their endpoints; routes of FastAPI may stand beside them."""
+
+    SESSION_TIME_TO_LIVE_S: ClassVar[float] = TIME_TO_LIVE_S
+
+    server_client: ServerClient
+
+    _core: ServerCore | None = PrivateAttr(default=None)
+
+    def endpoints(self) -> list[Endpoint]:
+        """The handlers of this kind of server."""
+        return []
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """What is held open while the server answers, such as a process or a pool. No request comes before it is
+        entered. Nothing, unless overridden."""
+        return nullcontext()
+
+    def setup_webserver(self) -> "FastAPI":
+        """A FastAPI app with this server's endpoints. To add routes the FastAPI way: override, call super, add."""
+        from fastapi import FastAPI
+        from starlette.routing import Route
+
+        app = FastAPI()
+        self.setup_session_middleware(app)
+        for endpoint in self.endpoints():
+            app.router.routes.append(Route(endpoint.path, EndpointRoute(self.core(), endpoint), methods=["POST"]))
+        return app
+
+    def core(self, *, secret: bytes | None = None, worker: int = 0, compute: Compute | None = None) -> ServerCore:
+        """What the handlers run in. Made once; whoever holds the server asks first, gives the run's secret, and closes
+        the pool it gives. One that nobody gave starts nothing before it is used, and ends with the process."""
+        if self._core is None:
+            sessions = SessionStore(
+                self.config.name,
+                secret=secret or secrets.token_bytes(32),
+                worker=worker,
+                time_to_live_s=self.SESSION_TIME_TO_LIVE_S,
+            )
+            self._core = ServerCore(
+                name=self.config.name,
+                session_cookie=self.get_session_middleware_key(),
+                sessions=sessions,
+                client=self.server_client,
+                compute=compute or Compute(),
+            )
+        return self._core
+
+    def mounted(self, *, token: str | None = None, max_body_bytes: int = MAX_BODY_BYTES) -> ServerApp:
+        """This server made callable: by FastAPI if the class brings routes of its own, else without it."""
+        brings_routes = not type(self).setup_webserver.__module__.startswith("nemo_gym.")
+        return ServerApp(
+            self.core(),
+            self.endpoints(),
+            foreign=self.setup_webserver() if brings_routes else None,
+            lifespan=self.lifespan,
+            token=token,
+            max_body_bytes=max_body_bytes,
+        )
+
+    def get_session_middleware_key(self) -> str:
+        """The name of the session cookie."""
+        return f"{type(self).__name__}___{self.config.name}"
+
+    def setup_session_middleware(self, app: "FastAPI") -> None:
+        """Give `request.session` to a FastAPI app. Its errors become JSON here, too."""
+        app.add_middleware(SessionMiddleware, core=self.core())
+
+    def setup_exception_middleware(self, app: "FastAPI") -> None:
+        """Kept for classes that call it: `setup_session_middleware` turns errors into JSON already."""
+
+    @classmethod
+    def run_webserver(cls) -> None:
+        """Serve this one server, in a process of its own, until it is interrupted."""
+        from nemo_gym.config.loading import get_global_config_dict
+
+        config = cls.load_config_from_global_config()
+        client = ServerClient(global_config_dict=get_global_config_dict())
+        app = cls(config=config, server_client=client).mounted()
+
+        async def serve() -> None:
+            with bind(config.host, config.port) as listening:
+                async with app.lifespan():
+                    await serve_until_interrupted({listening.getsockname()[1]: app}, [listening])
+
+        asyncio.run(serve())

@@ -1,0 +1,212 @@
+"""One handler of a server. What it needs it names in its signature, by type; here that is found out once, at start."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from nemo_gym.client.server_client import Jar, ServerClient
+from nemo_gym.common.deadline import Deadline, current_deadline
+from nemo_gym.compute.pool import Compute
+from nemo_gym.errors import Cause, ConfigError
+from nemo_gym.llm_api.json_codec import Decoder
+from nemo_gym.server.session import Session, SessionState
+from nemo_gym.server.tools import arguments_model
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+_OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+FAR_AWAY_S = 10 * 365 * 86400.0
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, whatever brought it."""
+
+    path: str
+    body: Any
+    cookies: Mapping[str, str]
+    client: ServerClient
+    compute: Compute
+    session: Session | None = None
+    scope: Mapping[str, Any] | None = None
+    jar: Jar | None = None
+    response: "Response | None" = None
+    given_away: bool = False
+    """Whether the sender of a live body has no more use for it."""
+
+
+class BadBodyError(Exception):
+    """A body that does not fit. Kept apart from a ValidationError that a handler lets escape."""
+
+    def __init__(self, error: ValidationError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+Provide = Callable[[Call], Any]
+Finish = Callable[[Any, Any], Any]
+
+
+class Endpoint:
+    """A bound method with all it takes to call it: from bytes or from an object, with or without HTTP."""
+
+    def __init__(
+        self,
+        path: str,
+        function: Callable[..., Any],
+        *,
+        cause: Cause,
+        finish: Finish | None = None,
+        is_tool: bool = False,
+        reads_only: bool = False,
+    ) -> None:
+        self.path, self.function, self.cause, self.finish = path, function, cause, finish
+        self.reads_only = reads_only
+        """The handler promises not to change its body, so a live one need not be copied for it."""
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._decode: Decoder | None = None
+        self.arguments: type[BaseModel] | None = None
+        self.needs_session = False
+        self._provide = self._plan(is_tool=is_tool)
+
+    async def __call__(self, call: Call) -> Any:
+        """Decode the body, gather what the handler asked for, run it."""
+        if self._decode is not None:
+            try:
+                call.body = self._decode(call.body, shared=call.given_away or self.reads_only)
+            except ValidationError as error:
+                raise BadBodyError(error) from error
+        given = {name: provide(call) for name, provide in self._provide.items()}
+        result = await (self.function(**given) if self.is_async else asyncio.to_thread(self.function, **given))
+        return result if self.finish is None else self.finish(call.body, result)
+
+    def _plan(self, *, is_tool: bool) -> dict[str, Provide]:
+        plan: dict[str, Provide] = {}
+        arguments: list[inspect.Parameter] = []
+        for parameter in inspect.signature(self.function, eval_str=True).parameters.values():
+            provide = self._provider_of(parameter, is_tool=is_tool)
+            if provide is not None:
+                plan[parameter.name] = provide
+            elif is_tool and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                arguments.append(parameter)
+                plan[parameter.name] = _argument(parameter.name)
+            elif parameter.default is parameter.empty and parameter.kind not in _OPEN_ENDED:
+                raise ConfigError(self._unknown(parameter))
+        if arguments:
+            self.arguments = arguments_model(self.path.strip("/"), arguments)
+            self._decode = Decoder(self.arguments)
+        return plan
+
+    def _provider_of(self, parameter: inspect.Parameter, *, is_tool: bool) -> Provide | None:
+        kind = parameter.annotation
+        if isinstance(kind, type):
+            if issubclass(kind, SessionState):
+                self.needs_session = True
+                return lambda call: _session(call).state(kind)
+            if kind is Session:
+                self.needs_session = True
+                return _session
+            if kind.__module__.startswith("starlette.") and kind.__name__ in ("Request", "Response"):
+                self.needs_session = True
+                return _request if kind.__name__ == "Request" else _response
+            for known, provide in _PROVIDED.items():
+                if issubclass(kind, known):
+                    return provide
+            if issubclass(kind, BaseModel) and (not is_tool or parameter.name == "body"):
+                return self._body(kind)
+        if parameter.name == "body" and not is_tool:
+            return self._body(Any if kind is parameter.empty else kind)
+        return None
+
+    def _body(self, kind: Any) -> Provide:
+        self._decode = Decoder(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            self.arguments = kind
+        return lambda call: call.body
+
+    def _unknown(self, parameter: inspect.Parameter) -> str:
+        place = f"{self.function.__qualname__}() asks for '{parameter}'"
+        return (
+            f"{place}, which nothing provides. A handler may name: a body (a pydantic model), its session (a "
+            "SessionState subclass), a ServerClient, a Compute, a Deadline, a Jar, or FastAPI's Request and Response."
+        )
+
+
+def _argument(name: str) -> Provide:
+    return lambda call: getattr(call.body, name)
+
+
+def _session(call: Call) -> Session:
+    if call.session is None:
+        raise AssertionError("an endpoint that needs a session was called without one")
+    return call.session
+
+
+def _jar(call: Call) -> Jar:
+    if call.jar is None:
+        call.jar = Jar(call.cookies)
+    return call.jar
+
+
+def _deadline(_call: Call) -> Deadline:
+    return current_deadline() or Deadline.after(FAR_AWAY_S)
+
+
+def _request(call: Call) -> "Request":
+    from starlette.requests import Request
+
+    scope = direct_scope(call) if call.scope is None else call.scope
+    return Request({**scope, "session": _session(call).data})
+
+
+def _response(call: Call) -> "Response":
+    from starlette.responses import Response
+
+    call.response = Response()
+    return call.response
+
+
+_PROVIDED: dict[type, Provide] = {
+    ServerClient: lambda call: call.client,
+    Compute: lambda call: call.compute,
+    Jar: _jar,
+    Deadline: _deadline,
+}
+
+
+def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
+    """What an ASGI server would tell about a request that never was on a wire."""
+    cookie = "; ".join(f"{name}={value}" for name, value in call.cookies.items())
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": call.path,
+        "raw_path": call.path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), *([(b"cookie", cookie.encode())] if cookie else [])],
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 0),
+    }
+
+
+def cookies_set_by(call: Call) -> dict[str, str]:
+    """The cookies that the answer must carry, beyond the session's own."""
+    found = {name: call.jar[name] for name in call.jar.added if name in call.jar} if call.jar else {}
+    return found if call.response is None else {**found, **set_cookies(call.response.raw_headers)}
+
+
+def set_cookies(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The cookies that the headers of an answer set."""
+    lines = (value.decode("latin-1") for name, value in headers if name.lower() == b"set-cookie")
+    pairs = (line.split(";", 1)[0].partition("=") for line in lines)
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,106 @@
+"""The endpoints of a model server. Its handlers give whole answers in two dialects; streams and `/v1/messages` are
+made of those here, so that every model server has them."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import orjson
+
+from nemo_gym.client.reply import read_answer
+from nemo_gym.client.server_client import Answer
+from nemo_gym.llm_api.base import JsonObject, WireModel
+from nemo_gym.llm_api.chat import NeMoGymChatCompletion
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.llm_api.responses_anthropic import MessagesParams, message_of, responses_params
+from nemo_gym.llm_api.sse import EventStream
+from nemo_gym.llm_api.stream_events import chat_events, message_events, response_events
+from nemo_gym.server.endpoint import Call, Endpoint
+
+T = TypeVar("T")
+AsEvents = Callable[[JsonObject, JsonObject], Iterable[bytes]]
+"""Tells an answer as events, given the request too."""
+
+
+class StreamableEndpoint(Endpoint):
+    """One whose caller may say `stream: true`. The handler is not told: a whole answer is streamed when it is there.
+
+    A request that fails is answered with its status, as ever, since nothing has been sent by then.
+    """
+
+    def __init__(
+        self, path: str, function: Callable[..., Any], *, answer: type[WireModel], events: AsEvents, reads_only: bool
+    ) -> None:
+        super().__init__(path, function, cause="model", reads_only=reads_only)
+        self._answer, self._events = answer, events
+
+    async def __call__(self, call: Call) -> Any:
+        request = _take_stream(call)
+        result = await super().__call__(call)
+        if request is None or _is_failure(result):
+            return result
+        _read(result, self.path, self._answer)
+        whole = orjson.loads(encode(result.value if isinstance(result, Answer) else result))
+        return EventStream.of(self._events(whole, request))
+
+
+class MessagesEndpoint(Endpoint):
+    """`/v1/messages`, answered by the handler of `/v1/responses`."""
+
+    def __init__(self, responses: Endpoint) -> None:
+        super().__init__("/v1/messages", _as_responses_params, cause="model")
+        self._responses, self.needs_session = responses, responses.needs_session
+
+    async def __call__(self, call: Call) -> Any:
+        params = await super().__call__(call)
+        streams, call.body = call.body.stream, params
+        result = await self._responses(call)
+        if _is_failure(result):
+            return result
+        message = message_of(_read(result, self.path, NeMoGymResponse), message_id=f"msg_{uuid4().hex}")
+        return EventStream.of(message_events(message)) if streams else message
+
+
+def model_endpoints(
+    chat_completions: Callable[..., Any], responses: Callable[..., Any], *, reads_only: bool
+) -> list[Endpoint]:
+    """What a model server with these two handlers answers."""
+    in_responses = StreamableEndpoint(
+        "/v1/responses", responses, answer=NeMoGymResponse, events=response_events, reads_only=reads_only
+    )
+    in_chat = StreamableEndpoint(
+        "/v1/chat/completions",
+        chat_completions,
+        answer=NeMoGymChatCompletion,
+        events=chat_events,
+        reads_only=reads_only,
+    )
+    return [in_chat, in_responses, MessagesEndpoint(in_responses)]
+
+
+async def _as_responses_params(body: MessagesParams) -> NeMoGymResponseCreateParamsNonStreaming:
+    return responses_params(body)
+
+
+def _take_stream(call: Call) -> JsonObject | None:
+    """The request, if it asks for a stream; what is left in `call` asks for none. Others are not even decoded."""
+    body = call.body
+    if isinstance(body, bytes) and b'"stream"' in body:
+        try:
+            body = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return None
+    if not isinstance(body, dict) or body.get("stream") is not True:
+        return None
+    call.body = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+    return body
+
+
+def _is_failure(result: Any) -> bool:
+    return isinstance(result, Answer) and result.status >= 400
+
+
+def _read(result: Any, path: str, kind: type[T]) -> T:
+    """A handler's answer in its type; what is none cannot be told in another way."""
+    return read_answer(result if isinstance(result, Answer) else Answer("", 200, result), path, kind, "model")

@@ -1,0 +1,144 @@
+"""Every row that has rollouts gets their figures, and nothing that is missing goes unsaid."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_gym.analysis.profile import ProfileConfig, RewardProfilingMetrics, profile_rewards, profile_rollouts
+from nemo_gym.analysis.records import StoredRolloutsError
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.collector import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.testing import example_row, held, rows_of, running
+from tests.commands import ng
+from tests.jsonl import write_lines
+
+ROWS = [example_row(prompt, level=level) for level, prompt in enumerate("abc")]
+FILES = {"input": "rows", "rollouts": "rollouts", "output": "profiled"}
+
+
+def config_in(folder: Path, records: list[dict[str, Any]], rows: list[Any] = ROWS, **options: Any) -> ProfileConfig:
+    for name, lines in (("rows", rows), ("rollouts", records)):
+        write_lines(folder / f"{name}.jsonl", lines)
+    paths = {f"{name}_jsonl_fpath": str(folder / f"{file}.jsonl") for name, file in FILES.items()}
+    return ProfileConfig.model_validate({**paths, **options})
+
+
+def rewarded(*rewards: tuple[int, float]) -> list[dict[str, Any]]:
+    return [{**ROWS[task], "reward": reward, "_task_index": task} for task, reward in rewards]
+
+
+def test_each_row_with_rollouts_gets_their_figures_in_the_order_of_the_dataset(tmp_path: Path) -> None:
+    config = config_in(tmp_path, rewarded((2, 0.0), (0, 1.0), (2, 1.0), (0, 1.0)), pass_threshold=0.5)
+    found = profile_rollouts(config)
+    first, second = rows_of(config.output_jsonl_fpath)
+    figures = {"avg_reward": 1.0, "std_reward": 0.0, "min_reward": 1.0, "max_reward": 1.0, "total_samples": 2}
+    rate = {"pass_rate": 1.0, "pass_rate_total": 2, "pass_rate_passed": 2, "pass_threshold": 0.5}
+    assert first == {**ROWS[0], **figures, **rate}
+    assert (second["level"], second["avg_reward"], second["std_reward"], second["pass_rate"]) == (2, 0.5, 0.5, 0.5)
+    assert (found.rows, found.rows_without_rollouts, found.matched_by_prompt) == (2, 1, 0)
+    summary = json.loads((tmp_path / "profiled_metrics.json").read_text())
+    assert summary == found.metrics.summary()
+    assert summary["pass@2"]["mean"] == 1.0
+
+
+def test_it_is_complete_without_repeats_and_without_a_threshold(tmp_path: Path) -> None:
+    config = config_in(tmp_path, rewarded((0, 1.0), (1, 0.25), (2, 0.0)))
+    profile_rollouts(config)
+    rows = rows_of(config.output_jsonl_fpath)
+    assert [(row["avg_reward"], row["total_samples"]) for row in rows] == [(1.0, 1), (0.25, 1), (0.0, 1)]
+    assert not any("pass_rate" in row or "pass_threshold" in row for row in rows)
+
+
+async def test_rollouts_without_marks_are_found_by_their_prompt(tmp_path: Path) -> None:
+    """With what a real stack answers, defaults filled in and temperature overridden."""
+    config = config_in(tmp_path, [])
+    collection = RolloutCollectionConfig(
+        agent_name="agent",
+        input_jsonl_fpath=config.input_jsonl_fpath,
+        output_jsonl_fpath=config.rollouts_jsonl_fpath,
+        num_repeats=2,
+        responses_create_params={"temperature": 0.5},
+    )
+    references: dict[str, Any] = {
+        "resources_server": {"type": "resources_servers", "name": "weather"},
+        "model_server": {"type": "responses_api_models", "name": "model"},
+    }
+    servers = [
+        held("weather", "resources_servers", "example_simple_weather", domain="agent"),
+        held("model", "responses_api_models", "scripted_model", replies=[{"say": "Hm."}]),
+        held("agent", "responses_api_agents", "simple_agent", **references),
+    ]
+    async with running(servers) as client:
+        await RolloutCollectionHelper().run_from_config(collection, client=client)
+    marked = rows_of(config.rollouts_jsonl_fpath)
+    profile_rollouts(config)
+    expected = rows_of(config.output_jsonl_fpath)
+    bare = [{name: value for name, value in record.items() if not name.startswith("_")} for record in marked]
+    write_lines(Path(config.rollouts_jsonl_fpath), bare)
+    found = profile_rollouts(config)
+    assert found.matched_by_prompt == 6
+    assert rows_of(config.output_jsonl_fpath) == expected
+    assert found.metrics.summary()["tasks"] == 3
+
+
+def test_a_record_without_a_reward_is_no_reward_of_zero(tmp_path: Path) -> None:
+    config = config_in(tmp_path, [*rewarded((0, 1.0)), {"_task_index": 0}, {"_task_index": 1, "reward": None}])
+    found = profile_rollouts(config)
+    assert (found.rows, found.records_without_reward) == (1, 2)
+    assert rows_of(config.output_jsonl_fpath)[0]["total_samples"] == 1
+
+
+@pytest.mark.parametrize("records", [[], [{"_task_index": 0}]])
+def test_nothing_to_tell_is_an_error_and_no_empty_file(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    config = config_in(tmp_path, records)
+    with pytest.raises(StoredRolloutsError, match="holds no scored rollout"):
+        profile_rollouts(config)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rollouts.jsonl", "rows.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["rows", "rollouts"])
+def test_what_is_read_is_not_written_over(tmp_path: Path, name: str) -> None:
+    config = config_in(tmp_path, rewarded((0, 1.0)), output_jsonl_fpath=str(tmp_path / f"{name}.jsonl"))
+    before = (tmp_path / f"{name}.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match="is what the command reads"):
+        profile_rollouts(config)
+    assert (tmp_path / f"{name}.jsonl").read_bytes() == before
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=20), st.floats(-10, 10))
+def test_the_figures_of_a_row_are_those_of_its_rewards(rewards: list[float], threshold: float) -> None:
+    mean = sum(rewards) / len(rewards)
+    found = profile_rewards(rewards, pass_threshold=threshold)
+    assert found.avg_reward == pytest.approx(mean, abs=1e-9)
+    variance = sum((reward - mean) ** 2 for reward in rewards) / len(rewards)
+    assert found.std_reward == pytest.approx(variance**0.5, abs=1e-6)
+    assert (found.min_reward, found.max_reward) == (min(rewards), max(rewards))
+    passed = [reward for reward in rewards if reward >= threshold]
+    assert (found.pass_rate_total, found.pass_rate_passed) == (len(rewards), len(passed))
+    assert found.pass_rate == pytest.approx(statistics.fmean(reward >= threshold for reward in rewards))
+
+
+def test_figures_without_a_threshold_have_no_pass_rate() -> None:
+    dumped = profile_rewards([1.0]).model_dump(exclude_none=True)
+    assert list(dumped) == ["avg_reward", "std_reward", "min_reward", "max_reward", "total_samples"]
+    assert RewardProfilingMetrics(**dumped).pass_rate is None
+
+
+def test_as_a_user_types_it(tmp_path: Path) -> None:
+    config_in(tmp_path, [{**record, "_task_index": None} for record in rewarded((0, 1.0), (2, 0.0))])
+    arguments = [f"+{name}_jsonl_fpath={file}.jsonl" for name, file in FILES.items()]
+    done = ng("ng_profile", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 rows with figures in profiled.jsonl" in done.stdout
+    assert "reward" in done.stdout
+    assert "1 rows have no rollout" in done.stderr
+    assert "2 records have no _task_index; found by their prompt" in done.stderr
+    write_lines(tmp_path / "rows.jsonl", ROWS[1:2])
+    failed = ng("ng_profile", *arguments, cwd=tmp_path)
+    assert (failed.returncode, "Traceback" in failed.stderr) == (2, False)
+    assert "is that of no row" in failed.stderr

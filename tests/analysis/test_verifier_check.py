@@ -1,0 +1,171 @@
+"""Verifiers are tried with made-up answers, and what they do wrong is counted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.analysis.verifier_check import Checked, CheckVerifierConfig, VerifierReport, try_verifier
+from nemo_gym.analysis.verifier_probes import Gold, changed_text, guessed_golds, probes, probes_around
+from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.testing import TRANSPORTS, Transport, calls, example_row, held, message, rows_of, running
+from resources_servers.example_stateful_counter.app import StatefulCounterResourcesServer
+from tests.commands import free_port, ng
+from tests.jsonl import write_lines
+
+SERVERS = Path(__file__).parent.parent / "servers"
+MODEL = "responses_api_models/scripted_model/configs/scripted_model.yaml"
+MCQA = "resources_servers/mcqa/configs/mcqa.yaml"
+MCQA_ROWS = "resources_servers/mcqa/data/example.jsonl"
+COUNTER_ROWS = "resources_servers/example_stateful_counter/data/example.jsonl"
+
+
+def mcqa() -> HeldServer:
+    return held("env", "resources_servers", "mcqa", domain="knowledge")
+
+
+def local(name: str) -> HeldServer:
+    return held("env", "resources_servers", name, folder=SERVERS / "resources_servers" / name, domain="other")
+
+
+async def report_of(
+    server: HeldServer, rows: list[dict[str, Any]], *, transport: Transport = "direct", golds_of: Any = guessed_golds
+) -> VerifierReport:
+    async with running([server], transport=transport) as client:
+        return await try_verifier(CheckVerifierConfig(), client, Checked("env", rows, golds_of))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_the_right_letter_scores_full_and_nothing_near_it_does(transport: Transport) -> None:
+    report = await report_of(mcqa(), rows_of(MCQA_ROWS)[:3], transport=transport)
+    assert (report.rows, report.rows_with_gold, report.trivial_rows) == (3, 3, 0)
+    assert (report.false_negative_rate, report.false_positive_rate) == (0.0, 0.0)
+    full = {name: figures.full for name, figures in report.kinds.items() if figures.full}
+    assert full == {"gold": 3, "duplicated": 3}
+    assert (report.varied, report.failed.total()) == (0, 0)
+    assert 0 < (report.latency_ms(50) or 0) <= (report.latency_ms(99) or 0)
+
+
+async def test_a_verifier_that_rewards_everything_does_not_discriminate() -> None:
+    weather = held("env", "resources_servers", "example_simple_weather", domain="agent")
+    report = await report_of(weather, [example_row(expected_answer="cold")])
+    assert not report.discriminates
+    assert report.false_negative_rate == 0.0
+    assert report.false_positive_rate is None
+
+
+async def test_a_verifier_that_wavers_is_caught() -> None:
+    report = await report_of(local("wavering"), [example_row()])
+    assert report.varied == len(report.kinds)
+
+
+async def test_a_verifier_that_crashes_is_told_with_its_cause() -> None:
+    report = await report_of(local("unsure"), [example_row(way="crash", expected_answer="4")])
+    assert report.failed == {"verifier": len(report.kinds)}
+    assert report.false_negative_rate == 1.0
+    assert "no idea" in report.messages["gold"]
+
+
+async def test_an_answer_that_the_verifier_wants_otherwise_is_a_false_negative() -> None:
+    row = {**rows_of(MCQA_ROWS)[0], "expected_answer": "AB"}
+    report = await report_of(mcqa(), [row])
+    assert report.false_negative_rate == 1.0
+
+
+async def test_tool_calls_bring_the_environment_to_its_state() -> None:
+    counter = held("env", "resources_servers", "example_stateful_counter", domain="agent")
+
+    def golds_of(row: dict[str, Any]) -> list[Gold]:
+        return [Gold(StatefulCounterResourcesServer.gold_response(row))]
+
+    report = await report_of(counter, rows_of(COUNTER_ROWS), golds_of=golds_of)
+    assert report.rows_with_gold == report.rows == 5
+    assert (report.false_negative_rate, report.false_positive_rate, report.failed.total()) == (0.0, 0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [(r"\boxed{C}", r"\boxed{D}"), (r"\frac{5}{16}", r"\frac{5}{17}"), ("9", "0"), ("Z", "A"), ("{}", "{}"), ("", "")],
+)
+def test_a_changed_text_says_something_else(text: str, changed: str) -> None:
+    assert changed_text(text) == changed
+
+
+def test_names_are_given_once_and_gold_is_changed_in_every_near_miss() -> None:
+    row = example_row("Which?", options=[{"A": "one"}, {"B": "two"}], expected_answer="A")
+    gold = guessed_golds(row)[0]
+    near = {probe.name: probe for probe in probes_around(gold)}
+    names = [probe.name for probe in probes(row)] + list(near)
+    assert len(names) == len(set(names))
+    assert all(probe.items != gold.items for probe in near.values())
+    assert {name for name, probe in near.items() if probe.may_be_right} == {"shuffled", "duplicated", "without_format"}
+
+
+def test_a_changed_call_keeps_its_name() -> None:
+    gold = Gold([calls("add", {"count": 3}, call_id="one"), message("Done.")])
+    mutated = next(probe for probe in probes_around(gold) if probe.name == "mutated")
+    assert [item["type"] for item in mutated.items] == ["function_call", "message"]
+
+
+@pytest.mark.parametrize("expected", [None, "", " ", True, ["a"], {}])
+def test_a_row_without_a_plain_expected_answer_has_no_guessed_gold(expected: Any) -> None:
+    assert guessed_golds(example_row(expected_answer=expected)) == []
+
+
+def test_an_expected_answer_in_the_metadata_is_found() -> None:
+    assert [gold.bare for gold in guessed_golds(example_row(metadata={"expected_answer": 4}))] == ["4"] * 3
+
+
+def check(*arguments: str, cwd: Path) -> tuple[int, str, str]:
+    done = ng("ng", "check-verifier", *arguments, f"+head_server.port={free_port()}", cwd=cwd, timeout_s=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_takes_the_examples_of_the_environment_and_writes_figures(tmp_path: Path) -> None:
+    code, shown, said = check(f"+config_paths=[{MCQA},{MODEL}]", "+limit=1", "+output_fpath=out/v.json", cwd=tmp_path)
+    assert code == 0, said
+    assert shown.splitlines()[1].split()[:7] == ["mcqa", "1", "1", "0.0%", "0.0%", "0", "0"]
+    [figures] = json.loads((tmp_path / "out/v.json").read_text())
+    assert (figures["environment"], figures["discriminates"], figures["false_negative_rate"]) == ("mcqa", True, 0.0)
+    assert figures["kinds"]["gold"] == {"may_be_right": True, "rows": 1, "full": 1, "varied": 0, "failed": {}}
+
+
+def test_the_command_fails_for_a_verifier_that_wavers(tmp_path: Path) -> None:
+    config = {"env": {"resources_servers": {"wavering": {"entrypoint": "app.py", "domain": "other"}}}}
+    (tmp_path / "wavering.yaml").write_text(json.dumps(config))
+    write_lines(tmp_path / "rows.jsonl", [example_row()])
+    arguments = (f"+config_paths=[{tmp_path}/wavering.yaml]", f"+input_jsonl_fpath={tmp_path}/rows.jsonl")
+    code, shown, _ = check(*arguments, cwd=SERVERS)
+    assert code == 1
+    assert "env: empty_text does not have the same result twice in 1 of 1 rows" in shown
+
+
+@pytest.mark.parametrize(("most", "code"), [("0.0", 1), ("1.0", 0)])
+def test_false_positives_fail_the_command_only_if_told(tmp_path: Path, most: str, code: int) -> None:
+    row = {**rows_of(MCQA_ROWS)[0], "expected_answer": "D"}
+    row["responses_create_params"] = {"input": r"Say \boxed{D}."}
+    write_lines(tmp_path / "rows.jsonl", [row])
+    arguments = (
+        f"+config_paths=[{MCQA},{MODEL}]",
+        "+input_jsonl_fpath=rows.jsonl",
+        f"+max_false_positive_rate={most}",
+    )
+    found, shown, _ = check(*arguments, cwd=tmp_path)
+    assert found == code
+    assert "mcqa: echoed_prompt has the full reward in 1 of 1 rows" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message_part"),
+    [
+        (("+resources_server=mcqq",), "Did you mean 'mcqa'"),
+        (("+input_jsonl_fpath=nowhere.jsonl",), "nowhere.jsonl"),
+        (("+input_jsonl_fpath=broken.jsonl",), "broken.jsonl:1 is no row"),
+    ],
+)
+def test_what_is_not_there_is_wrong_usage(tmp_path: Path, arguments: tuple[str, ...], message_part: str) -> None:
+    write_lines(tmp_path / "broken.jsonl", [{"question": "Which?"}])
+    code, _, said = check(f"+config_paths=[{MCQA},{MODEL}]", *arguments, cwd=tmp_path)
+    assert code == 2
+    assert message_part in said

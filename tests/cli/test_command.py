@@ -1,0 +1,184 @@
+import logging
+import subprocess
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+from pydantic import Field
+
+from nemo_gym.cli.command import command, parameters_of, read_command_line, read_parameters
+from nemo_gym.config import loading as global_config
+from nemo_gym.config.types import CommandConfig
+from nemo_gym.errors import ConfigError, GymError, MissingPathError, StartupError
+
+
+class PaintConfig(CommandConfig):
+    """Paint something."""
+
+    colour: str
+    """Which colour."""
+
+    num_layers: int = 1
+    json_format: bool = Field(default=False, alias="json")
+
+
+@command(PaintConfig)
+def paint() -> None:
+    """Paint."""
+    parameters = read_parameters(PaintConfig)
+    print(parameters.colour, parameters.num_layers)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory with settings of its own, so that nobody's `env.yaml` takes part."""
+    monkeypatch.chdir(str(tmp_path))
+    with open("env.yaml", "w") as settings:
+        settings.write("num_layers: 2\n")
+
+
+def told(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["paint", *arguments])
+
+
+def test_parameters_come_from_the_command_line_and_from_env_yaml(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(monkeypatch, "+colour=red")
+    paint()
+    assert capsys.readouterr().out == "red 2\n"
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help", "+h=true", "++help=True", "h=1"])
+def test_help_needs_no_other_argument(
+    flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(monkeypatch, "not an argument", flag)
+    with pytest.raises(SystemExit) as ended:
+        paint()
+    assert ended.value.code == 0
+    output = capsys.readouterr().out
+    assert output.startswith("Displaying help for PaintConfig\n")
+    assert output.count("Paint something.") == 1
+
+
+def test_a_configuration_that_a_program_has_set_takes_the_place_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(monkeypatch, "+colour=red", "--help")
+    monkeypatch.setattr(global_config, "_GLOBAL_CONFIG_DICT", OmegaConf.create({"colour": "blue"}))
+    paint()
+    assert capsys.readouterr().out == "blue 1\n"
+    assert read_command_line() == {"colour": "blue"}
+
+
+def test_a_missing_parameter_is_told_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(monkeypatch)
+    with pytest.raises(SystemExit) as ended:
+        paint()
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert "colour: Field required" in message
+    assert "Traceback" not in message
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("no good"), 2),
+        (MissingPathError("no good"), 2),
+        (GymError("no good"), 1),
+        (StartupError("no good"), 1),
+        (ExceptionGroup("several", [ConfigError("no good"), ExceptionGroup("inner", [ConfigError("no good")])]), 2),
+        (ExceptionGroup("several", [ConfigError("no good"), GymError("no good")]), 1),
+    ],
+)
+def test_what_we_raise_on_purpose_becomes_one_message_and_an_exit_code(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @command()
+    def fail() -> None:
+        raise error
+
+    told(monkeypatch)
+    with pytest.raises(SystemExit) as ended:
+        fail()
+    assert ended.value.code == code
+    assert capsys.readouterr().err == "no good\n"
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("a bug"), ExceptionGroup("several", [ConfigError("no good"), ValueError("a bug")])]
+)
+def test_a_bug_is_not_hidden(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    @command()
+    def fail() -> None:
+        raise error
+
+    told(monkeypatch)
+    with pytest.raises(type(error)) as caught:
+        fail()
+    assert caught.value is error
+
+
+def test_an_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    @command()
+    def wait() -> None:
+        raise KeyboardInterrupt
+
+    told(monkeypatch)
+    with pytest.raises(SystemExit) as ended:
+        wait()
+    assert ended.value.code == 130
+
+
+def test_a_returned_code_is_the_exit_code_and_zero_just_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = iter([0, 5])
+
+    @command()
+    def work() -> int:
+        return next(codes)
+
+    told(monkeypatch)
+    work()
+    with pytest.raises(SystemExit) as ended:
+        work()
+    assert ended.value.code == 5
+
+
+def test_a_word_that_is_nearly_a_parameter_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told(monkeypatch, "+colour=red", "+num_layer=3", "+policy_model.seed=1")
+    with caplog.at_level(logging.WARNING):
+        paint()
+    assert caplog.messages == ["'num_layer' is no parameter of this command. Did you mean 'num_layers'?"]
+
+
+def test_a_command_knows_its_parameters() -> None:
+    assert parameters_of(paint) is PaintConfig
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_goes_away_is_no_error(unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    program = "from nemo_gym.cli import main; main()"
+    writer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with writer:
+        assert writer.stdout is not None
+        assert writer.stderr is not None
+        writer.stdout.close()
+        assert writer.stderr.read() == b""
+    assert writer.returncode == 141
+
+
+def test_another_broken_pipe_is_an_error(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    @command()
+    def fail() -> None:
+        raise BrokenPipeError
+
+    told(monkeypatch)
+    with capfd.disabled(), pytest.raises(BrokenPipeError):
+        fail()

@@ -1,0 +1,224 @@
+"""Endpoints are chosen by load and by health, a rollout stays on one, and nobody waits or tries for ever."""
+
+import asyncio
+import itertools
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.client.load_balancer import (
+    FIRST_REST_S,
+    LONGEST_REST_S,
+    Balancer,
+    EndpointPool,
+    EndpointSettings,
+    Lease,
+)
+from nemo_gym.client.pool import HttpClient
+from nemo_gym.client.server_client import Jar
+from nemo_gym.common.deadline import under, within
+from nemo_gym.common.retry_stats import counting
+from nemo_gym.errors import RolloutError, UpstreamError
+from tests.stub_endpoint import Request, completion, stub_endpoint
+
+
+def test_new_sessions_go_round_and_then_stay() -> None:
+    balancer = Balancer(2)
+    first = [served(balancer, session) for session in "abc"]
+    assert first == [0, 1, 0]
+    assert [served(balancer, session) for session in "cabcab"] == [0, 0, 1, 0, 0, 1]
+
+
+def served(balancer: Balancer, session: str | None, *, now: float = 0.0, well: bool | None = True) -> int:
+    lease = balancer.start(session, now=now)
+    balancer.end(lease, well=well, now=now)
+    return lease.endpoint
+
+
+def test_the_least_busy_endpoint_is_next_but_a_session_stays_on_its_own() -> None:
+    balancer = Balancer(3)
+    busy = [balancer.start(session, now=0) for session in "abc"]
+    assert [lease.endpoint for lease in busy] == [0, 1, 2]
+    balancer.end(busy[1], well=True, now=0)
+    assert balancer.start(None, now=0).endpoint == 1
+    assert balancer.start("a", now=0).endpoint == 0
+
+
+def test_a_sick_endpoint_rests_for_a_growing_while_and_one_request_tries_it() -> None:
+    balancer, now = Balancer(2), 0.0
+    rests = []
+    assert served(balancer, None, now=now, well=False) == 0
+    for failures in range(1, 9):
+        rest = min(LONGEST_REST_S, FIRST_REST_S * 2 ** (failures - 1))
+        assert served(balancer, None, now=now + rest * 0.99) == 1
+        now += rest
+        trial = balancer.start(None, now=now)
+        assert trial.endpoint == 0
+        assert served(balancer, None, now=now) == 1
+        balancer.end(trial, well=False, now=now)
+        rests.append(rest)
+    assert rests[0] == FIRST_REST_S
+    assert rests[-1] == LONGEST_REST_S
+    trial = balancer.start(None, now=now + LONGEST_REST_S)
+    balancer.end(trial, well=True, now=now + LONGEST_REST_S)
+    assert {served(balancer, name, now=now + LONGEST_REST_S) for name in "xy"} == {0, 1}
+
+
+def test_a_session_leaves_a_sick_endpoint_and_does_not_come_back() -> None:
+    balancer = Balancer(2)
+    assert served(balancer, "a", well=False) == 0
+    assert [served(balancer, "a", now=now) for now in (0.0, 0.5, 100.0)] == [1, 1, 1]
+
+
+def test_requests_that_fail_together_count_as_one_failure() -> None:
+    balancer = Balancer(2)
+    leases = [balancer.start(None, now=0) for _ in range(100)]
+    for lease in leases[::2]:
+        balancer.end(lease, well=False, now=1)
+    assert served(balancer, None, now=1 + FIRST_REST_S) == 0
+
+
+def test_when_all_are_sick_the_one_due_first_is_tried() -> None:
+    balancer = Balancer(2)
+    assert served(balancer, None, now=0, well=False) == 0
+    assert served(balancer, None, now=0.5, well=False) == 1
+    assert served(balancer, None, now=0.6, well=None) == 0
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["start", "end"]), st.integers(0, 9), st.sampled_from([True, False, None])),
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 4), events=EVENTS, max_sessions=st.integers(1, 5))
+def test_whatever_happens_nothing_is_lost_count_of(
+    count: int, events: list[tuple[str, int, bool | None]], max_sessions: int
+) -> None:
+    balancer = Balancer(count, max_sessions=max_sessions)
+    open_leases: list[Lease] = []
+    for now, (what, number, well) in enumerate(events):
+        if what == "start":
+            resting = [balancer._endpoints[index].rests_until > now for index in range(count)]
+            lease = balancer.start(str(number) if number else None, now=now)
+            assert all(resting) or not resting[lease.endpoint]
+            open_leases.append(lease)
+        elif open_leases:
+            balancer.end(open_leases.pop(number % len(open_leases)), well=well, now=now)
+        assert sum(endpoint.in_flight for endpoint in balancer._endpoints) == len(open_leases)
+        assert sum(endpoint.sessions for endpoint in balancer._endpoints) == len(balancer._kept) <= max_sessions
+        assert all(endpoint.in_flight >= 0 and endpoint.sessions >= 0 for endpoint in balancer._endpoints)
+
+
+def pool(urls: list[str], http: HttpClient, **settings: Any) -> EndpointPool:
+    return EndpointPool.of(urls, api_key="key", settings=EndpointSettings(**settings), http=lambda: http)
+
+
+async def chat(endpoints: EndpointPool, session: str | None = None) -> dict[str, Any]:
+    return await endpoints.call(lambda client: client.create_chat_completion(messages=[]), session=session)
+
+
+async def test_a_dead_endpoint_is_passed_over_and_found_again() -> None:
+    async with stub_endpoint(lambda _: completion("live")) as live, HttpClient() as http:
+        endpoints = pool(["http://127.0.0.1:9/v1", live.url], http, max_tries=2)
+        answers = [await chat(endpoints, name) for name in "abcd"]
+        assert len(answers) == len(live.requests) == 4
+
+
+@pytest.mark.parametrize("status", [502, 503, 504, 429, 500])
+async def test_what_may_pass_is_tried_again_elsewhere_or_there(status: int) -> None:
+    answers = itertools.chain([(status, {"error": "no"}, {"Retry-After": "0"})], itertools.repeat(completion()))
+    async with stub_endpoint(lambda _: next(answers)) as stub, HttpClient() as http:
+        endpoints = pool([stub.url], http)
+        started = time.monotonic()
+        await chat(endpoints)
+        assert len(stub.requests) == 2
+        assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(("status", "tries"), [(400, 1), (401, 1), (404, 1), (422, 1), (503, 3)])
+async def test_tries_are_counted(status: int, tries: int) -> None:
+    async with stub_endpoint(lambda _: (status, {"error": "key no"})) as stub, HttpClient() as http:
+        with pytest.raises(UpstreamError, match=rf"answered {status}: .*\*\*\*\* no") as caught:
+            await chat(pool([stub.url], http, max_tries=3))
+        assert len(stub.requests) == tries
+        assert caught.value.status == status
+
+
+async def test_a_pause_that_outlasts_the_deadline_is_not_made() -> None:
+    async with stub_endpoint(lambda _: (503, {}, {"Retry-After": "30"})) as stub, HttpClient() as http:
+        started = time.monotonic()
+        with under(5), pytest.raises(UpstreamError, match="503"):
+            await chat(pool([stub.url], http))
+        assert time.monotonic() - started < 2
+        assert len(stub.requests) == 1
+
+
+async def test_no_more_requests_than_allowed_are_in_flight_and_waiting_ends_with_the_deadline() -> None:
+    async with HttpClient() as http:
+        endpoints = pool(["http://127.0.0.1:9/v1"], http, num_concurrent_requests=2)
+        running, most, release = 0, 0, asyncio.Event()
+
+        async def send(_client: Any) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await release.wait()
+            running -= 1
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(5):
+                group.create_task(endpoints.call(send))
+            await asyncio.sleep(0.02)
+            with under(0.05), pytest.raises(UpstreamError, match="none of 2 places") as caught:
+                await endpoints.call(send)
+            release.set()
+        assert (most, running) == (2, 0)
+        assert caught.value.cause == "timeout"
+
+
+async def test_only_time_that_ran_out_at_the_endpoint_counts_as_an_objection() -> None:
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    stalling = await asyncio.start_server(stall, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{stalling.sockets[0].getsockname()[1]}/v1"
+    async with stalling, HttpClient() as http:
+        with counting() as tally, pytest.raises((RolloutError, UpstreamError), match=r"within 0\.1 s"):
+            async with within(0.1, what="The call"):
+                await chat(pool([url], http))
+        assert tally.throttled == 1
+        with counting() as tally:
+            asking = asyncio.create_task(chat(pool([url], http)))
+            await asyncio.sleep(0.1)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        assert tally.throttled == 0
+    await asyncio.sleep(0.05)
+
+
+async def test_headers_and_key_go_with_every_request() -> None:
+    async with stub_endpoint(lambda _: completion()) as stub, HttpClient() as http:
+        await chat(pool([stub.url], http, default_headers={"X-Team": "gym"}))
+        sent: Request = stub.requests[0]
+        assert sent.headers["Authorization"] == "Bearer key"
+        assert sent.headers["X-Team"] == "gym"
+
+
+def test_a_rollout_is_marked_only_if_there_is_a_choice() -> None:
+    settings = EndpointSettings()
+    one, two = (
+        EndpointPool.of(["http://a"] * count, api_key="", settings=settings, http=HttpClient) for count in (1, 2)
+    )
+    jar = Jar()
+    assert one.session(jar, "policy_model") is None
+    assert not jar
+    mark = two.session(jar, "policy_model")
+    assert mark == two.session(jar, "policy_model")
+    assert jar.added == ["Endpoint___policy_model"]

@@ -1,0 +1,142 @@
+"""The HTTP client ends in time, and the pauses between tries follow their rule."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict
+
+from nemo_gym.client.pool import LONGEST_PAUSE_S, HttpAnswer, HttpClient, NotSentError, pause_s
+from nemo_gym.client.server_client import Answer, ServerClient
+from nemo_gym.common.deadline import under
+from nemo_gym.common.retry_stats import counting
+from nemo_gym.errors import RolloutError, UpstreamError
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def peer_that(talk: Talk) -> AsyncIterator[str]:
+    """A peer that does just that with every connection."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            await talk(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.close()
+
+
+async def stall(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(5)
+
+
+async def half_a_body(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+    await writer.drain()
+
+
+async def hang_up(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    return
+
+
+async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"what?\r\n\r\n")
+    await writer.drain()
+
+
+@pytest.mark.parametrize("talk", [half_a_body, hang_up, babble])
+async def test_a_peer_that_breaks_off_is_an_error_that_names_it(talk: Talk) -> None:
+    async with peer_that(talk) as url, HttpClient() as http:
+        with pytest.raises(UpstreamError, match=f"{url} did not answer: .*broke off") as caught:
+            await http.fetch("POST", url, body=b"{}", timeout_s=5)
+        assert not isinstance(caught.value, NotSentError)
+
+
+async def test_a_peer_that_stalls_is_waited_for_no_longer_than_allowed() -> None:
+    async with peer_that(stall) as url, HttpClient() as http:
+        with pytest.raises(UpstreamError, match=r"within 0\.1 s") as caught:
+            await http.fetch("GET", url, timeout_s=0.1)
+        assert caught.value.cause == "timeout"
+        with under(0.05), pytest.raises(UpstreamError, match=r"within 0\.0"):
+            await http.fetch("GET", url, timeout_s=60)
+
+
+async def test_nobody_there_is_an_error_that_says_nothing_was_sent() -> None:
+    async with HttpClient() as http:
+        with pytest.raises(NotSentError, match="no connection"):
+            await http.fetch("GET", "http://127.0.0.1:9", timeout_s=5)
+
+
+async def test_a_peer_that_takes_no_connection_is_waited_for_as_long_as_told() -> None:
+    with socket.socket() as listening, contextlib.ExitStack() as opened:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(2):  # its queue is full now, and the next one waits
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        async with HttpClient.of({"connect_timeout_s": 0.2}) as http:
+            with pytest.raises(NotSentError, match=r"no connection .* within 0\.2 s"):
+                await http.fetch("GET", f"http://127.0.0.1:{listening.getsockname()[1]}", timeout_s=5)
+
+
+@given(attempt=st.integers(1, 60), chance=st.floats(0, 1), asked=st.none() | st.floats(0, 1e6))
+def test_pauses_grow_up_to_a_limit_and_honour_what_the_server_asks(
+    attempt: int, chance: float, asked: float | None
+) -> None:
+    pause = pause_s(attempt, chance=chance, retry_after_s=asked)
+    assert 0 < pause <= 2 * LONGEST_PAUSE_S
+    assert pause >= min(asked or 0.0, 2 * LONGEST_PAUSE_S)
+    assert pause_s(attempt + 1, chance=chance) >= pause_s(attempt, chance=chance)
+
+
+async def test_a_large_body_arrives_whole() -> None:
+    received: list[int] = []
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(len(await reader.readexactly(3_000_000)))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        await writer.drain()
+
+    async with peer_that(count) as url, HttpClient() as http:
+        answer = await http.fetch("POST", url, body=b"x" * 3_000_000, timeout_s=10)
+    assert (answer.status, received) == (200, [3_000_000])
+
+
+def test_a_server_asks_for_a_pause_in_seconds_or_by_the_clock() -> None:
+    now = time.time()
+    asked = ["2.5", "-1", *(formatdate(now + later, usegmt=True) for later in (100, -100))]
+    pauses = [HttpAnswer(429, CIMultiDict({"Retry-After": text}), b"").retry_after_s for text in asked]
+    assert [pauses[index] for index in (0, 1, 3)] == [2.5, 0, 0]
+    assert 60 < (pauses[2] or 0) <= 100
+
+
+@pytest.mark.parametrize("asked", ["", "soon", "Mon"])
+def test_a_pause_that_nobody_can_read_was_not_asked_for(asked: str) -> None:
+    assert HttpAnswer(429, CIMultiDict({"Retry-After": asked}), b"").retry_after_s is None
+
+
+async def test_a_server_that_cannot_be_reached_is_tried_again_as_long_as_there_is_time() -> None:
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{nobody_listens.getsockname()[1]}"
+        async with ServerClient(addresses={"agent": address}, http=HttpClient()) as client:
+            with counting() as tally, pytest.raises(RolloutError, match="no connection") as caught:
+                await client.call("agent", "/run", {}, answer=Answer, timeout_s=1.2)
+    assert caught.value.server == "agent"
+    assert tally.retries >= 1

@@ -1,0 +1,51 @@
+"""A loop ends when its work is done, whatever its threads still do."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from nemo_gym.common import event_loop
+
+HANGING = """
+import asyncio, time
+from nemo_gym.common import event_loop
+
+async def main():
+    try:
+        await asyncio.wait_for(asyncio.to_thread(time.sleep, 60), 0.1)
+    except TimeoutError:
+        print("over", flush=True)
+
+event_loop.run(main())
+"""
+
+
+def test_a_thread_that_hangs_holds_up_neither_the_loop_nor_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "over\n"
+
+
+def test_threads_are_used_again_give_results_and_errors_and_end_with_the_loop() -> None:
+    def fail() -> None:
+        raise LookupError("nothing there")
+
+    async def main() -> list[int]:
+        found = [await asyncio.to_thread(threading.get_ident) for _ in range(50)]
+        with pytest.raises(LookupError):
+            await asyncio.to_thread(fail)
+        started = time.monotonic()
+        await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.2) for _ in range(4)))
+        assert time.monotonic() - started < 0.7  # side by side
+        await asyncio.gather(*(asyncio.to_thread(time.sleep, 0) for _ in range(500)))
+        return found
+
+    before = set(threading.enumerate())
+    assert len(set(event_loop.run_beside(main()))) <= 2
+    given_up_at = time.monotonic() + 10
+    while set(threading.enumerate()) - before and time.monotonic() < given_up_at:
+        time.sleep(0.01)
+    assert not set(threading.enumerate()) - before

@@ -1,0 +1,118 @@
+import traceback
+
+import pytest
+from omegaconf import OmegaConf
+from pydantic import Field, ValidationError
+
+from nemo_gym.config.types import BaseNeMoGymCLIConfig, CommandConfig
+from nemo_gym.errors import ConfigError
+
+
+class CollectConfig(CommandConfig):
+    """Collect rollouts.
+
+    Examples:
+
+    ```bash
+    ng_collect +agent_name=a
+    ```
+    """
+
+    agent_name: str
+    """The agent that answers,
+    by its name."""
+
+    limit: int | None = None
+    """How many rows."""
+
+    num_repeats: int = Field(default=1, ge=1)
+    """How many rollouts of each row."""
+
+    params: dict[str, float] = Field(default_factory=dict)
+
+    json_format: bool = Field(default=False, alias="json")
+
+
+class NothingToSayConfig(BaseNeMoGymCLIConfig): ...
+
+
+@pytest.mark.parametrize("data", [{"h": True}, {"help": "yes"}, {"h": True, "agent_name": "a", "num_repeats": -1}])
+def test_help_is_printed_once_and_ends_the_command_well(
+    data: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        CollectConfig.model_validate(data)
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == (
+        "Displaying help for CollectConfig\n"
+        "\n"
+        "Collect rollouts.\n"
+        "\n"
+        "Examples:\n"
+        "\n"
+        "```bash\n"
+        "ng_collect +agent_name=a\n"
+        "```\n"
+        "\n"
+        "Parameters\n"
+        "----------\n"
+        "- agent_name (str)            The agent that answers, by its name. [required]\n"
+        "- limit (int | None)          How many rows.\n"
+        "- num_repeats (int)           How many rollouts of each row. [default: 1]\n"
+        "- params (dict[str, float])   [default: <factory>]\n"
+        "- json (bool)                 [default: False]\n"
+    )
+
+
+def test_help_of_a_command_without_parameters_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        NothingToSayConfig.model_validate(OmegaConf.create({"h": True}))
+    out = capsys.readouterr().out
+    assert out == "Displaying help for NothingToSayConfig\n\nThere are no arguments to this CLI command!\n"
+
+
+def test_help_is_not_shown_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    CollectConfig.model_validate({"agent_name": "a", "h": False, "unknown": 1})
+    assert capsys.readouterr().out == ""
+
+
+def test_a_command_reads_only_its_own_keys_of_a_config() -> None:
+    config = OmegaConf.create(
+        {"agent_name": "${name}", "name": "a", "params": {"t": "${t}"}, "t": 0.5, "json": True, "other": "${unset}"}
+    )
+    command = CollectConfig.read(config)
+    assert (command.agent_name, command.params, command.json_format) == ("a", {"t": 0.5}, True)
+    assert type(command.params) is dict
+
+
+def test_a_command_config_is_frozen() -> None:
+    command = CollectConfig.read({"agent_name": "a"})
+    with pytest.raises(ValidationError, match="frozen"):
+        command.agent_name = "b"  # type: ignore[misc]
+
+
+def test_missing_and_wrong_parameters_are_told_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        CollectConfig.read(OmegaConf.create({"num_repeats": 0, "limit": "many"}))
+    message = str(caught.value)
+    assert "- agent_name: Field required; found only: " in message
+    assert "- num_repeats: Input should be greater than or equal to 1; found 0." in message
+    assert "- limit: Input should be a valid integer" in message
+    assert "found 'many'" in message
+    assert "+name=value" in message
+
+
+def test_an_unset_interpolation_names_the_parameter() -> None:
+    with pytest.raises(ConfigError, match=r"'nme' not found: agent_name is '\$\{nme\}'.*Did you mean 'name'"):
+        CollectConfig.read(OmegaConf.create({"agent_name": "${nme}", "name": "a"}))
+
+
+def test_a_secret_is_not_repeated_in_an_error() -> None:
+    class KeyConfig(CommandConfig):
+        api_key: int
+
+    secret = "-".join(("sk", "verysecret"))
+    with pytest.raises(ConfigError) as caught:
+        KeyConfig.read({"api_key": secret})
+    assert secret not in "".join(traceback.format_exception(caught.value))
+    assert "found '****'" in str(caught.value)

@@ -1,0 +1,74 @@
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, PrivateAttr
+
+from nemo_gym.llm_api.json_codec import changed, detached
+
+
+class Inner(BaseModel):
+    words: list[str] = []
+
+
+class Outer(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    number: int = 1
+    inner: Inner = Inner()
+    items: list[Any] = []
+    table: dict[str, Any] = {}
+    _seen: list[int] = PrivateAttr(default_factory=list)
+
+
+def example() -> Outer:
+    return Outer.model_validate(
+        {"inner": {"words": ["a"]}, "items": [1, {"b": [2]}], "table": {"c": {"d": 3}}, "more": {"e": [4]}}
+    )
+
+
+def test_a_detached_model_equals_the_original_down_to_what_was_set() -> None:
+    copied = detached(example())
+    assert type(copied) is Outer
+    assert copied == example()
+    assert copied.model_dump_json(exclude_unset=True) == example().model_dump_json(exclude_unset=True)
+
+
+def test_nothing_done_to_a_detached_model_reaches_the_original() -> None:
+    original = example()
+    copied: Any = detached(original)
+    copied.number = 9
+    copied.inner.words.append("z")
+    copied.items[1]["b"].append(9)
+    copied.table["c"]["d"] = 9
+    copied.more["e"].append(9)
+    copied.another = 9
+    copied._seen.append(9)
+    assert original == example()
+    assert original.model_fields_set == example().model_fields_set
+    assert original._seen == []
+
+
+def test_an_extra_field_of_a_detached_model_without_any_stays_its_own() -> None:
+    original = Outer()
+    copied: Any = detached(original)
+    copied.another = 9
+    assert original.model_extra == {}
+
+
+@pytest.mark.parametrize("value", [[1, 2.0, "three", None], [[1], [2]], {"a": [1]}, {"a": {"b": Inner()}}])
+def test_detached_containers_are_equal_but_not_the_same(value: Any) -> None:
+    copied = detached(value)
+    assert copied == value
+    assert copied is not value
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"number": 7}, {"items": [8], "table": {}}, {"more": 9}, {"fresh": 1, "number": 2}]
+)
+def test_a_changed_model_is_what_model_copy_makes_and_leaves_the_original_alone(fields: dict[str, Any]) -> None:
+    original = example()
+    copied, expected = changed(original, **fields), original.model_copy(update=fields)
+    assert copied == expected
+    assert copied.model_fields_set == expected.model_fields_set
+    assert original == example()
+    assert original.model_fields_set == example().model_fields_set

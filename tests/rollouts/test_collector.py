@@ -1,0 +1,460 @@
+"""Every row comes to exactly one outcome, and one bad row harms no other."""
+
+import asyncio
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import ValidationError
+
+from nemo_gym.client.server_client import Answer, ServerClient
+from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.rollouts.collector import RolloutCollectionHelper, attempt, collect
+from nemo_gym.rollouts.concurrency import Gate, Window
+from nemo_gym.rollouts.dataset import RolloutCollectionConfig, count_rollouts, read_rows
+from nemo_gym.rollouts.metrics import RunningMetrics
+from nemo_gym.rollouts.store import LineFile, failures_path
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
+from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.testing import example_row, held, running
+
+AGENT_REFERENCES: dict[str, Any] = {
+    "resources_server": {"type": "resources_servers", "name": "counter"},
+    "model_server": {"type": "responses_api_models", "name": "policy_model"},
+}
+
+
+def servers(**replies: Any) -> list[HeldServer]:
+    script = [
+        {"user": "fail", "status": 400},
+        {"user": "never", "latency_s": 60, "say": "late"},
+        {"user": r"add (\d+)", "turn": 0, "call": [{"name": "increment_counter", "arguments": '{"count": \\1}'}]},
+        {"say": "Done."},
+    ]
+    return [
+        held("counter", "resources_servers", "example_stateful_counter", domain="agent"),
+        held("policy_model", "responses_api_models", "scripted_model", replies=script),
+        held("agent", "responses_api_agents", "simple_agent", rollout_timeout_s=0.5, **AGENT_REFERENCES),
+    ]
+
+
+TOOL = {"type": "function", "name": "increment_counter", "parameters": {}}
+
+
+def counter_row(prompt: str, **fields: Any) -> dict[str, Any]:
+    row = example_row(prompt, **{"initial_count": 0, "expected_count": 2, **fields})
+    row["responses_create_params"]["tools"] = [TOOL]
+    return row
+
+
+def config_for(tmp_path: Path, lines: list[Any], **options: Any) -> RolloutCollectionConfig:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (tmp_path / "rows.jsonl").write_text("\n".join(texts) + "\n")
+    return RolloutCollectionConfig.model_validate(
+        {
+            "agent_name": "agent",
+            "input_jsonl_fpath": str(tmp_path / "rows.jsonl"),
+            "output_jsonl_fpath": str(tmp_path / "deep/er/out.jsonl"),
+            "max_attempts": 1,
+            **options,
+        }
+    )
+
+
+async def collected(
+    config: RolloutCollectionConfig,
+) -> tuple[RunningMetrics, list[dict[str, Any]], list[dict[str, Any]]]:
+    async with running(servers()) as client:
+        metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
+    output = Path(config.output_jsonl_fpath)
+    files = [output, failures_path(output)]
+    scored, failed = (
+        [orjson.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else [] for file in files
+    )
+    return metrics, scored, failed
+
+
+async def test_bad_rows_are_written_down_with_their_cause_and_the_others_score(tmp_path: Path) -> None:
+    lines = [
+        counter_row("add 2"),
+        "{broken",
+        '"a text"',
+        counter_row("please fail"),
+        "",
+        counter_row("this never ends"),
+        {"no": "params"},
+        counter_row("add 5", expected_count=4),
+        example_row("a row without a count"),
+        counter_row("add 2"),
+    ]
+    metrics, scored, failed = await collected(config_for(tmp_path, lines))
+    assert sorted((record["_task_index"], record["reward"]) for record in scored) == [(0, 1.0), (6, 0.0), (8, 1.0)]
+    causes = {record["_task_index"]: record["cause"] for record in failed}
+    assert causes == {1: "input", 2: "input", 3: "model", 4: "timeout", 5: "input", 7: "input"}
+    assert metrics.failed == {"input": 4, "model": 1, "timeout": 1}
+    assert metrics.means() == {"reward": pytest.approx(2 / 3)}
+    by_index = {record["_task_index"]: record for record in failed}
+    assert by_index[3]["row"] == lines[3]
+    assert "answers 400" in by_index[3]["message"]
+    assert by_index[1]["row"] == "{broken"
+
+
+@pytest.mark.parametrize("text", ["[" * depth + "]" * depth for depth in (200, 300, 900, 2000)] + [str(10**30)])
+async def test_a_row_that_is_hard_to_write_down_harms_no_other(tmp_path: Path, text: str) -> None:
+    nasty = json.dumps(counter_row("please fail", nasty="?")).replace('"?"', text)
+    metrics, scored, failed = await collected(config_for(tmp_path, [nasty, counter_row("add 2")]))
+    assert ([record["_task_index"] for record in scored], metrics.failed.total()) == ([1], 1)
+    assert isinstance(failed[0]["row"], str) or text in (tmp_path / "deep/er/out_failures.jsonl").read_text()
+
+
+async def test_repeats_come_one_after_the_other_and_are_numbered(tmp_path: Path) -> None:
+    config = config_for(
+        tmp_path, [counter_row("add 1"), counter_row("add 2")], num_repeats=3, num_samples_in_parallel=1
+    )
+    assert count_rollouts(config) == 6
+    _, scored, _ = await collected(config)
+    marks = [(record["_task_index"], record["_repeat_index"]) for record in scored]
+    assert marks == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(None, 3), (0, 3), (2, 2), (9, 3)])
+def test_a_limit_takes_the_first_rows(tmp_path: Path, limit: int | None, expected: int) -> None:
+    config = config_for(tmp_path, [counter_row(f"add {number}") for number in range(3)], limit=limit)
+    assert len(list(read_rows(config))) == count_rollouts(config) == expected
+
+
+def test_params_given_on_the_command_line_replace_those_of_every_row(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")], responses_create_params={"temperature": 0.5})
+    (row,) = read_rows(config)
+    assert isinstance(row, Row)
+    params = orjson.loads(row.body)["responses_create_params"]
+    assert (params["temperature"], params["tools"]) == (0.5, [TOOL])
+
+
+def test_a_row_may_name_its_agent(tmp_path: Path) -> None:
+    named = counter_row("add 2", agent_ref={"type": "responses_api_agents", "name": "other"})
+    rows = list(read_rows(config_for(tmp_path, [named, counter_row("add 2")], agent_name=None)))
+    assert isinstance(rows[0], Row)
+    assert rows[0].agent == "other"
+    assert isinstance(rows[1], NoResult)
+    assert "no `agent_ref`" in rows[1].message
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"responses_create_params": "text"}', "`responses_create_params` is a str; expected a JSON object"),
+        ('{"responses_create_params": {"metadata": "text"}}', "`metadata` is a str"),
+        ('{"responses_create_params": [', "cannot be run. It is not JSON: "),
+        ("[1]", "The row is a list"),
+        ("null", "The row is a NoneType"),
+    ],
+)
+def test_a_row_that_cannot_be_changed_as_told_is_an_outcome(tmp_path: Path, line: str, reason: str) -> None:
+    options: dict[str, Any] = {"responses_create_params": {"temperature": 0.5}, "seed_per_repeat": 1}
+    rows = list(read_rows(config_for(tmp_path, [line, counter_row("add 2")], **options)))
+    assert isinstance(rows[0], NoResult)
+    assert (rows[0].cause, isinstance(rows[1], Row)) == ("input", True)
+    assert reason in rows[0].message
+    assert orjson.loads(rows[0].line())["_task_index"] == 0
+
+
+@pytest.mark.parametrize("reference", [None, "agent", {}, {"name": None}, {"name": ""}, {"name": 5}])
+def test_a_row_must_name_its_agent_by_a_word(tmp_path: Path, reference: Any) -> None:
+    (row,) = read_rows(config_for(tmp_path, [counter_row("add 2", agent_ref=reference)], agent_name=None))
+    assert isinstance(row, NoResult)
+    assert row.cause == "input"
+
+
+def test_numbers_of_any_length_and_lists_of_any_depth_survive_a_change_of_the_row(tmp_path: Path) -> None:
+    deep = '{"responses_create_params": {"input": "x"}, "deep": ' + "[" * 500 + "]" * 500 + "}"
+    lines = [counter_row("add 2", big=12**34), deep]
+    first, second = read_rows(config_for(tmp_path, lines, responses_create_params={"temperature": 0.5}))
+    assert isinstance(first, Row)
+    assert json.loads(first.body)["big"] == 12**34
+    assert isinstance(second, Row)
+
+
+def test_no_word_on_repeats_means_one(tmp_path: Path) -> None:
+    assert count_rollouts(config_for(tmp_path, [counter_row("add 2")], num_repeats=None)) == 1
+
+
+def test_a_folder_is_no_dataset(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [], input_jsonl_fpath=str(tmp_path))
+    with pytest.raises(ConfigError, match="is not a file"):
+        count_rollouts(config)
+
+
+@pytest.mark.parametrize("option", [{"num_repeats": 0}, {"limit": -1}, {"num_samples_in_parallel": 0}])
+def test_options_out_of_range_are_refused(tmp_path: Path, option: dict[str, int]) -> None:
+    with pytest.raises(ValidationError):
+        config_for(tmp_path, [], **option)
+
+
+async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed() -> None:
+    in_flight = most = read = 0
+    kept: list[Outcome] = []
+
+    def rows() -> Any:
+        nonlocal read
+        for index in range(100):
+            read += 1
+            assert read - len(kept) <= 9
+            yield Row(RowId(index, 0, ""), "agent", b"{}")
+
+    async def run(row: Row) -> Outcome:
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await asyncio.sleep(0.002)
+        in_flight -= 1
+        return Scored(row.id, b'{"reward":1}')
+
+    async def keep(outcome: Outcome) -> None:
+        kept.append(outcome)
+
+    await collect(rows(), run, keep, Gate(Window(7, 7)))
+    assert (most, len(kept)) == (7, 100)
+
+
+async def test_the_number_in_flight_adapts_no_further_than_told(tmp_path: Path) -> None:
+    in_flight = most = 0
+
+    async def count(_server: str, path: str, _body: Any, send: Any) -> Answer:
+        nonlocal in_flight, most
+        in_flight += path == "/run"
+        most = max(most, in_flight)
+        await asyncio.sleep(0.001)
+        answer: Answer = await send()
+        in_flight -= path == "/run"
+        return answer
+
+    config = config_for(tmp_path, [counter_row("add 2")] * 40, max_samples_in_parallel=3)
+    async with running(servers()) as client:
+        client.tap = count
+        metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert (most, metrics.scored) == (3, 40)
+
+
+async def test_an_endpoint_at_which_all_fails_is_not_asked_by_more_and_more() -> None:
+    gate = Gate(Window(1, 1000))
+
+    async def run(row: Row) -> Outcome:
+        return NoResult(row.id, "timeout", "no answer")
+
+    async def keep(_outcome: Outcome) -> None: ...
+
+    before = gate.window.size
+    await collect((Row(RowId(number, 0, ""), "agent", b"{}") for number in range(200)), run, keep, gate)
+    assert gate.window.size == before
+
+
+async def test_the_same_command_again_does_only_what_is_missing(tmp_path: Path) -> None:
+    lines = [counter_row("add 2"), counter_row("please fail"), counter_row("add 1")]
+    _, first, _ = await collected(config_for(tmp_path, lines))
+    metrics, second, failed = await collected(config_for(tmp_path, lines, num_repeats=2))
+    assert second[: len(first)] == first
+    marks = sorted((record["_task_index"], record["_repeat_index"]) for record in second)
+    assert marks == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    assert metrics.means() == {"reward": 0.5}
+    assert [record["_task_index"] for record in failed if record["is_final"]] == [1, 1, 1]
+
+
+async def test_the_rest_of_a_group_is_written_when_it_is_complete(tmp_path: Path) -> None:
+    lines = [counter_row(f"add {number}") for number in range(20)]
+    await collected(config_for(tmp_path, lines))
+    config = config_for(tmp_path, lines, num_repeats=3, group_output=True, num_samples_in_parallel=4)
+    in_hand: list[int] = []
+
+    def report(outcome: Outcome) -> None:
+        in_hand.append(helper.in_flight)
+
+    helper = RolloutCollectionHelper()
+    async with running(servers()) as client:
+        await helper.run_from_config(config, client=client, report=report)
+    assert len(in_hand) == 40
+    assert max(in_hand) > 0  # something was written before all was made
+
+
+async def test_a_group_that_is_not_complete_when_the_job_ends_is_not_lost(tmp_path: Path) -> None:
+    config = config_for(
+        tmp_path, [counter_row("add 2")], num_repeats=3, group_output=True, num_samples_in_parallel=1, run_timeout_s=1
+    )
+    script = [{"times": 2, "say": "Done."}, {"latency_s": 60, "say": "late"}]
+    slow = [server for server in servers() if server.name == "counter"]
+    slow.append(held("policy_model", "responses_api_models", "scripted_model", replies=script))
+    slow.append(held("agent", "responses_api_agents", "simple_agent", **AGENT_REFERENCES))
+    async with running(slow) as client:
+        with pytest.raises(RolloutError, match="The run did not finish within 1 s"):
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert len((tmp_path / "deep/er/out.jsonl").read_bytes().splitlines()) == 2
+    assert not (tmp_path / "deep/er/out_failures.jsonl").exists()  # the third has not failed, it is yet to be made
+
+
+async def test_starting_anew_loses_nothing_however_often_it_is_done(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")], resume="restart")
+    for _ in range(4):
+        await collected(config)
+    kept = [path.read_bytes().count(b"\n") for path in (tmp_path / "deep/er").glob("out*.jsonl")]
+    assert kept == [1, 1, 1, 1]
+
+
+async def test_nobody_starts_anew_while_another_writes(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")])
+    await collected(config)
+    with contextlib.closing(LineFile(Path(config.output_jsonl_fpath))), pytest.raises(ConfigError, match="Another"):
+        await collected(config.model_copy(update={"resume": "restart"}))
+    assert len((tmp_path / "deep/er/out.jsonl").read_bytes().splitlines()) == 1
+
+
+async def test_repeats_that_are_no_longer_asked_for_still_count_as_those_of_one_row(tmp_path: Path) -> None:
+    lines = [counter_row("add 2"), counter_row("add 1")]
+    before, _, _ = await collected(config_for(tmp_path, lines, num_repeats=3))
+    after, _, _ = await collected(config_for(tmp_path, lines, num_repeats=1))
+    assert after.summary() == before.summary()
+    assert after.summary()["tasks"] == 2
+
+
+async def test_rows_are_known_by_content_as_long_as_records_of_another_input_are_there(tmp_path: Path) -> None:
+    old, new = [counter_row("add 1", expected_count=n) for n in (1, 2)], counter_row("please fail")
+    await collected(config_for(tmp_path, old))
+    config = config_for(tmp_path, [new, *old], resume="continue")
+    _, _, failed = await collected(config)
+    assert [record["_task_index"] for record in failed] == [0]
+    _, scored, failed = await collected(config)
+    assert [record["_task_index"] for record in failed] == [0, 0]
+    assert len(scored) == 2
+
+
+async def test_an_agent_that_is_not_there_ends_the_job_with_its_name(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")], agent_name="agnet")
+    async with running(servers()) as client:
+        with pytest.raises(ConfigError, match="Did you mean 'agent'"):
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert not failures_path(tmp_path / "deep/er/out.jsonl").exists()
+
+
+async def test_a_row_for_an_agent_that_is_not_there_harms_no_other(tmp_path: Path) -> None:
+    rows = [counter_row("add 2", agent_ref={"name": name}) for name in ("agent", "agnet", "agent")]
+    metrics, scored, failed = await collected(config_for(tmp_path, rows, agent_name=None))
+    assert (len(scored), metrics.failed) == (2, {"input": 1})
+    assert "No server is called 'agnet'. Servers of this run: agent, counter, policy_model." in failed[0]["message"]
+
+
+@pytest.mark.parametrize(
+    "text", [b"my notes", b"a line\nmy notes", b'{"reward":1}', b'{"reward":1}\n{"reward":0', b"\n"]
+)
+@pytest.mark.parametrize("resume", ["ask", "continue"])
+async def test_a_file_that_we_did_not_write_stays_as_it_is(tmp_path: Path, text: bytes, resume: str) -> None:
+    config = config_for(
+        tmp_path, [counter_row("add 2")], output_jsonl_fpath=str(tmp_path / "notes.txt"), resume=resume
+    )
+    (tmp_path / "notes.txt").write_bytes(text)
+    async with running(servers()) as client:
+        with pytest.raises(ConfigError):
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert (tmp_path / "notes.txt").read_bytes() == text
+
+
+@pytest.mark.parametrize("output", ["rows.jsonl", "link.jsonl", "rows2.jsonl"])
+async def test_the_dataset_is_never_written_into(tmp_path: Path, output: str) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")], output_jsonl_fpath=str(tmp_path / output), resume="restart")
+    (tmp_path / "link.jsonl").symlink_to("rows.jsonl")
+    (tmp_path / "rows2_failures.jsonl").hardlink_to(tmp_path / "rows.jsonl")
+    async with running(servers()) as client:
+        with pytest.raises(ConfigError, match="is the dataset"):
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert sorted(os.listdir(tmp_path)) == ["link.jsonl", "rows.jsonl", "rows2_failures.jsonl"]
+
+
+async def test_a_dataset_that_can_be_read_only_once_is_refused(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [], input_jsonl_fpath=str(tmp_path / "pipe"))
+    os.mkfifo(tmp_path / "pipe")
+    async with running(servers()) as client:
+        with pytest.raises(ConfigError, match="is not a file"):
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+
+
+@pytest.mark.parametrize("reference", [{"agent_ref": {"name": "agnet"}}, {"agent_ref": "agent"}, {}])
+async def test_a_program_is_told_of_a_row_without_an_agent_where_it_awaits_it(reference: dict[str, Any]) -> None:
+    async with running(servers()) as client:
+        for future in RolloutCollectionHelper().run_examples([counter_row("add 2", **reference)], client=client):
+            with pytest.raises(RolloutError) as caught:
+                await future
+    assert caught.value.cause == "input"
+
+
+def test_a_program_that_allows_no_rollout_at_all_is_told_so_instead_of_waiting() -> None:
+    with pytest.raises(ConfigError, match="expected at least 1"):
+        RolloutCollectionHelper().run_examples([], client=ServerClient(), num_samples_in_parallel=0)
+
+
+def test_only_servers_are_named_as_such() -> None:
+    block = {"responses_api_agents": {"simple_agent": {"host": "127.0.0.1", "port": 1}}}
+    client = ServerClient(
+        global_config_dict={"limit": 3, "config_paths": ["a.yaml"], "head_server": {"port": 2}, "one": block}
+    )
+    with pytest.raises(ConfigError, match=r"Servers of this run: one\. Did"):
+        client.url_of("ones")
+
+
+async def test_a_record_is_passed_through_as_the_agent_sent_it() -> None:
+    async with running(servers()) as client:
+        row = Row(RowId(7, 1, "abc"), "agent", orjson.dumps(counter_row("add 2")))
+        outcome = await attempt(client, row, timeout_s=10)
+        assert isinstance(outcome, Scored)
+        answer = await client.call("agent", "/run", counter_row("add 2"), answer=Answer)
+        marks = ["_task_index", "_repeat_index", "_row_hash", "_attempts", "_retries", "_seconds"]
+        assert list(orjson.loads(outcome.line())) == [*orjson.loads(answer.content()), *marks]
+
+
+BLUNT = [
+    held("agent", "responses_api_agents", "blunt", folder=Path(__file__).parent.parent / "servers/responses_api_agents/blunt")
+]
+
+
+async def test_whatever_an_agent_answers_is_a_line_of_its_own_under_its_own_row(tmp_path: Path) -> None:
+    marked = {"reward": 1, "big": 10**30, **RowId(99, 3, "0" * 16).marks(), "_seconds": "long"}
+    answers = ['{\n  "reward": 1,\n  "big": 1\n}\n', ' {"reward": 1} ', json.dumps(marked), '{"old": %s, "reward": 1}']
+    answers[3] %= json.dumps(marked, separators=(",", ":"))
+    config = config_for(tmp_path, [{"answer": answer} for answer in answers])
+    for _ in range(2):
+        async with running(BLUNT) as client:
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+        lines = (tmp_path / "deep/er/out.jsonl").read_bytes().splitlines()
+        assert sorted(orjson.loads(line)["_task_index"] for line in lines) == [0, 1, 2, 3]
+    assert b'"big":1000000000000000000000000000000,' in lines[2]
+    assert lines[2].count(b'"_task_index"') == lines[2].count(b'"_seconds"') == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        ("<html>", "internal"),
+        ("[1]", "internal"),
+        ("", "internal"),
+        ("{}", "verifier"),
+        ('{"reward": null}', "verifier"),
+    ],
+)
+async def test_an_answer_without_a_finite_reward_is_no_result_for_programs_too(answer: str, cause: str) -> None:
+    row = {"answer": answer, "agent_ref": {"name": "agent"}}
+    async with running(BLUNT) as client:
+        outcome = await attempt(client, Row(RowId(0, 0, ""), "agent", orjson.dumps(row)), timeout_s=10)
+        assert isinstance(outcome, NoResult)
+        assert (outcome.cause, outcome.server) == (cause, "agent")
+        for future in RolloutCollectionHelper().run_examples([row], client=client):
+            with pytest.raises(RolloutError) as caught:
+                await future
+            assert (caught.value.cause, str(caught.value)) == (cause, outcome.message)
+
+
+async def test_a_failed_rollout_tells_a_program_the_cause() -> None:
+    async with running(servers()) as client:
+        with pytest.raises(RolloutError) as caught:
+            await client.call("agent", "/run", counter_row("please fail"), answer=Answer)
+    assert (caught.value.cause, caught.value.server) == ("model", "policy_model")

@@ -1,0 +1,80 @@
+"""How many in flight: never beyond the bounds, less after an objection, more after successes."""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_gym.rollouts.concurrency import DECREASE, START, Gate, Window
+
+
+@given(
+    bounds=st.tuples(st.integers(1, 100), st.integers(0, 1000)),
+    told=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=200),
+)
+def test_the_window_stays_within_its_bounds(bounds: tuple[int, int], told: list[tuple[bool, int]]) -> None:
+    low, high = bounds[0], bounds[0] + bounds[1]
+    window = Window(low, high)
+    for objected, era in told:
+        if objected:
+            window.objected(era)
+        else:
+            window.succeeded()
+        assert low <= window.size <= high
+
+
+def test_objections_to_what_was_started_together_count_once() -> None:
+    window = Window(1, 10_000)
+    for _ in range(50):
+        window.objected(0)
+    assert window.size == START * DECREASE
+    window.objected(1)
+    assert window.size == START * DECREASE**2
+
+
+def test_it_doubles_with_every_round_trip_until_the_first_objection() -> None:
+    window = Window(1, 100_000)
+    for _ in range(START):
+        window.succeeded()
+    assert window.size == 2 * START
+    window.objected(0)
+    size = window.size
+    for _ in range(int(size)):
+        window.succeeded()
+    assert size < window.size <= size + 1.1
+
+
+def test_a_fixed_number_stays() -> None:
+    window = Window(5, 5)
+    window.objected(0)
+    window.succeeded()
+    assert window.size == 5
+
+
+async def test_an_endpoint_that_takes_so_many_is_given_about_so_many() -> None:
+    capacity, inside, most, objections = 40, 0, 0, 0
+    gate = Gate(Window(2, 1000))
+
+    async def rollout(era: int) -> None:
+        nonlocal inside, most, objections
+        inside += 1
+        most = max(most, inside)
+        throttled = inside > capacity
+        objections += throttled
+        await asyncio.sleep(0.001)
+        inside -= 1
+        gate.leave(era, throttled=throttled, scored=not throttled)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4000):
+            group.create_task(rollout(await gate.enter()))
+    assert gate.inside == 0
+    assert 0.5 * capacity < gate.window.size < 1.6 * capacity
+    assert objections < 1000
+
+
+async def test_failures_do_not_widen_the_window() -> None:
+    gate = Gate(Window(1, 1000))
+    for scored in (False, True):
+        gate.leave(await gate.enter(), throttled=False, scored=scored)
+        assert gate.window.size == START + scored

@@ -1,0 +1,150 @@
+"""A recorded run played again gives the same records without its model, and says where it parts from them."""
+
+import contextlib
+import json
+import re
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.collector import RolloutCollectionHelper, traffic_of
+from nemo_gym.rollouts.dataset import RolloutCollectionConfig
+from nemo_gym.rollouts.metrics import RunningMetrics
+from nemo_gym.rollouts.recording import FILE, first_difference
+from nemo_gym.rollouts.store import StorageError
+from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.testing import example_row, held, running
+
+ADD = {"name": "increment_counter", "arguments": {"count": 1}}
+SCRIPT: list[dict[str, Any]] = [{"turn": 0, "call": [ADD, ADD]}, {"say": "Done."}]
+SETTINGS: dict[str, Any] = {"policy_model": {"responses_api_models": {"scripted_model": {}}}}
+
+
+def servers(replies: list[dict[str, Any]]) -> list[HeldServer]:
+    references: dict[str, Any] = {
+        "resources_server": {"type": "resources_servers", "name": "counter"},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+    return [
+        held("counter", "resources_servers", "example_stateful_counter", domain="agent"),
+        held("policy_model", "responses_api_models", "scripted_model", replies=replies),
+        held("agent", "responses_api_agents", "simple_agent", **references),
+    ]
+
+
+def write_rows(folder: Path, *, start: int = 0) -> None:
+    rows = [example_row(f"row {number}", initial_count=start, expected_count=start + 2) for number in range(5)]
+    for row in rows:
+        row["responses_create_params"]["tools"] = [{"type": "function", "name": "increment_counter", "parameters": {}}]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+async def run(folder: Path, output: str, replies: list[dict[str, Any]], **options: Any) -> RunningMetrics:
+    config = RolloutCollectionConfig(
+        agent_name="agent",
+        input_jsonl_fpath=str(folder / "rows.jsonl"),
+        output_jsonl_fpath=str(folder / output),
+        max_attempts=1,
+        **options,
+    )
+    async with running(servers(replies)) as client:
+        with traffic_of(client, config, SETTINGS):
+            return await RolloutCollectionHelper().run_from_config(config, client=client)
+
+
+@contextlib.contextmanager
+def file_sizes_up_to(most: int) -> Iterator[None]:
+    """As on a disk that is full soon."""
+    before, heard = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, heard)
+
+
+def records(path: Path) -> list[bytes]:
+    lines = sorted(path.read_bytes().splitlines(), key=lambda line: orjson.loads(line)["_task_index"])
+    return [re.sub(rb'"_seconds":[\d.e-]+', b"", line) for line in lines]
+
+
+async def test_a_replay_gives_the_same_records_byte_for_byte_without_the_model(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+    metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(tmp_path / "traffic"))
+    assert (metrics.scored, metrics.failed) == (5, {})
+    assert records(tmp_path / "replayed.jsonl") == records(tmp_path / "recorded.jsonl")
+
+
+async def test_a_replay_names_the_first_difference(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+    rows = (tmp_path / "rows.jsonl").read_text().replace("row 3", "another row")
+    (tmp_path / "rows.jsonl").write_text(rows)
+    metrics = await run(tmp_path, "replayed.jsonl", SCRIPT, replay=str(tmp_path / "traffic"))
+    assert (metrics.scored, metrics.failed) == (4, {"model": 1})
+    (failure,) = (tmp_path / "replayed_failures.jsonl").read_bytes().splitlines()
+    message = orjson.loads(failure)["message"]
+    assert message.startswith("Replay differs at row 3, repeat 0, call 1 of policy_model/v1/responses")
+    assert 'the request.input[0].content was "row 3", is "another row"' in message
+
+
+async def test_a_run_that_was_interrupted_goes_on_with_its_record(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    traffic = tmp_path / "traffic"
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(traffic), limit=2)
+    with (traffic / FILE).open("ab") as file:
+        file.write(b'{"_task_index":2,"_repeat')
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(traffic))
+    metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(traffic))
+    assert (metrics.scored, metrics.failed) == (5, {})
+    with pytest.raises(ConfigError, match="is there already"):
+        await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(traffic), resume="restart")
+
+
+async def test_a_record_that_ends_in_half_a_line_is_replayed_up_to_there(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+    path = tmp_path / "traffic" / FILE
+    path.write_bytes(path.read_bytes()[:-5])
+    metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(tmp_path / "traffic"))
+    assert (metrics.scored, metrics.failed.total()) == (4, 1)
+
+
+async def test_a_record_that_cannot_be_written_costs_no_rollout_and_is_told(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    with pytest.raises(StorageError, match=r"Cannot write .*traffic\.jsonl"), file_sizes_up_to(6000):
+        await run(tmp_path, "out.jsonl", SCRIPT, record=str(tmp_path / "traffic"), limit=2)
+    assert len(records(tmp_path / "out.jsonl")) == 2
+    assert (tmp_path / "traffic" / FILE).read_bytes().endswith(b"}\n")
+
+
+async def test_what_cannot_be_recorded_or_replayed_is_refused(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    with pytest.raises(ConfigError, match="There is no record in"):
+        await run(tmp_path, "x.jsonl", SCRIPT, replay=str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match="Both record and replay"):
+        await run(tmp_path, "x.jsonl", SCRIPT, replay="a", record="b")
+    await run(tmp_path, "x.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+    with pytest.raises(ConfigError, match="is there already"):
+        await run(tmp_path, "y.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "place"),
+    [
+        ({"a": 1}, {"a": 2}, "the request.a was 1, is 2"),
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, "the request.a[1].b was 2, is 3"),
+        ([1], [1, 2], "the request[1] was null, is 2"),
+        ({"a": 1}, {}, "the request.a was 1, is null"),
+    ],
+)
+def test_the_first_difference_is_where_values_part(then: Any, now: Any, place: str) -> None:
+    assert first_difference(then, now) == place

@@ -1,0 +1,161 @@
+"""What is reported as kept is on disk, whole, and told apart from what was made otherwise."""
+
+import asyncio
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.manifest import make_manifest, manifest_path, read_manifest, write_manifest
+from nemo_gym.rollouts.store import MAX_WAITING, Done, LineFile, RolloutStore, failures_path
+from nemo_gym.rollouts.types import NoResult, Outcome, RowId, Scored, hash_of, id_in
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b""),
+        (b"half", b""),
+        (b"one\n", b"one\n"),
+        (b"one\ntwo\nhal", b"one\ntwo\n"),
+        (b"one\n" + b"x" * 200_000, b"one\n"),
+        (b"x" * 200_000, b""),
+    ],
+)
+def test_half_a_last_line_is_dropped_and_the_next_follows_whole(tmp_path: Path, before: bytes, after: bytes) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(before)
+    file = LineFile(path)
+    assert b"".join(file.lines()) == after
+    assert path.read_bytes() == before
+    file.repair()
+    assert path.read_bytes() == after
+    file.add([b"next\n", b"more\n"])
+    file.close()
+    assert path.read_bytes() == after + b"next\nmore\n"
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    first = LineFile(tmp_path / "out.jsonl")
+    with pytest.raises(ConfigError, match="Another process is writing"):
+        LineFile(tmp_path / "out.jsonl")
+    first.close()
+    LineFile(tmp_path / "out.jsonl").close()
+
+
+@pytest.mark.parametrize("name", ["folder", "file/out.jsonl"])
+def test_an_output_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"Cannot write .*Choose another output_jsonl_fpath"):
+        LineFile(tmp_path / name)
+
+
+def test_a_record_carries_its_identity_however_long_it_is() -> None:
+    row = RowId(123456, 7, hash_of(b"{}"))
+    for text in ("x", "y" * 100_000, '"_task_index":1,"_repeat_index":2'):
+        scored = Scored(row, orjson.dumps({"response": text, "reward": 1.0}))
+        assert id_in(scored.line()) == row
+        assert orjson.loads(scored.line())["_row_hash"] == row.row_hash
+    assert id_in(NoResult(row, "model", "no", row={"text": "z" * 1000}).line()) == row
+    assert id_in(b'{"reward":1}') is None
+
+
+@given(
+    done=st.sets(st.tuples(st.integers(0, 500), st.integers(0, 9))),
+    asked=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 9))),
+)
+def test_done_knows_just_what_was_added(done: set[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
+    known = Done(num_repeats=10, by_content=False)
+    for task, repeat in done:
+        known.add(RowId(task, repeat, ""))
+    for task, repeat in asked:
+        assert known.take(RowId(task, repeat, "")) is ((task, repeat) in done)
+
+
+def test_by_content_equal_rows_count_one_by_one() -> None:
+    known = Done(num_repeats=1, by_content=True)
+    known.add(RowId(5, 0, "same"))
+    known.add(RowId(9, 0, "same"))
+    assert [known.take(RowId(index, 0, "same")) for index in range(3)] == [True, True, False]
+    assert not known.take(RowId(5, 0, "other"))
+
+
+async def test_outcomes_are_reported_after_they_are_on_disk(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    seen: list[tuple[Outcome, bool]] = []
+
+    def kept(outcome: Outcome) -> None:
+        file = output if isinstance(outcome, Scored) else failures_path(output)
+        seen.append((outcome, outcome.line() in file.read_bytes()))
+
+    outcomes: list[Outcome] = [Scored(RowId(n, 0, "0" * 16), b'{"reward":1}') for n in range(50)]
+    outcomes.append(NoResult(RowId(50, 0, "0" * 16), "judge", "silent"))
+    store = RolloutStore(output, kept=kept)
+    async with store.writing() as keep:
+        await asyncio.gather(*(keep(outcome) for outcome in outcomes))
+    store.close()
+    assert {outcome.id for outcome, _ in seen} == {outcome.id for outcome in outcomes}
+    assert all(is_there for _, is_there in seen)
+
+
+async def test_a_report_that_fails_ends_the_job_and_nobody_waits_for_the_writer(tmp_path: Path) -> None:
+    def kept(_outcome: Outcome) -> None:
+        raise BrokenPipeError
+
+    store = RolloutStore(tmp_path / "out.jsonl", kept=kept)
+
+    async def job() -> None:
+        async with store.writing() as keep:
+            for number in range(3 * MAX_WAITING):
+                await keep(Scored(RowId(number, 0, "0" * 16), b'{"reward":1}'))
+
+    task = asyncio.create_task(job())
+    await asyncio.wait({task}, timeout=20)
+    assert task.done()
+    assert isinstance(task.exception(), BrokenPipeError)
+    store.close()
+
+
+async def test_what_was_handed_over_is_written_even_when_the_job_is_cancelled(tmp_path: Path) -> None:
+    store = RolloutStore(tmp_path / "out.jsonl", kept=lambda _: None)
+
+    async def job() -> None:
+        async with store.writing() as keep:
+            for number in range(10):
+                await keep(Scored(RowId(number, 0, "0" * 16), b'{"reward":1}'))
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(job())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    store.close()
+    assert len((tmp_path / "out.jsonl").read_bytes().splitlines()) == 10
+
+
+def test_a_change_of_input_or_configuration_is_told_line_by_line(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}\n")
+    block = {"entrypoint": "app.py", "openai_model": "small", "openai_api_key": "sk-secret", "port": 1}
+    settings = {"policy_model": {"responses_api_models": {"openai_model": block}}, "head_server": {"port": 1}}
+    before = make_manifest(rows, options={"agent_name": "a"}, settings=settings)
+    write_manifest(tmp_path / "out.jsonl", before)
+    assert "sk-secret" not in manifest_path(tmp_path / "out.jsonl").read_text()
+    kept = read_manifest(tmp_path / "out.jsonl")
+    assert kept == before
+    block.update(port=2, openai_api_key="sk-other")
+    assert kept.changes_to(make_manifest(rows, options={"agent_name": "a"}, settings=settings)) == []
+    rows.write_text("{}\n{}\n")
+    block["openai_model"] = "large"
+    changes = kept.changes_to(make_manifest(rows, options={"agent_name": "b"}, settings=settings))
+    assert [line.partition(":")[0] for line in changes] == [
+        "input",
+        "agent_name",
+        "policy_model.responses_api_models.openai_model.openai_model",
+    ]
+    assert changes[-1].endswith("'small' before, 'large' now")

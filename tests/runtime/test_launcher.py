@@ -1,0 +1,182 @@
+"""Servers as processes: started, killed, started again, stopped, and never left behind."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from omegaconf import DictConfig
+
+from nemo_gym.client.server_client import Answer, Jar, ask_head, base_url
+from nemo_gym.config.loading import load_config
+from nemo_gym.errors import HeadServerError, PortError, RolloutError, StartupError
+from nemo_gym.runtime.launcher import Launcher
+from nemo_gym.runtime.supervisor import MAX_DEATHS, Restarts
+
+SERVERS = Path(__file__).parent.parent / "servers"
+
+
+@pytest.fixture(autouse=True)
+def _in_the_folder_of_test_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SERVERS)
+
+
+def environment(implementation: str, **settings: Any) -> dict[str, Any]:
+    block = {"entrypoint": "app.py", "domain": "other", **settings}
+    return {"resources_servers": {implementation: block}}
+
+
+def config_of(**servers: dict[str, Any]) -> DictConfig:
+    head = {"host": "127.0.0.1", "port": free_port()}
+    return load_config(initial={"head_server": head, **servers}, use_dotenv=False, fill_ports=False)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def launched(**servers: dict[str, Any]) -> AsyncIterator[tuple[Launcher, list[str]]]:
+    lines: list[str] = []
+    children = set(psutil.Process().children(recursive=True))
+    async with Launcher(config_of(**servers), echo=lines.append) as launcher:
+        yield launcher, lines
+    assert set(psutil.Process().children(recursive=True)) == children
+
+
+async def pid_of(launcher: Launcher, server: str) -> int:
+    async with launcher.client() as client:
+        return int((await client.call(server, "/pid", answer=Answer)).content())
+
+
+async def test_servers_share_a_process_unless_one_asks_for_its_own() -> None:
+    servers = {name: environment("breakable") for name in ("one", "two")}
+    async with launched(**servers, alone=environment("breakable", isolation="process")) as (launcher, _):
+        one, two, alone = [await pid_of(launcher, name) for name in ("one", "two", "alone")]
+        assert one == two != alone
+        assert os.getpid() not in (one, alone)
+        assert launcher.health() == {"one": "up", "two": "up", "alone": "up"}
+
+
+async def test_a_killed_worker_is_named_and_started_again_on_the_same_port(caplog: pytest.LogCaptureFixture) -> None:
+    async with launched(one=environment("breakable"), two=environment("breakable")) as (launcher, _):
+        before = await pid_of(launcher, "one")
+        ports = [instance.port for instance in launcher.running()]
+        os.kill(before, signal.SIGKILL)
+        after = await asyncio.wait_for(pid_of_living(launcher, "one", not_pid=before), 20)
+        assert after != before
+        assert [instance.port for instance in launcher.running()] == ports
+    assert "The worker with 'one', 'two' ended with signal SIGKILL" in caplog.text
+
+
+async def pid_of_living(launcher: Launcher, server: str, *, not_pid: int) -> int:
+    """The kernel may hand a request to the dying process; that request is lost, the next one is not."""
+    while True:
+        try:
+            pid = await pid_of(launcher, server)
+        except RolloutError:
+            continue
+        if pid != not_pid:
+            return pid
+
+
+async def test_a_worker_that_dies_in_a_request_fails_that_request_at_once() -> None:
+    async with launched(one=environment("breakable")) as (launcher, _), launcher.client() as client:
+        with pytest.raises(RolloutError) as caught:
+            await asyncio.wait_for(client.call("one", "/die", answer=Answer, cause="tool"), 10)
+        assert caught.value.cause == "tool"
+        assert "broke off" in str(caught.value)
+
+
+async def test_a_server_that_cannot_start_stops_everything_and_shows_why() -> None:
+    started = time.monotonic()
+    with pytest.raises(StartupError, match=r"'bad'.*exit code 1[\s\S]*ModuleNotFoundError: .*no_such_module"):
+        async with launched(good=environment("breakable", isolation="process"), bad=environment("unloadable")):
+            pass
+    assert time.monotonic() - started < 60
+
+
+async def test_a_config_that_does_not_fit_stops_everything_at_once() -> None:
+    broken = environment("legacy_ledger", currency={"not": "a text"})
+    place = r"ledger\.resources_servers\.legacy_ledger does not fit LedgerConfig"
+    with pytest.raises(StartupError, match=place + r":\s+- currency: Input should be a valid string"):
+        async with launched(ledger=broken):
+            pass
+
+
+async def test_a_taken_port_is_named() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(PortError, match=f"Cannot listen on 127.0.0.1:{port}"):
+            async with launched(one=environment("breakable", port=port)):
+                pass
+        config = config_of(one=environment("breakable"))
+        config.head_server.port = port
+        with pytest.raises(PortError, match=r"ng_stop.*\+head_server.port="):
+            async with Launcher(config, echo=print):
+                pass
+
+
+async def test_servers_beyond_loopback_ask_for_the_token_that_the_client_has() -> None:
+    async with launched(one=environment("breakable", host="0.0.0.0")) as (launcher, _):
+        assert launcher.token
+        async with launcher.client() as client:
+            assert (await client.send("one", "/pid")).status == 200
+            client._token = None
+            assert (await client.send("one", "/pid")).status == 401
+
+
+async def test_their_head_server_asks_for_it_too_except_when_asked_how_it_is() -> None:
+    async with launched(one=environment("breakable", host="0.0.0.0")) as (launcher, _):
+        url = base_url(launcher.config.head_server.host, launcher.config.head_server.port)
+        assert b'"one":"up"' in await asyncio.to_thread(ask_head, url, "/health")
+        with pytest.raises(HeadServerError, match="401"):
+            await asyncio.to_thread(ask_head, url, "/run")
+        assert b'"pid":' in await asyncio.to_thread(ask_head, url, "/run", token=launcher.token)
+
+
+async def test_stopping_does_not_wait_for_a_handler_that_never_ends() -> None:
+    async with launched(one=environment("breakable")) as (launcher, _):
+        client = launcher.client()
+        hanging = asyncio.create_task(client.send("one", "/hang"))
+        await asyncio.sleep(0.5)
+        started = time.monotonic()
+    assert time.monotonic() - started < 15
+    (ended,) = await asyncio.gather(hanging, return_exceptions=True)
+    assert isinstance(ended, RolloutError) or (isinstance(ended, Answer) and ended.status >= 500)
+    await client.http.close()
+
+
+async def test_sessions_survive_many_requests_and_end_with_the_rollout() -> None:
+    async with launched(ledger=environment("legacy_ledger")) as (launcher, _), launcher.client() as client:
+        jar = Jar()
+        async with client.sessions(jar):
+            await client.call("ledger", "/seed_session", {"opening_balance": 5}, answer=Answer, jar=jar)
+            booked = await client.call("ledger", "/book", {"amount": 1}, answer=Answer, jar=jar)
+            assert booked.content() == b'{"balance":6,"currency":"EUR"}'
+        assert not jar
+
+
+def test_a_worker_that_keeps_dying_is_given_up() -> None:
+    restarts = Restarts()
+    pauses = [restarts.pause_after(float(second)) for second in range(MAX_DEATHS + 1)]
+    assert None not in pauses[:-1]
+    assert pauses[-1] is None
+    assert Restarts().pause_after(0.0) is not None
+
+
+def test_deaths_long_ago_do_not_count() -> None:
+    restarts = Restarts()
+    assert all(restarts.pause_after(second * 100.0) is not None for second in range(50))

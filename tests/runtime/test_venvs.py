@@ -1,0 +1,116 @@
+"""A server gets a virtualenv of its own only when it needs one, and two with the same needs share it."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.common.paths import CACHE_ENV_VAR
+from nemo_gym.config.loading import load_config
+from nemo_gym.errors import ConfigError, StartupError
+from nemo_gym.runtime.launcher import Launcher
+from nemo_gym.runtime.venvs import is_met, python_for, requirements_of
+
+APP = """
+import sys
+
+import tiny_dependency
+
+from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, tool
+
+
+class Tiny(SimpleResourcesServer):
+    @tool
+    async def where(self) -> dict[str, str]:
+        return {"answer": tiny_dependency.ANSWER, "prefix": sys.prefix}
+
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        return 1.0
+"""
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """A package that no interpreter here has, made on the spot."""
+    place = tmp_path / "tiny_dependency-1.0-py3-none-any.whl"
+    info = "tiny_dependency-1.0.dist-info"
+    files = {
+        "tiny_dependency.py": "ANSWER = 'tiny'\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: tiny-dependency\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(place, "w") as archive:
+        for name, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(name, text)
+    return place
+
+
+def server_folder(root: Path, name: str, requirements: str) -> Path:
+    folder = root / "resources_servers" / name
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(APP)
+    (folder / "requirements.txt").write_text(requirements)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "met"),
+    [
+        ("pydantic", True),
+        ("pydantic>=2", True),
+        ("pydantic<2", False),
+        ("no-such-package-anywhere", False),
+        ("uvicorn[no-such-extra]", True),
+        ("pytest>=8; python_version < '3'", True),
+        ("git+https://example.invalid/x.git", False),
+    ],
+)
+def test_what_this_interpreter_meets(line: str, met: bool) -> None:
+    assert is_met(line) is met
+
+
+def test_a_folder_that_names_only_this_package_needs_nothing(tmp_path: Path) -> None:
+    folder = server_folder(tmp_path, "plain", "-e nemo-gym[dev] @ ../../\n\n# a comment\npydantic>=2  # here\n")
+    assert requirements_of(folder) == ["pydantic>=2"]
+    assert python_for(folder) is None
+
+
+def test_two_files_of_requirements_are_one_too_many(tmp_path: Path) -> None:
+    folder = server_folder(tmp_path, "both", "pydantic")
+    (folder / "pyproject.toml").write_text("[project]\nname='x'\nversion='1'\ndependencies=['pydantic']")
+    with pytest.raises(ConfigError, match="has both"):
+        requirements_of(folder)
+    (folder / "requirements.txt").unlink()
+    assert requirements_of(folder) == ["pydantic"]
+
+
+def test_requirements_that_cannot_be_had_are_told_with_what_uv_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_ENV_VAR, str(tmp_path / "cache"))
+    folder = server_folder(tmp_path, "impossible", "./no_such_file-1.0-py3-none-any.whl\n")
+    with pytest.raises(StartupError, match="no_such_file"):
+        python_for(folder)
+
+
+async def test_a_server_runs_in_a_virtualenv_with_its_own_packages_and_ours(
+    tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_ENV_VAR, str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    requirement = f"tiny-dependency @ {wheel.as_uri()}\n"
+    for name in ("tiny", "tiny_too"):
+        server_folder(tmp_path, name, requirement)
+    blocks = {name: environment(name) for name in ("tiny", "tiny_too")}
+    head = {"head_server": {"host": "127.0.0.1", "port": 0}}
+    config = load_config(initial={**head, **blocks}, use_dotenv=False, fill_ports=False)
+    async with Launcher(config, echo=print) as launcher, launcher.client() as client:
+        answers = [(await client.call(name, "/where", answer=dict, cause="tool")) for name in blocks]
+    assert {answer["answer"] for answer in answers} == {"tiny"}
+    assert {answer["prefix"] for answer in answers} == {str(next((tmp_path / "cache/venvs").iterdir()))}
+
+
+def environment(implementation: str) -> dict[str, Any]:
+    return {"resources_servers": {implementation: {"entrypoint": "app.py", "domain": "other"}}}

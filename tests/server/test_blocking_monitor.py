@@ -1,0 +1,115 @@
+"""A handler that holds up the event loop is noticed and named; nobody else is."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.server.blocking_monitor import BLOCKED_AFTER_S
+from nemo_gym.testing import held, running
+from tests.commands import ng
+
+SERVERS = Path(__file__).parent.parent / "servers" / "resources_servers"
+LONG_S = 2 * BLOCKED_AFTER_S
+
+BLOCKING = """
+import time
+
+from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
+
+
+class SlowResourcesServer(SimpleResourcesServer):
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        time.sleep(1)
+        return 1.0
+"""
+CONFIG = """
+slow:
+  resources_servers:
+    slow: {entrypoint: app.py, domain: other}
+agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {type: resources_servers, name: slow}
+      model_server: {type: responses_api_models, name: policy_model}
+policy_model:
+  responses_api_models:
+    scripted_model: {entrypoint: app.py, replies: [{say: Done.}]}
+"""
+
+
+def environment(implementation: str, *, name: str = "environment") -> HeldServer:
+    return held(name, "resources_servers", implementation, folder=SERVERS / implementation, domain="other")
+
+
+@pytest.mark.parametrize(
+    ("implementation", "path", "body"),
+    [("breakable", "/freeze", {"seconds": LONG_S}), ("legacy_ledger", "/audit", {"amount": LONG_S})],
+)
+async def test_a_handler_that_blocks_the_loop_is_named_with_its_place(
+    implementation: str, path: str, body: dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running([environment(implementation)]) as client:
+        assert (await client.post("environment", path, json=body)).status == 200
+        await asyncio.sleep(0.1)
+        blocked = client.local["environment"].blocked()
+    assert list(blocked) == [f"environment{path}"]
+    assert blocked[f"environment{path}"]["times"] == 1
+    assert blocked[f"environment{path}"]["seconds"] >= BLOCKED_AFTER_S
+    assert f"environment{path} holds up every other rollout" in caplog.text
+    assert f"{implementation}/app.py" in caplog.text
+
+
+async def test_the_server_itself_tells_which_handlers_block() -> None:
+    async with running([environment("breakable")], transport="http") as client:
+        assert "blocked" not in await (await client.get("environment", "/health")).json()
+        await client.post("environment", "/freeze", json={"seconds": LONG_S})
+        told = await (await client.get("environment", "/health")).json()
+    assert told["status"] == "ok"
+    assert told["blocked"]["environment/freeze"]["times"] == 1
+
+
+async def test_what_two_servers_share_is_told_of_both() -> None:
+    async with running([environment("breakable", name="one"), environment("breakable", name="two")]) as client:
+        await client.post("two", "/freeze", json={"seconds": LONG_S})
+        await asyncio.sleep(0.1)
+        assert list(client.local["one"].blocked()) == ["one/freeze or two/freeze"]
+
+
+async def test_a_plain_function_may_take_its_time() -> None:
+    async with running([environment("breakable")]) as client:
+        await client.post("environment", "/block", json={"seconds": LONG_S})
+        await asyncio.sleep(0.1)
+        assert client.local["environment"].blocked() == {}
+
+
+async def test_nobody_is_blamed_for_a_loop_that_has_much_to_do() -> None:
+    async with running([environment("breakable")]) as client:
+        short = [client.post("environment", "/freeze", json={"seconds": 0.02}) for _ in range(100)]
+        await asyncio.gather(*short)
+        await asyncio.sleep(0.1)
+        assert client.local["environment"].blocked() == {}
+
+
+def test_a_collection_ends_with_the_handlers_that_blocked(tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers" / "slow"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(BLOCKING)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"responses_create_params": {"input": "Hello."}}) + "\n")
+    done = ng(
+        "ng_collect_rollouts",
+        "+config_paths=[config.yaml]",
+        "+agent_name=agent",
+        "+input_jsonl_fpath=rows.jsonl",
+        "+output_jsonl_fpath=out.jsonl",
+        "+head_server.port=1",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "slow/verify holds up every other rollout" in done.stderr
+    assert "slow/verify held up the event loop, times: 1" in done.stdout
+    assert json.loads((tmp_path / "out_metrics.json").read_text())["blocked_handlers"]["slow/verify"]["times"] == 1
