@@ -4,7 +4,7 @@ import asyncio
 import signal
 import sys
 
-from nemo_gym.common.logging import set_up_logging
+from nemo_gym.common.logging import configure_logging
 from nemo_gym.config.loading import load_config
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.supervisor import default_echo
@@ -20,5 +20,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    set_up_logging()
+    configure_logging()
     asyncio.run(main())

@@ -13,7 +13,7 @@ import orjson
 
 from bench.processes import Memory, memory, tree, tree_cpu_s
 from bench.stacks import WEATHER_CONFIG, BenchError
-from nemo_gym.client.server_client import ask_head, base_url
+from nemo_gym.client.server_client import base_url, get_from_head
 from nemo_gym.common.logging import LEVEL_ENV_VAR
 from nemo_gym.config.loading import find_open_port
 from nemo_gym.errors import HeadServerError
@@ -88,7 +88,7 @@ def _running(port: int) -> Iterator[int]:
 
 def _is_up(port: int) -> bool:
     try:
-        states = orjson.loads(ask_head(base_url("127.0.0.1", port), "/health"))["servers"].values()
+        states = orjson.loads(get_from_head(base_url("127.0.0.1", port), "/health"))["servers"].values()
     except HeadServerError:
         return False
     return set(states) == {"up"}

@@ -11,7 +11,7 @@ import orjson
 
 from bench.endpoint import serving_endpoint
 from bench.report import Machine, table
-from nemo_gym.client.server_client import Answer
+from nemo_gym.client.server_client import ServerReply
 from nemo_gym.testing import example_row, held, running
 
 TOKENS = 65_536
@@ -73,7 +73,7 @@ async def _measured(body: bytes, url: str) -> str:
             orjson.dumps(orjson.loads(body))
             bare.append(time.process_time() - started)
             started = time.process_time()
-            record = (await client.call("agent", "/run", example_row("Go on."), answer=Answer)).content()
+            record = (await client.call("agent", "/run", example_row("Go on."), answer=ServerReply)).content()
             rollouts.append(time.process_time() - started)
     told = orjson.loads(record)["response"]["output"][-1]
     if len(told["generation_token_ids"]) != TOKENS or len(told["generation_log_probs"]) != TOKENS:

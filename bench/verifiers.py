@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, held, says
 
 THOUGHTS = "First, let me restate the problem, and then work through it step by step. " * 20
@@ -16,7 +16,7 @@ THOUGHTS = "First, let me restate the problem, and then work through it step by 
 class Verifier:
     """An environment whose verifier asks no other server."""
 
-    server: HeldServer
+    server: ServerSpec
     row: Callable[[int], dict[str, Any]]
     """A row as `verify` gets it, another for each number."""
     bare: Callable[[int], float]

@@ -13,7 +13,7 @@ from typing import Any
 from bench.load import quantile
 from bench.processes import tree_cpu_s
 from bench.verifiers import VERIFIERS
-from nemo_gym.client.server_client import Answer
+from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common import event_loop
 from nemo_gym.compute.pool import Compute
 from nemo_gym.testing import running
@@ -49,7 +49,7 @@ async def measure_verify_load(name: str, *, count: int) -> VerifyLoad:
     async with asyncio.timeout(LONGEST_S), running([verifier.server]) as client:
 
         async def verify(row: dict[str, Any]) -> None:
-            await client.call(name, "/verify", row, answer=Answer, cause="verifier")
+            await client.call(name, "/verify", row, answer=ServerReply, cause="verifier")
 
         await asyncio.gather(*(verify(verifier.row(-number)) for number in range(1, WARM_UP_ROWS)))
         own, everything = time.process_time(), tree_cpu_s(os.getpid())

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from nemo_gym.client.server_client import Answer
-from nemo_gym.common.lazy_exports import lazily
+from nemo_gym.client.server_client import ServerReply
+from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.base import JsonObject
@@ -23,7 +23,7 @@ from nemo_gym.server.tools import tool as tool
 if TYPE_CHECKING:
     from fastapi import Body as Body
 
-__getattr__ = lazily(__name__, {"Body": "fastapi:Body"})
+__getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
 
 
 class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
@@ -104,7 +104,7 @@ def _seeded(_body: Any, result: Any) -> Any:
 
 def _tool_output(_body: Any, result: Any) -> Any:
     """A string goes to the model as it is, anything else as JSON. What has no JSON form is the tool's failure."""
-    if result is None or isinstance(result, Answer):
+    if result is None or isinstance(result, ServerReply):
         return result
     return result.encode() if isinstance(result, str) else encode(result)
 

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from nemo_gym.common.lazy_exports import lazily
+from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import Endpoint
@@ -11,7 +11,7 @@ from nemo_gym.server.endpoint import Endpoint
 if TYPE_CHECKING:
     from fastapi import Body as Body
 
-__getattr__ = lazily(__name__, {"Body": "fastapi:Body"})
+__getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
 
 
 class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):

@@ -12,10 +12,10 @@ class GymError(Exception):
     """The root of the tree."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self.args, self.__dict__)
+        return _unpickle, (type(self), self.args, self.__dict__)
 
 
-def _restored(kind: type[GymError], args: tuple[Any, ...], state: dict[str, Any]) -> GymError:
+def _unpickle(kind: type[GymError], args: tuple[Any, ...], state: dict[str, Any]) -> GymError:
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)

@@ -10,9 +10,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from nemo_gym.client.pool import NotSentError, pause_s
+from nemo_gym.client.pool import ConnectError, backoff_s
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.common.deadline import current_deadline, within
+from nemo_gym.common.deadline import current_deadline, timeout
 from nemo_gym.errors import GymError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import changed
 from nemo_gym.llm_api.responses import (
@@ -112,7 +112,7 @@ class Judge:
         params = changed(self._params, input=[*self._opening, question])
         rollout = current_deadline()
         try:
-            async with within(self._timeout_s, what=f"The judge '{self._server}'"), self._turns:
+            async with timeout(self._timeout_s, what=f"The judge '{self._server}'"), self._turns:
                 response = await self._response(client, params)
         except GymError as error:
             if rollout is not None and rollout.left_s() <= 0:
@@ -139,7 +139,7 @@ class Judge:
                 if attempt == MAX_TRIES or not _may_be_luck(error):
                     raise
                 logger.warning("the judge is asked again after attempt %d of %d: %s", attempt, MAX_TRIES, error)
-                await asyncio.sleep(pause_s(attempt))
+                await asyncio.sleep(backoff_s(attempt))
         if response.error is not None or response.status in ("failed", "cancelled"):
             found = response.error or response.status
             raise RolloutError("judge", f"{self._server} gave no answer: {found}", server=self._server)
@@ -150,7 +150,7 @@ def _may_be_luck(error: RolloutError) -> bool:
     """Whether another try may end better: the connection broke, or the answer is no response."""
     reason = error.__cause__
     if isinstance(reason, UpstreamError):
-        return reason.cause != "timeout" and not isinstance(reason, NotSentError)
+        return reason.cause != "timeout" and not isinstance(reason, ConnectError)
     return isinstance(reason, ValidationError)
 
 

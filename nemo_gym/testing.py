@@ -20,8 +20,8 @@ from nemo_gym.llm_api.builders import response_of as response_of
 from nemo_gym.llm_api.builders import says as says
 from nemo_gym.llm_api.builders import tool_output as tool_output
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.runtime.launcher import held_server
-from nemo_gym.runtime.stack import HeldServer, Stack, StackSpec
+from nemo_gym.runtime.launcher import server_spec
+from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
 from nemo_gym.server.base import SimpleServer
 from nemo_gym.server.uvicorn_runner import bind, serving
 
@@ -103,21 +103,21 @@ async def client_for(
 
 def held(
     name: str, server_type: str, implementation: str, *, folder: str | Path | None = None, **config: Any
-) -> HeldServer:
+) -> ServerSpec:
     """One server for `running`, from the folder that a config would mean unless told otherwise."""
     settings = {"host": LOOPBACK, "port": 0, "entrypoint": "app.py", **config}
     place = str(folder or find(f"{server_type}/{implementation}", what="server folder"))
-    return HeldServer(name, server_type, implementation, place, settings["entrypoint"], settings)
+    return ServerSpec(name, server_type, implementation, place, settings["entrypoint"], settings)
 
 
-def servers_of(*config_paths: str, **settings: Any) -> list[HeldServer]:
+def servers_of(*config_paths: str, **settings: Any) -> list[ServerSpec]:
     """The servers of config files for `running`. `settings` win over the files; no `env.yaml` is read."""
     config = load_config(initial={"config_paths": list(config_paths), **settings}, use_dotenv=False, fill_ports=False)
-    return [held_server(instance, port=0) for instance in server_instances(config)]
+    return [server_spec(instance, port=0) for instance in server_instances(config)]
 
 
 @asynccontextmanager
-async def running(servers: Sequence[HeldServer], *, transport: Transport = "direct") -> AsyncIterator[ServerClient]:
+async def running(servers: Sequence[ServerSpec], *, transport: Transport = "direct") -> AsyncIterator[ServerClient]:
     """Hold servers and give a client that can call all of them.
 
     Over `http` each of them is in a stack of its own, on a free port, so no two can call each other directly.

@@ -93,7 +93,7 @@ def open_files() -> list[str]:
     return [os.readlink(f"{here}/{number}") for number in os.listdir(here) if os.path.exists(f"{here}/{number}")]
 
 
-def hash_of(text: str) -> int:
+def hash_row(text: str) -> int:
     return hash(text)
 
 

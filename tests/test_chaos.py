@@ -23,7 +23,7 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.dataset import RolloutCollectionConfig
 from nemo_gym.rollouts.store import failures_path
 from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, held, running
 from tests.commands import BIN
 
@@ -244,7 +244,7 @@ async def endpoint_that(bad: Talk) -> AsyncIterator[str]:
         server.close()
 
 
-def weather_servers(url: str) -> list[HeldServer]:
+def weather_servers(url: str) -> list[ServerSpec]:
     model = {"openai_base_url": url, "openai_api_key": "key", "openai_model": "m"}
     references: dict[str, Any] = {
         "resources_server": {"type": "resources_servers", "name": "weather"},
@@ -340,8 +340,8 @@ async def test_one_poisoned_row_among_ten_thousand_harms_no_other(tmp_path: Path
 def test_two_collectors_do_not_share_an_output(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl", 1)
     program = (
-        "import sys, time; from pathlib import Path; from nemo_gym.rollouts.store import LineFile;"
-        "f = LineFile(Path(sys.argv[1])); print('locked', flush=True); time.sleep(30)"
+        "import sys, time; from pathlib import Path; from nemo_gym.rollouts.store import JsonlFile;"
+        "f = JsonlFile(Path(sys.argv[1])); print('locked', flush=True); time.sleep(30)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path / "out.jsonl")], stdout=subprocess.PIPE, text=True

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from nemo_gym.base_resources_server import SimpleResourcesServer
-from nemo_gym.client.server_client import Answer, Jar, ServerClient
+from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
 from nemo_gym.runtime.class_loader import load_server_class
-from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.server.base import SimpleServer
 from nemo_gym.testing import TRANSPORTS, Transport, rows_of, running, says, servers_of
 
@@ -90,7 +90,7 @@ each_config = pytest.mark.parametrize("config", CONFIGS, ids=name_of)
 
 
 @cache
-def servers_in(config: Path) -> list[HeldServer]:
+def servers_in(config: Path) -> list[ServerSpec]:
     """The servers of a config file, with the scripted model if it brings none."""
     added = dict(LEFT_OPEN.get(config.name, {}))
     paths = [str(config), *added.pop("config_paths", ())]
@@ -106,7 +106,7 @@ class Shipped(NamedTuple):
     server: SimpleServer
     client: ServerClient
 
-    async def send(self, path: str, body: Any, jar: Jar | None = None) -> Answer:
+    async def send(self, path: str, body: Any, jar: CookieJar | None = None) -> ServerReply:
         async with asyncio.timeout(60):
             return await self.client.send(self.name, path, body, jar=jar)
 
@@ -175,7 +175,7 @@ async def test_every_example_row_seeds_and_is_scored_the_same_each_time(folder: 
     assert len(rows) >= 5
     async with shipped(folder, transport=transport) as environment:
         for row in rows:
-            jar = Jar()
+            jar = CookieJar()
             seeded = await environment.send("/seed_session", row, jar)
             assert seeded.status == 200, seeded.text()
             answers = [await environment.send("/verify", {**row, "response": says("Hm.")}, jar) for _ in range(2)]

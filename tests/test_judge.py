@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from nemo_gym.client.server_client import Answer, ServerClient
-from nemo_gym.common.deadline import within
+from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.common.deadline import timeout
 from nemo_gym.errors import RolloutError
 from nemo_gym.judge import MAX_TRIES, Judge, JudgeConfig, Verdict, ask_both_ways, first_of, last_text
 from nemo_gym.llm_api.responses import NeMoGymResponse
-from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import TRANSPORTS, Transport, calls, held, message, response_of, running, says
 
 REFUSAL = {"type": "refusal", "refusal": "[[A=B]]"}
 USER = {"type": "message", "role": "user", "content": "[[A=B]]"}
 
 
-def scripted(*replies: dict[str, Any], **config: Any) -> HeldServer:
+def scripted(*replies: dict[str, Any], **config: Any) -> ServerSpec:
     return held("judge", "responses_api_models", "scripted_model", replies=list(replies), **config)
 
 
@@ -130,7 +130,7 @@ async def test_a_judge_that_fails_ends_the_rollout_without_a_result(reply: dict[
 
 async def test_a_rollout_whose_own_time_is_up_says_so() -> None:
     with pytest.raises(RolloutError) as caught:
-        async with within(0.1, what="The rollout"):
+        async with timeout(0.1, what="The rollout"):
             await asked({"say": "[[A=B]]", "latency_s": 5})
     assert caught.value.cause == "timeout"
 
@@ -163,12 +163,12 @@ class CountingPeer:
     def __init__(self) -> None:
         self.asking = self.most_asking = 0
 
-    async def direct(self, *_args: Any, **_options: Any) -> Answer:
+    async def direct(self, *_args: Any, **_options: Any) -> ServerReply:
         self.asking += 1
         self.most_asking = max(self.most_asking, self.asking)
         await asyncio.sleep(0.01)
         self.asking -= 1
-        return Answer("judge", 200, NeMoGymResponse.model_validate(says("[[A=B]]")))
+        return ServerReply("judge", 200, NeMoGymResponse.model_validate(says("[[A=B]]")))
 
     def release(self, token: str) -> None: ...
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from nemo_gym.base_resources_server import BaseVerifyRequest
-from nemo_gym.client.server_client import Answer, Jar, ServerClient
+from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.errors import RolloutError
-from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import Transport, calls, example_row, held, message, response_of, running, tool_output
 
 SERVERS = Path(__file__).parent / "servers"
@@ -18,20 +18,20 @@ TRANSPORTS: tuple[Transport, ...] = ("direct", "http")
 LEDGER_TOOL = {"type": "function", "name": "book", "parameters": {}, "strict": False}
 
 
-def legacy_ledger() -> HeldServer:
+def legacy_ledger() -> ServerSpec:
     folder = SERVERS / "resources_servers/legacy_ledger"
     return held("ledger", "resources_servers", "legacy_ledger", folder=folder, domain="other", currency="NOK")
 
 
-def counter() -> HeldServer:
+def counter() -> ServerSpec:
     return held("counter", "resources_servers", "example_stateful_counter", domain="agent")
 
 
-def scripted(replies: Sequence[dict[str, Any]]) -> HeldServer:
+def scripted(replies: Sequence[dict[str, Any]]) -> ServerSpec:
     return held("policy_model", "responses_api_models", "scripted_model", replies=list(replies))
 
 
-def agent(environment: str, *, legacy: bool = False) -> HeldServer:
+def agent(environment: str, *, legacy: bool = False) -> ServerSpec:
     references: dict[str, Any] = {
         "resources_server": {"type": "resources_servers", "name": environment},
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
@@ -96,9 +96,9 @@ async def test_a_new_environment_with_a_legacy_agent_gives_the_same_record_byte_
     assert b'"reward":1.0' in records[0]
 
 
-async def played(servers: Sequence[HeldServer], row: dict[str, Any], transport: Transport) -> bytes:
+async def played(servers: Sequence[ServerSpec], row: dict[str, Any], transport: Transport) -> bytes:
     async with running(servers, transport=transport) as client:
-        return without_ids((await client.call("agent", "/run", row, answer=Answer)).content())
+        return without_ids((await client.call("agent", "/run", row, answer=ServerReply)).content())
 
 
 CALLS: list[tuple[str, str, Any]] = [
@@ -142,7 +142,7 @@ async def test_every_answer_is_the_same_byte_for_byte(server: str, path: str, bo
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_tool_that_raises_keeps_the_session(transport: Transport) -> None:
     async with running([legacy_ledger()], transport=transport) as client:
-        jar = Jar()
+        jar = CookieJar()
         await client.send("ledger", "/seed_session", {"opening_balance": 1}, jar=jar)
         failed = await client.send("ledger", "/explode", {}, jar=jar)
         assert (failed.status, failed.content()) == (500, b"\"ValueError('tool failed')\"")
@@ -155,7 +155,7 @@ async def test_a_tool_that_raises_keeps_the_session(transport: Transport) -> Non
 async def test_a_session_that_was_ended_is_forgotten_by_both_sides(transport: Transport) -> None:
     async with running([legacy_ledger(), counter()], transport=transport) as client:
         for server, seed in (("ledger", {"opening_balance": 1}), ("counter", {"initial_count": 1})):
-            jar = Jar()
+            jar = CookieJar()
             await client.send(server, "/seed_session", seed, jar=jar)
             row = example_row(response=response_of(message("hi")), expected_balance=1, expected_count=1)
             assert (await client.send(server, "/verify", row, jar=jar, ends_session=True)).status == 200
@@ -166,7 +166,7 @@ async def test_a_session_that_was_ended_is_forgotten_by_both_sides(transport: Tr
 async def test_the_first_answer_carries_the_session_even_when_it_is_an_error(transport: Transport) -> None:
     async with running([legacy_ledger(), counter()], transport=transport) as client:
         for server, path in (("ledger", "/explode"), ("counter", "/increment_counter")):
-            jar = Jar()
+            jar = CookieJar()
             assert (await client.send(server, path, {}, jar=jar)).status >= 400
             assert len(jar) == 1
 
@@ -181,7 +181,7 @@ async def test_what_a_peer_does_to_its_body_does_not_reach_the_sender(transport:
     row = example_row("Hello.", response=response_of(message("hi")))
     async with running(servers, transport=transport) as client:
         sent = BaseVerifyRequest.model_validate(row)
-        await client.call("vandal", "/seed_session", sent, answer=Answer)
+        await client.call("vandal", "/seed_session", sent, answer=ServerReply)
         assert sent == BaseVerifyRequest.model_validate(row)
 
 
@@ -195,7 +195,7 @@ async def test_a_reward_that_is_no_number_is_a_failure_of_the_verifier(transport
     async with running(servers, transport=transport) as client:
         with pytest.raises(RolloutError, match="expected a finite number") as caught:
             await client.call(
-                "vandal", "/verify", example_row(response=response_of()), answer=Answer, cause="internal"
+                "vandal", "/verify", example_row(response=response_of()), answer=ServerReply, cause="internal"
             )
         assert caught.value.cause == "verifier"
 
@@ -210,7 +210,7 @@ async def test_an_unknown_server_is_named_with_the_nearest(transport: Transport)
 async def test_direct_calls_share_the_object_only_with_the_model_that_owns_it() -> None:
     async with running([counter()], transport="direct") as client:
         assert isinstance(client, ServerClient)
-        first, second = Jar(), Jar()
+        first, second = CookieJar(), CookieJar()
         await client.send("counter", "/seed_session", {"initial_count": 1}, jar=first)
         await client.send("counter", "/seed_session", {"initial_count": 2}, jar=second)
         assert (await client.send("counter", "/get_counter_value", jar=first)).content() == b'{"count":1}'

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from nemo_gym.analysis.export_messages import NotChatError, Reasoning, chat_messages, chat_tools
 from nemo_gym.analysis.records import StoredRollout, StoredRolloutsError, read_records
-from nemo_gym.common.atomic_files import beside, check_writable, write_json, written_whole
+from nemo_gym.common.atomic_files import atomic_write, check_writable, sibling_path, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
@@ -160,7 +160,7 @@ def export_rollouts(config: ExportConfig) -> ExportReport:
     rollouts, output = find(config.rollouts_jsonl_fpath, what="file of rollouts"), Path(config.output_jsonl_fpath)
     check_writable(output, overwrite=config.overwrite, sources=(rollouts,))
     report = ExportReport()
-    with written_whole(output) as file:
+    with atomic_write(output) as file:
         for example in _examples(rollouts, config, report):
             file.write(orjson.dumps(example) + b"\n")
             report.examples += 1
@@ -169,7 +169,7 @@ def export_rollouts(config: ExportConfig) -> ExportReport:
             raise StoredRolloutsError(
                 f"None of the {report.read} rollouts in {rollouts} can be used. Dropped as: {reasons or 'nothing'}."
             )
-    write_json(beside(output, "_export.json"), report.as_json())
+    write_json(sibling_path(output, "_export.json"), report.as_json())
     return report
 
 

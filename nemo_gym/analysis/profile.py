@@ -9,7 +9,7 @@ import orjson
 from pydantic import BaseModel
 
 from nemo_gym.analysis.records import Dataset, StoredRolloutsError, read_records
-from nemo_gym.common.atomic_files import beside, check_writable, write_json, written_whole
+from nemo_gym.common.atomic_files import atomic_write, check_writable, sibling_path, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
@@ -95,11 +95,11 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
             metrics.add({**stored.record, TASK_INDEX_KEY_NAME: index})
         if not rewards:
             raise StoredRolloutsError(f"{rollouts} holds no scored rollout; {unrewarded} records have no reward.")
-        with written_whole(output) as file:
+        with atomic_write(output) as file:
             for index in sorted(rewards):
                 figures = profile_rewards(rewards[index], pass_threshold=threshold).model_dump(exclude_none=True)
                 file.write(orjson.dumps({**dataset.row(index), **figures}) + b"\n")
-        metrics_path = beside(output, "_metrics.json")
+        metrics_path = sibling_path(output, "_metrics.json")
         write_json(metrics_path, metrics.summary())
         return Profiled(
             metrics, metrics_path, len(rewards), len(dataset) - len(rewards), unrewarded, dataset.matched_by_prompt

@@ -16,7 +16,7 @@ from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject, TextOrList, WireModel
 from nemo_gym.llm_api.responses import NeMoGymResponseInputItem, NeMoGymToolParam
-from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, hash_of
+from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, hash_row
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class Dataset:
             raise StoredRolloutsError(
                 f"{stored.place} was made of row {index!r}; {self.path} has the rows 0 to {len(self) - 1}. {_REMEDY}"
             )
-        if told_hash is not None and told_hash != hash_of(self.line(index)):
+        if told_hash is not None and told_hash != hash_row(self.line(index)):
             if not self._allow_changed:
                 hint = "" if self._allow_changed is None else " If the change is meant: +allow_changed_rows=true."
                 raise StoredRolloutsError(

@@ -14,16 +14,16 @@ from pydantic import Field, ValidationError
 from nemo_gym.analysis.records import Dataset, StoredLine, StoredRollout, read_records
 from nemo_gym.analysis.verify_stored import offered_tools, verified
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.common.atomic_files import check_writable, written_whole
+from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.paths import find
-from nemo_gym.config.error_messages import explain
+from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import Cause, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject, type_of
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.store import failures_path
-from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, hash_of
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, hash_row
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -151,8 +151,8 @@ async def reverify_rollouts(
         check_writable(path, overwrite=config.overwrite, sources=(rollouts, find(rows, what="dataset")))
     with (
         Dataset(rows, allow_changed=config.allow_changed_rows) as dataset,
-        written_whole(output) as scored,
-        written_whole(failures) as failed,
+        atomic_write(output) as scored,
+        atomic_write(failures) as failed,
     ):
 
         async def work() -> None:
@@ -160,7 +160,7 @@ async def reverify_rollouts(
                 index = dataset.index_of(stored)
                 row = dataset.row(index)
                 marks = {name: value for name, value in stored.record.items() if name.startswith("_")}
-                marks |= {TASK_INDEX_KEY_NAME: index, ROW_HASH_KEY_NAME: hash_of(dataset.line(index))}
+                marks |= {TASK_INDEX_KEY_NAME: index, ROW_HASH_KEY_NAME: hash_row(dataset.line(index))}
                 try:
                     found = await rescore(client, environment_of(row), row, stored, config)
                 except RolloutError as error:
@@ -192,7 +192,7 @@ async def rescore(
     try:
         old = StoredRollout.model_validate(record).reward
     except ValidationError as error:
-        raise RolloutError("input", f"{stored.place} is no scored rollout: {'; '.join(explain(error))}") from error
+        raise RolloutError("input", f"{stored.place} is no scored rollout: {'; '.join(error_lines(error))}") from error
     calls = _calls(record) if config.replay_tools else []
     found = await verified(
         client,

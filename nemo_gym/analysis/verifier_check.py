@@ -22,8 +22,8 @@ from nemo_gym.config.loading import ServerInstance, server_instances
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.llm_api.builders import response_of, tool_output
+from nemo_gym.runtime.class_loader import load_server_class
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

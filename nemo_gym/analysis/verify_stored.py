@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import orjson
 
-from nemo_gym.client.server_client import Answer, Jar, ServerClient
-from nemo_gym.common.deadline import within
+from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
+from nemo_gym.common.deadline import timeout
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
@@ -43,22 +43,22 @@ async def verified(
     what: str,
 ) -> Verified:
     """In a session of its own: seed it with the row, make the tool calls, and have the response to them verified."""
-    jar, outputs = Jar(), []
-    async with within(timeout_s, what=what), client.sessions(jar):
-        await client.call(environment, "/seed_session", encode(row), answer=Answer, cause="environment", jar=jar)
+    jar, outputs = CookieJar(), []
+    async with timeout(timeout_s, what=what), client.sessions(jar):
+        await client.call(environment, "/seed_session", encode(row), answer=ServerReply, cause="environment", jar=jar)
         for call in calls:
             arguments = call["arguments"].encode()
             answer = await client.send(environment, f"/{call['name']}", arguments, cause="tool", jar=jar)
             outputs.append(answer.text())
         body, started = encode({**row, "response": response(outputs)}), time.perf_counter()
         answer = await client.call(
-            environment, "/verify", body, answer=Answer, cause="verifier", jar=jar, ends_session=True
+            environment, "/verify", body, answer=ServerReply, cause="verifier", jar=jar, ends_session=True
         )
         record = _scored_record(answer)
         return Verified(record, outputs, time.perf_counter() - started)
 
 
-def _scored_record(answer: Answer) -> JsonObject:
+def _scored_record(answer: ServerReply) -> JsonObject:
     try:
         record = orjson.loads(answer.content())
         if math.isfinite(record["reward"]):

@@ -1,9 +1,9 @@
 """The commands, one file a family. Importing this imports none of them."""
 
 from nemo_gym.cli.commands import COMMANDS
-from nemo_gym.common.lazy_exports import lazily
+from nemo_gym.common.lazy_exports import lazy_attributes
 
-__getattr__ = lazily(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "main": "nemo_gym.cli.app:main",

@@ -11,7 +11,7 @@ from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environme
 from nemo_gym.cli.command import command, read_command_line, read_parameters
 from nemo_gym.common import event_loop
 from nemo_gym.rollouts.store import failures_path
-from nemo_gym.runtime.connect import peers
+from nemo_gym.runtime.connect import connect_servers
 
 
 @command(ProfileConfig)
@@ -51,7 +51,7 @@ def reverify() -> int:
 
 
 async def _reverify(config: DictConfig, options: ReverifyConfig) -> ReverifyReport:
-    async with peers(config) as client:
+    async with connect_servers(config) as client:
         environment_of = environment_finder(options, client.global_config_dict)
         return await reverify_rollouts(options, client, environment_of)
 

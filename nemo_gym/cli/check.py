@@ -13,7 +13,7 @@ from nemo_gym.common import event_loop
 from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.paths import find
 from nemo_gym.config.types import CommandConfig
-from nemo_gym.runtime.connect import peers
+from nemo_gym.runtime.connect import connect_servers
 
 MAX_SHOWN = 50
 
@@ -65,7 +65,7 @@ def check_verifier() -> int:
 
 
 async def _check(config: DictConfig, options: CheckVerifierConfig) -> list[VerifierReport]:
-    async with peers(config) as client:
+    async with connect_servers(config) as client:
         chosen = environments_to_check(options, client.global_config_dict)
         return [await try_verifier(options, client, each) for each in chosen]
 

@@ -17,12 +17,12 @@ from nemo_gym.rollouts.collector import (
     RolloutCollectionHelper,
     count_rollouts,
     metrics_path,
-    traffic_of,
+    record_or_replay,
 )
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.store import failures_path
 from nemo_gym.rollouts.types import Outcome, Scored
-from nemo_gym.runtime.connect import peers
+from nemo_gym.runtime.connect import connect_servers
 
 LINE_EVERY_S = 10.0
 
@@ -109,9 +109,9 @@ def collect_with_progress(config: DictConfig, options: RolloutCollectionConfig) 
 async def _collect(
     config: DictConfig, options: RolloutCollectionConfig, helper: RolloutCollectionHelper, progress: Progress
 ) -> RunningMetrics:
-    async with peers(config) as client:
+    async with connect_servers(config) as client:
         settings: Any = OmegaConf.to_container(client.global_config_dict, resolve=True)
-        with traffic_of(client, options, settings):
+        with record_or_replay(client, options, settings):
             metrics = await helper.run_from_config(options, client=client, settings=settings, report=progress)
         for server in client.local.values():
             metrics.blocked |= server.blocked()

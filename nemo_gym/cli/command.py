@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from nemo_gym.common.logging import set_up_logging
+from nemo_gym.common.logging import configure_logging
 from nemo_gym.errors import ConfigError, GymError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def command(
                     _show_help(parameters, function)
                     raise SystemExit(0)
                 if not logging.getLogger().handlers:
-                    set_up_logging()
+                    configure_logging()
                 if parameters is not None and _cached_config() is None:
                     _warn_of_typos(parameters)
                 code = _carry_out(function)

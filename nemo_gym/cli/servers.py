@@ -16,7 +16,7 @@ import orjson
 from omegaconf import DictConfig
 
 from nemo_gym.cli.command import command, read_command_line
-from nemo_gym.client.server_client import ask_head, base_url, run_token, run_token_file
+from nemo_gym.client.server_client import base_url, get_from_head, run_token, run_token_file
 from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig
 from nemo_gym.errors import GymError, HeadServerError, StartupError
@@ -200,13 +200,13 @@ def status() -> None:
 
 def running_servers(head: BaseServerConfig) -> list[ServerInstanceDisplayConfig]:
     """The servers of the run, each asked how it is."""
-    raw = ask_head(base_url(head.host, head.port), "/server_instances", token=run_token(head.port))
+    raw = get_from_head(base_url(head.host, head.port), "/server_instances", token=run_token(head.port))
     return [_probed(ServerInstanceDisplayConfig.model_validate(item), head) for item in orjson.loads(raw)]
 
 
 def _probed(instance: ServerInstanceDisplayConfig, head: BaseServerConfig) -> ServerInstanceDisplayConfig:
     try:
-        ask_head(instance.url or "", "/health", token=run_token(head.port), timeout_s=PROBE_TIMEOUT_S)
+        get_from_head(instance.url or "", "/health", token=run_token(head.port), timeout_s=PROBE_TIMEOUT_S)
     except HeadServerError as error:
         instance.status = "timeout" if isinstance(error.__cause__, TimeoutError) else "connection_error"
     else:
@@ -248,12 +248,12 @@ def stop() -> None:
     """Stop a run from elsewhere, as Ctrl+C in its terminal would."""
     head = _head()
     url = base_url(head.host, head.port)
-    pid = orjson.loads(ask_head(url, "/run", token=run_token(head.port)))["pid"]
+    pid = orjson.loads(get_from_head(url, "/run", token=run_token(head.port)))["pid"]
     os.kill(pid, signal.SIGTERM)
     given_up_at = time.monotonic() + STOP_WITHIN_S
     with contextlib.suppress(HeadServerError):
         while time.monotonic() < given_up_at:
-            ask_head(url, "/health", timeout_s=PROBE_TIMEOUT_S)
+            get_from_head(url, "/health", timeout_s=PROBE_TIMEOUT_S)
             time.sleep(0.1)
         raise GymError(f"The run (process {pid}) is still there after {STOP_WITHIN_S:g} s.")
     print(f"Stopped the run (process {pid}).")

@@ -10,7 +10,7 @@ import aiohttp
 import orjson
 from pydantic import BaseModel
 
-from nemo_gym.client.pool import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, closed_with_the_loop
+from nemo_gym.client.pool import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, close_with_loop
 from nemo_gym.client.reply import PeerResponse
 
 MAX_NUM_TRIES = 3
@@ -34,7 +34,7 @@ def get_global_aiohttp_client() -> aiohttp.ClientSession:
     if loop not in _sessions:
         connector = aiohttp.TCPConnector(limit=CONNECTION_LIMIT, limit_per_host=CONNECTION_LIMIT_PER_HOST)
         session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-        _sessions[loop] = session, closed_with_the_loop(session)
+        _sessions[loop] = session, close_with_loop(session)
     return _sessions[loop][0]
 
 

@@ -21,7 +21,7 @@ _NO_BODY = frozenset((204, 304))
 _INFORMATIONAL = range(100, 200)
 
 
-class BrokenOffError(GymError):
+class ConnectionLostError(GymError):
     """The connection ended, or made no sense, before the answer was whole."""
 
 
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
     async def ask(self, head: bytes, body: bytes | None) -> Received:
         """Send a request and wait for all of its answer. A connection that is left before is of no more use."""
         if self._transport is None:
-            raise BrokenOffError("it was closed")
+            raise ConnectionLostError("it was closed")
         self._waiter = self._loop.create_future()
         self._parser = self._parser or httptools.HttpResponseParser(self)
         if body is not None and len(body) >= LARGE_BODY_BYTES:
@@ -91,13 +91,13 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(BrokenOffError(f"it answered in no HTTP we know: {error}"))
+            self._fail(ConnectionLostError(f"it answered in no HTTP we know: {error}"))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         if self._ends_with_connection and error is None:
             self._finish()
-        self._fail(BrokenOffError(f"it hung up before its answer was whole{f': {error}' if error else ''}"))
+        self._fail(ConnectionLostError(f"it hung up before its answer was whole{f': {error}' if error else ''}"))
 
     def on_message_begin(self) -> None:
         if self._waiter is None or self._waiter.done():
@@ -127,13 +127,13 @@ class Connection(asyncio.Protocol):
         try:
             body = _plain(body, self._headers.get("content-encoding", "identity"))
         except (zlib.error, ValueError) as error:
-            self._fail(BrokenOffError(f"its answer cannot be unpacked: {error}"))
+            self._fail(ConnectionLostError(f"its answer cannot be unpacked: {error}"))
             return
         if not self._parser.should_keep_alive() or self._ends_with_connection:
             self.close()
         self._waiter.set_result(Received(self._parser.get_status_code(), self._headers, body))
 
-    def _fail(self, error: BrokenOffError) -> None:
+    def _fail(self, error: ConnectionLostError) -> None:
         self.close()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)

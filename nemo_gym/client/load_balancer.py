@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nemo_gym.client.openai_client import MAX_TRIES, REQUEST_TIMEOUT_S, NeMoGymAsyncOpenAI, tried_again
+from nemo_gym.client.openai_client import MAX_TRIES, REQUEST_TIMEOUT_S, NeMoGymAsyncOpenAI, retry
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.server_client import Jar
-from nemo_gym.common.deadline import time_for
+from nemo_gym.client.server_client import CookieJar
+from nemo_gym.common.deadline import time_left
 from nemo_gym.errors import UpstreamError
 
 T = TypeVar("T")
@@ -165,9 +165,9 @@ class EndpointPool:
 
     def call(self, send: Send[T], *, session: str | None = None) -> Coroutine[Any, Any, T]:
         """What `send` gets from one of the endpoints; each try may be another one's."""
-        return tried_again(lambda: self._call_once(send, session), max_tries=self._settings.max_tries)
+        return retry(lambda: self._call_once(send, session), max_tries=self._settings.max_tries)
 
-    def session(self, jar: Jar, server: str) -> str | None:
+    def session(self, jar: CookieJar, server: str) -> str | None:
         """What the rollout with these cookies is known by; a mark is left with it if it has none. One endpoint needs
         no mark."""
         if len(self.clients) < 2:
@@ -182,7 +182,7 @@ class EndpointPool:
         return self._call_now(send, session) if places is None else self._call_in_place(places, send, session)
 
     async def _call_in_place(self, places: asyncio.Semaphore, send: Send[T], session: str | None) -> T:
-        allowed_s = time_for(self._settings.request_timeout_s)
+        allowed_s = time_left(self._settings.request_timeout_s)
         try:
             async with asyncio.timeout(allowed_s):
                 await places.acquire()

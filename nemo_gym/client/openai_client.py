@@ -10,14 +10,14 @@ from urllib.parse import urlencode
 import orjson
 from pydantic import BaseModel, Field
 
-from nemo_gym.client.pool import RETRIED_STATUSES, THROTTLING_STATUSES, HttpClient, pause_s, shared_client
-from nemo_gym.common.deadline import time_for
-from nemo_gym.common.logging import Seldom
-from nemo_gym.common.retry_stats import count
+from nemo_gym.client.pool import RETRIED_STATUSES, THROTTLING_STATUSES, HttpClient, backoff_s, shared_client
+from nemo_gym.common.deadline import time_left
+from nemo_gym.common.logging import RateLimitedLog
+from nemo_gym.common.retry_stats import record_retry
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.json_codec import encode
 
-seldom = Seldom(logging.getLogger(__name__))
+seldom = RateLimitedLog(logging.getLogger(__name__))
 T = TypeVar("T")
 
 MAX_TRIES = 5
@@ -26,12 +26,12 @@ MAX_TEXT_BYTES = 65_536
 """As much of a bad answer as is read: enough for any message, and soon done whatever comes."""
 
 
-def may_pass(error: UpstreamError) -> bool:
+def is_retryable(error: UpstreamError) -> bool:
     """Whether the same request may succeed later. One that ran out of time has had its chance."""
     return error.cause != "timeout" and (error.status == 0 or error.status in RETRIED_STATUSES)
 
 
-async def tried_again(attempt: Callable[[], Awaitable[T]], *, max_tries: int) -> T:
+async def retry(attempt: Callable[[], Awaitable[T]], *, max_tries: int) -> T:
     """The result of `attempt`, made again a few times while the cause may pass, with growing pauses.
 
     A pause that would outlast the deadline is not made: the failure itself tells more than the time running out.
@@ -40,10 +40,10 @@ async def tried_again(attempt: Callable[[], Awaitable[T]], *, max_tries: int) ->
         try:
             return await attempt()
         except UpstreamError as error:
-            pause = pause_s(number, retry_after_s=error.retry_after_s)
-            if not may_pass(error) or number == max_tries or pause >= time_for(math.inf):
+            pause = backoff_s(number, retry_after_s=error.retry_after_s)
+            if not is_retryable(error) or number == max_tries or pause >= time_left(math.inf):
                 raise
-            count(retries=1)
+            record_retry(retries=1)
             kind = f"{error.server} {error.status}"
             seldom.warning(kind, "%s; attempt %d of %d, again in %.1f s", error, number, max_tries, pause)
         await asyncio.sleep(pause)
@@ -83,7 +83,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
         """The body of a good answer."""
         if self.max_tries == 1:
             return self._fetch_once(method, url, body)
-        return tried_again(lambda: self._fetch_once(method, url, body), max_tries=self.max_tries)
+        return retry(lambda: self._fetch_once(method, url, body), max_tries=self.max_tries)
 
     async def _fetch_once(self, method: str, url: str, body: bytes | None) -> bytes:
         query = f"?{urlencode(self.default_query)}" if self.default_query else ""
@@ -91,14 +91,16 @@ class NeMoGymAsyncOpenAI(BaseModel):
         try:
             answer = await self.http().fetch(method, url + query, body=body, headers=headers, timeout_s=self.timeout_s)
         except UpstreamError as error:
-            count(throttled=int(error.cause == "timeout"))
+            record_retry(throttled=int(error.cause == "timeout"))
             raise
         except asyncio.CancelledError:
-            count(throttled=int(time_for(math.inf) <= 0))  # the time ran out while the endpoint had the request
+            record_retry(
+                throttled=int(time_left(math.inf) <= 0)
+            )  # the time ran out while the endpoint had the request
             raise
         if answer.status < 400:
             return answer.body
-        count(throttled=int(answer.status in THROTTLING_STATUSES))
+        record_retry(throttled=int(answer.status in THROTTLING_STATUSES))
         text = self.text_of(answer.body)
         raise UpstreamError(url, answer.status, text, cause="model", retry_after_s=answer.retry_after_s)
 

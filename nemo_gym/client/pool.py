@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 
 from multidict import CIMultiDict
 
-from nemo_gym.client.connection import BrokenOffError, Connection, Origin, Received, connect
-from nemo_gym.common.deadline import HEADER, current_deadline, time_for
+from nemo_gym.client.connection import Connection, ConnectionLostError, Origin, Received, connect
+from nemo_gym.common.deadline import HEADER, current_deadline, time_left
 from nemo_gym.errors import ConfigError, UpstreamError
 
 CONNECT_TIMEOUT_S = 10.0
@@ -66,7 +66,7 @@ class HttpAnswer(NamedTuple):
             return None
 
 
-class NotSentError(UpstreamError):
+class ConnectError(UpstreamError):
     """No connection was made, so the request certainly had no effect."""
 
 
@@ -158,7 +158,7 @@ class HttpClient:
         server: str | None = None,
     ) -> HttpAnswer:
         """Send one request and read all of the answer, in `timeout_s` and within the deadline of the running task."""
-        allowed_s, name = time_for(timeout_s), server or url
+        allowed_s, name = time_left(timeout_s), server or url
         if allowed_s <= 0:
             raise UpstreamError(name, 0, f"no time left to ask {url}", cause="timeout")
         try:
@@ -176,7 +176,7 @@ class HttpClient:
         except TimeoutError as error:
             waited = f"no answer from {url} within {round(allowed_s, 2):g} s"
             raise UpstreamError(name, 0, waited, cause="timeout") from error
-        except (BrokenOffError, OSError) as error:
+        except (ConnectionLostError, OSError) as error:
             raise UpstreamError(name, 0, f"{url} broke off: {error}") from error
 
     async def _connect(self, peer: _Peer, name: str, url: str) -> Connection:
@@ -184,9 +184,9 @@ class HttpClient:
             async with asyncio.timeout(self._connect_timeout_s):
                 return await peer.connect()
         except TimeoutError as error:
-            raise NotSentError(name, 0, f"no connection to {url} within {self._connect_timeout_s:g} s") from error
+            raise ConnectError(name, 0, f"no connection to {url} within {self._connect_timeout_s:g} s") from error
         except OSError as error:
-            raise NotSentError(name, 0, f"no connection to {url}: {error}") from error
+            raise ConnectError(name, 0, f"no connection to {url}: {error}") from error
 
     async def _ask(self, peer: _Peer, connection: Connection, head: bytes, body: bytes | None) -> Received:
         self._in_use.add(connection)
@@ -250,7 +250,7 @@ class Closable(Protocol):
     async def close(self) -> None: ...
 
 
-def closed_with_the_loop(thing: Closable) -> AsyncIterator[None]:
+def close_with_loop(thing: Closable) -> AsyncIterator[None]:
     """Close a thing when the running loop ends, which closes the generators it has begun. Keep what this gives."""
 
     async def hold() -> AsyncIterator[None]:
@@ -272,7 +272,7 @@ def shared_client() -> HttpClient:
     loop = asyncio.get_running_loop()
     if loop not in _shared:
         client = HttpClient()
-        _shared[loop] = client, closed_with_the_loop(client)
+        _shared[loop] = client, close_with_loop(client)
     return _shared[loop][0]
 
 
@@ -283,7 +283,7 @@ async def close_shared_client() -> None:
         await client.close()
 
 
-def pause_s(attempt: int, *, retry_after_s: float | None = None, chance: float | None = None) -> float:
+def backoff_s(attempt: int, *, retry_after_s: float | None = None, chance: float | None = None) -> float:
     """How long to wait after failed attempt `attempt` (from 1): growing, jittered, and what the server asks up to a
     minute."""
     share = random.random() if chance is None else chance

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Answer:
+class ServerReply:
     """What a server answered: the live object when it is in this worker, else the bytes it sent."""
 
     server: str
@@ -95,7 +95,7 @@ def _decoder(kind: Hashable) -> Decoder:
     return Decoder(kind)
 
 
-def read_answer(got: Answer, path: str, kind: type[T], cause: Cause) -> T:
+def read_reply(got: ServerReply, path: str, kind: type[T], cause: Cause) -> T:
     if type(got.value) is kind:
         return got.value
     try:
@@ -110,7 +110,7 @@ def read_answer(got: Answer, path: str, kind: type[T], cause: Cause) -> T:
     return value
 
 
-def failure_in(got: Answer, path: str, cause: Cause) -> RolloutError:
+def failure_in(got: ServerReply, path: str, cause: Cause) -> RolloutError:
     """The error that the server's answer tells of. Its own word on the cause counts more than the caller's guess."""
     told = error_told_in(got.content())
     if told is not None:

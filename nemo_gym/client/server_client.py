@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 
-from nemo_gym.client.pool import HttpClient, NotSentError, pause_s, shared_client
-from nemo_gym.client.reply import Answer as Answer
-from nemo_gym.client.reply import PeerResponse, failure_in, read_answer
-from nemo_gym.common.deadline import afresh, time_for, within
-from nemo_gym.common.logging import Seldom
+from nemo_gym.client.pool import ConnectError, HttpClient, backoff_s, shared_client
+from nemo_gym.client.reply import PeerResponse, failure_in, read_reply
+from nemo_gym.client.reply import ServerReply as ServerReply
+from nemo_gym.common.deadline import fresh_deadline, time_left, timeout
+from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.paths import cache_dir, nearest
 from nemo_gym.common.retry_stats import HEADER as TALLY_HEADER
-from nemo_gym.common.retry_stats import count, count_from_header
+from nemo_gym.common.retry_stats import add_retry_header, record_retry
 from nemo_gym.errors import Cause, ConfigError, HeadServerError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import encode
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nemo_gym.config.types import BaseServerConfig
 
 logger = logging.getLogger(__name__)
-seldom = Seldom(logger)
+seldom = RateLimitedLog(logger)
 T = TypeVar("T")
 
 TOKEN_HEADER = "nemo-gym-token"  # noqa: S105 - the name of a header
@@ -44,7 +44,7 @@ STATUS_TIMEOUT_S = 5.0
 RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"  # noqa: S105 - the name of a variable
 
 
-class Jar(dict[str, str]):
+class CookieJar(dict[str, str]):
     """The session cookies of one rollout: those that came with the request, and those that servers set since."""
 
     def __init__(self, cookies: Mapping[str, str] | None = None) -> None:
@@ -70,14 +70,14 @@ class LocalServer(Protocol):
 
     async def direct(
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool
-    ) -> Answer: ...
+    ) -> ServerReply: ...
 
     def release(self, token: str) -> None: ...
 
     def blocked(self) -> dict[str, dict[str, float]]: ...
 
 
-Tap = Callable[[str, str, Any, Callable[[], Awaitable[Answer]]], Awaitable[Answer]]
+Tap = Callable[[str, str, Any, Callable[[], Awaitable[ServerReply]]], Awaitable[ServerReply]]
 """Called with server, path, body, and a function that sends the call on."""
 
 
@@ -127,7 +127,7 @@ class ServerClient:
         head = head_server_config or cls.load_head_server_config()
         url = base_url(head.host, head.port)
         token = run_token(head.port)
-        text = orjson.loads(ask_head(url, "/global_config_dict_yaml", token=token))
+        text = orjson.loads(get_from_head(url, "/global_config_dict_yaml", token=token))
         return cls(head_server_config=head, global_config_dict=OmegaConf.create(text), token=token, http=http)
 
     async def poll_for_status(self, server_name: str) -> str:
@@ -137,7 +137,7 @@ class ServerClient:
         url = base_url(head.host, head.port) if is_head and head is not None else self.url_of(server_name)
         try:
             await self.http.fetch("GET", f"{url}/health", headers=self._headers(), timeout_s=STATUS_TIMEOUT_S)
-        except NotSentError:
+        except ConnectError:
             return "connection_error"
         except UpstreamError as error:
             return "timeout" if error.cause == "timeout" else "unknown_error"
@@ -158,7 +158,7 @@ class ServerClient:
         *,
         answer: type[T],
         cause: Cause = "internal",
-        jar: Jar | None = None,
+        jar: CookieJar | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         ends_session: bool = False,
     ) -> T:
@@ -171,7 +171,7 @@ class ServerClient:
         got = await self.send(server, path, body, cause=cause, jar=jar, timeout_s=timeout_s, ends_session=ends_session)
         if got.status >= 400:
             raise failure_in(got, path, cause)
-        return got if answer is Answer else read_answer(got, path, answer, cause)  # type: ignore[return-value]
+        return got if answer is ServerReply else read_reply(got, path, answer, cause)  # type: ignore[return-value]
 
     async def send(
         self,
@@ -180,12 +180,12 @@ class ServerClient:
         body: Any = None,
         *,
         cause: Cause = "internal",
-        jar: Jar | None = None,
+        jar: CookieJar | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         ends_session: bool = False,
-    ) -> Answer:
+    ) -> ServerReply:
         """As `call`, but an answer is an answer, whatever its status. Only getting none is an error."""
-        async with within(timeout_s, what=f"{server}{path}"):
+        async with timeout(timeout_s, what=f"{server}{path}"):
             try:
                 got = await self._send("POST", server, path, body, jar or {}, timeout_s, ends_session=ends_session)
             except UpstreamError as error:
@@ -213,7 +213,7 @@ class ServerClient:
             logger.debug("ServerClient.request passes over %s", sorted(ignored))
         sent = {name: item.value if isinstance(item, Morsel) else str(item) for name, item in (cookies or {}).items()}
         body = data if json is None else json
-        async with within(timeout_s, what=f"{server_name}{url_path}"):
+        async with timeout(timeout_s, what=f"{server_name}{url_path}"):
             got = await self._send(method.upper(), server_name, url_path, body, sent, timeout_s)
         return PeerResponse(
             status=got.status,
@@ -230,13 +230,13 @@ class ServerClient:
         return await self.request(server_name, url_path, "POST", **options)
 
     @asynccontextmanager
-    async def sessions(self, jar: Jar) -> AsyncIterator[None]:
+    async def sessions(self, jar: CookieJar) -> AsyncIterator[None]:
         """End every session opened inside when the block is left, however it is left."""
         known = set(jar)
         try:
             yield
         finally:
-            with afresh(RELEASE_TIMEOUT_S):
+            with fresh_deadline(RELEASE_TIMEOUT_S):
                 for name in [name for name in jar if name not in known]:
                     await self._release(name, jar.pop(name))
 
@@ -285,9 +285,9 @@ class ServerClient:
         timeout_s: float,
         *,
         ends_session: bool = False,
-    ) -> Awaitable[Answer]:
+    ) -> Awaitable[ServerReply]:
         peer = self.local.get(server)
-        send: Callable[[], Awaitable[Answer]] = (
+        send: Callable[[], Awaitable[ServerReply]] = (
             partial(self._send_far, method, server, path, body, cookies, timeout_s, ends_session=ends_session)
             if peer is None
             else partial(peer.direct, method, path, body, cookies, ends_session=ends_session)
@@ -304,7 +304,7 @@ class ServerClient:
         timeout_s: float,
         *,
         ends_session: bool,
-    ) -> Answer:
+    ) -> ServerReply:
         headers = self._headers()
         if ends_session:
             headers[END_SESSION_HEADER] = "1"
@@ -315,16 +315,16 @@ class ServerClient:
                 got = await self.http.fetch(
                     method, url, body=raw, headers=headers, cookies=cookies, timeout_s=timeout_s, server=server
                 )
-            except NotSentError as error:
-                pause = pause_s(attempt)
-                if attempt == MAX_CONNECT_TRIES or pause >= time_for(math.inf):
+            except ConnectError as error:
+                pause = backoff_s(attempt)
+                if attempt == MAX_CONNECT_TRIES or pause >= time_left(math.inf):
                     raise  # which tells more than the time running out
-                count(retries=1)
+                record_retry(retries=1)
                 seldom.warning(server, "%s; attempt %d of %d", error, attempt, MAX_CONNECT_TRIES)
                 await asyncio.sleep(pause)
             else:
-                count_from_header(got.headers.get(TALLY_HEADER))
-                return Answer(server, got.status, got.body, got.cookies, got.headers)
+                add_retry_header(got.headers.get(TALLY_HEADER))
+                return ServerReply(server, got.status, got.body, got.cookies, got.headers)
         raise AssertionError("unreachable")
 
 
@@ -363,7 +363,7 @@ def run_token(head_port: int) -> str | None:
         return None
 
 
-def ask_head(url: str, path: str, *, token: str | None = None, timeout_s: float = STATUS_TIMEOUT_S) -> bytes:
+def get_from_head(url: str, path: str, *, token: str | None = None, timeout_s: float = STATUS_TIMEOUT_S) -> bytes:
     """One GET to a head server, without an event loop."""
     request = urllib.request.Request(url + path, headers={TOKEN_HEADER: token} if token else {})
     try:

@@ -11,7 +11,7 @@ import orjson
 from nemo_gym.errors import ConfigError, GymError, StorageError
 
 
-def beside(path: Path, ending: str) -> Path:
+def sibling_path(path: Path, ending: str) -> Path:
     """The file beside `path` whose name goes on with `ending` in place of the suffix."""
     return path.with_name(path.stem + ending)
 
@@ -25,7 +25,7 @@ def check_writable(path: Path, *, overwrite: bool, sources: tuple[Path, ...] = (
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """A file that appears under its name only once it is complete, and in place of an older one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -46,5 +46,5 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write one JSON document, indented."""
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")

@@ -37,14 +37,14 @@ def current_deadline() -> Deadline | None:
     return _current.get()
 
 
-def time_for(step_s: float) -> float:
+def time_left(step_s: float) -> float:
     """How long a step that usually may take `step_s` may take now."""
     deadline = _current.get()
     return step_s if deadline is None else min(step_s, deadline.left_s())
 
 
 @contextmanager
-def under(seconds: float | None) -> Iterator[None]:
+def limit_deadline(seconds: float | None) -> Iterator[None]:
     """Give the code inside at most `seconds`, and never more than it had. Tells, but does not interrupt."""
     mark = _current.set(_sooner(_current.get(), seconds))
     try:
@@ -54,7 +54,7 @@ def under(seconds: float | None) -> Iterator[None]:
 
 
 @contextmanager
-def afresh(seconds: float) -> Iterator[None]:
+def fresh_deadline(seconds: float) -> Iterator[None]:
     """Give the code inside `seconds`, however little is left: for tidying up when the time is over."""
     mark = _current.set(Deadline.after(seconds))
     try:
@@ -63,8 +63,8 @@ def afresh(seconds: float) -> Iterator[None]:
         _current.reset(mark)
 
 
-class within:  # noqa: N801 - used as a word: `async with within(5, what="lunch")`
-    """As `under`, and interrupt the code inside when its time is up.
+class timeout:  # noqa: N801 - used as a word: `async with within(5, what="lunch")`
+    """As `limit_deadline`, and interrupt the code inside when its time is up.
 
     Every hop goes through here, so it does what `asyncio.timeout` does with less around it, and sets no timer where
     the running task is interrupted no later anyway.

@@ -18,38 +18,38 @@ GC_THRESHOLDS = (200_000, 10, 10)
 does by default, thousands of them take a tenth of all time and find nothing."""
 
 
-MOST_THREADS = 256
+MAX_THREADS = 256
 """For handlers that wait for something without telling the loop. They are started as needed."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """As asyncio.run, on uvloop, for a process that does nothing else."""
     gc.set_threshold(*GC_THRESHOLDS)
-    return run_beside(main)
+    return run_embedded(main)
 
 
-def run_beside(main: Coroutine[Any, Any, T]) -> T:
+def run_embedded(main: Coroutine[Any, Any, T]) -> T:
     """The same in a process that has other things to do, such as training."""
     import uvloop
 
     raise_open_file_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.get_loop().set_default_executor(Threads())
+        runner.get_loop().set_default_executor(DaemonThreadPool())
         return runner.run(main)
 
 
-class Threads(ThreadPoolExecutor):
+class DaemonThreadPool(ThreadPoolExecutor):
     """Threads for handlers written as plain `def`. Python would wait for them when the loop ends and when the process
     does; one that hangs, and that its rollout has long stopped waiting for, must hold up neither."""
 
     def __init__(self) -> None:
-        super().__init__(MOST_THREADS)
+        super().__init__(MAX_THREADS)
         self._todo: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._idle, self._started = threading.Semaphore(0), 0
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
-        if not self._idle.acquire(blocking=False) and self._started < MOST_THREADS:
+        if not self._idle.acquire(blocking=False) and self._started < MAX_THREADS:
             self._started += 1
             threading.Thread(target=self._work, daemon=True).start()
         self._todo.put((future, partial(fn, *args, **kwargs)))

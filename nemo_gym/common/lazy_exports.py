@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazily(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_attributes(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """A module's `__getattr__` for `names`, each given as the 'module:attribute' it stands for."""
 
     def load(name: str) -> Any:

@@ -9,7 +9,7 @@ import time
 LEVEL_ENV_VAR = "NEMO_GYM_LOG_LEVEL"
 
 
-def set_up_logging(*, prefix: str = "") -> None:
+def configure_logging(*, prefix: str = "") -> None:
     """Send our log records to standard error. Called by commands and workers, never by the library."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {prefix}%(name)s: %(message)s", "%H:%M:%S"))
@@ -20,7 +20,7 @@ def set_up_logging(*, prefix: str = "") -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-class Seldom:
+class RateLimitedLog:
     """Logs the first event of a kind at once, and then one line every so often that says how many there were."""
 
     def __init__(self, logger: logging.Logger, *, every_s: float = 10.0) -> None:

@@ -7,7 +7,7 @@ HEADER = "nemo-gym-tally"
 
 
 @dataclass(slots=True)
-class Tally:
+class RetryStats:
     """How often something had to be tried again, and how often because a peer asked for less."""
 
     retries: int = 0
@@ -21,16 +21,16 @@ class Tally:
         return f"{self.retries} {self.throttled}"
 
 
-_current: ContextVar[Tally | None] = ContextVar("nemo_gym_tally", default=None)
+_current: ContextVar[RetryStats | None] = ContextVar("nemo_gym_tally", default=None)
 
 
-class counting:  # noqa: N801 - used as a word: `with counting() as tally`
+class track_retries:  # noqa: N801 - used as a word: `with counting() as tally`
     """Count what the code inside, and the tasks and servers it calls, had to try again."""
 
     __slots__ = ("_mark", "_outer", "_tally")
 
-    def __enter__(self) -> Tally:
-        self._tally, self._outer = Tally(), _current.get()
+    def __enter__(self) -> RetryStats:
+        self._tally, self._outer = RetryStats(), _current.get()
         self._mark = _current.set(self._tally)
         return self._tally
 
@@ -40,14 +40,14 @@ class counting:  # noqa: N801 - used as a word: `with counting() as tally`
             self._outer.add(self._tally.retries, self._tally.throttled)
 
 
-def count(*, retries: int = 0, throttled: int = 0) -> None:
+def record_retry(*, retries: int = 0, throttled: int = 0) -> None:
     """Note that something is tried again, or that a peer asked for less."""
     tally = _current.get()
     if tally is not None:
         tally.add(retries, throttled)
 
 
-def count_from_header(header: str | None) -> None:
+def add_retry_header(header: str | None) -> None:
     """Take over what a server counted while it answered."""
     tally = _current.get()
     if header and tally is not None:

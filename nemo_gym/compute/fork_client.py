@@ -1,4 +1,4 @@
-"""The server's side of its compute processes: orders to the nursery, tasks to the workers, and their ends."""
+"""The server's side of its compute processes: orders to the fork_server, tasks to the workers, and their ends."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_gym.compute.fork_server import ENDING, FRAME, MAX_PAYLOAD_BYTES, ORDER, Birth, Kind
+from nemo_gym.compute.fork_server import ENDING, FRAME, MAX_PAYLOAD_BYTES, ORDER, ForkRequest, Kind
 
 START_WITHIN_S = 120.0
 """For imports, the slowest of which take seconds on an idle machine."""
@@ -21,11 +21,11 @@ _PROGRAM = "from nemo_gym.compute.fork_server import main; main()"
 _BROKEN = (asyncio.IncompleteReadError, ConnectionError)
 
 
-class NotBegunError(Exception):
+class NotStartedError(Exception):
     """A worker was lost, or never was, before it began its task, so another may try."""
 
 
-class DiedError(Exception):
+class WorkerDiedError(Exception):
     """A worker was lost in the middle of its task."""
 
 
@@ -37,8 +37,10 @@ class Frame(NamedTuple):
 class Worker:
     """One worker: tasks go out, answers come in, one at a time."""
 
-    def __init__(self, nursery: "Nursery", number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
-        self._nursery, self._number, self._reader, self._writer = nursery, number, reader, writer
+    def __init__(
+        self, fork_server: "ForkServer", number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ):
+        self._fork_server, self._number, self._reader, self._writer = fork_server, number, reader, writer
         self._head: tuple[int, int] | None = None
         self.pid: int | None = None
         """Known once it has been forked."""
@@ -52,13 +54,13 @@ class Worker:
                 await self._writer.drain()
                 first = await self.frame()
         except TimeoutError as error:
-            raise NotBegunError(f"its import did not end within {START_WITHIN_S:g} s.") from error
+            raise NotStartedError(f"its import did not end within {START_WITHIN_S:g} s.") from error
         except _BROKEN as error:
-            raise NotBegunError("the worker died before it began.") from error
+            raise NotStartedError("the worker died before it began.") from error
         try:
             return first if first.kind is not Kind.STARTED else await self._outcome(timeout_s)
         except _BROKEN as error:
-            raise DiedError from error
+            raise WorkerDiedError from error
 
     async def _outcome(self, timeout_s: float) -> Frame:
         with contextlib.suppress(TimeoutError):
@@ -86,11 +88,11 @@ class Worker:
         """End the worker at once. When it is gone the result tells the code it ended with, if that is known."""
         if self._ending is None:
             self._writer.transport.abort()
-            self._ending = self._nursery.end(self._number, self.pid)
+            self._ending = self._fork_server.end(self._number, self.pid)
         return self._ending
 
 
-class Nursery:
+class ForkServer:
     """The process that workers are forked from."""
 
     def __init__(self) -> None:
@@ -110,7 +112,7 @@ class Nursery:
         self._endings: dict[int, asyncio.Future[int | None]] = {}
         self.is_gone = False
 
-    async def fork(self, birth: Birth) -> Worker:
+    async def fork(self, birth: ForkRequest) -> Worker:
         """A new worker, ready for its first task."""
         number, order = next(self._numbers), pickle.dumps(birth)
         ours, theirs = socket.socketpair()
@@ -122,21 +124,21 @@ class Nursery:
                 worker.pid = int.from_bytes((await worker.frame()).payload)
         except TimeoutError as error:
             self.close()
-            raise NotBegunError(f"no worker came up within {START_WITHIN_S:g} s.") from error
+            raise NotStartedError(f"no worker came up within {START_WITHIN_S:g} s.") from error
         except _BROKEN as error:
-            raise NotBegunError("no worker came up.") from error
+            raise NotStartedError("no worker came up.") from error
         finally:
             if worker.pid is None:
                 worker.kill()
         return worker
 
     def end(self, number: int, pid: int | None) -> "asyncio.Future[int | None]":
-        """Kill a worker. It is not reaped before the nursery is told, so its process id is still its own."""
+        """Kill a worker. It is not reaped before the fork_server is told, so its process id is still its own."""
         ending = self._endings[number] = self._loop.create_future()
         if pid is not None and not self.is_gone:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(NotBegunError):  # with a nursery that is gone all endings are told
+        with contextlib.suppress(NotStartedError):  # with a fork_server that is gone all endings are told
             self._tell(ORDER.pack(number, 0))
         return ending
 
@@ -145,10 +147,10 @@ class Nursery:
             socket.send_fds(self._control, [order], [] if handed_over is None else [handed_over.fileno()])
         except OSError as error:
             self.close()
-            raise NotBegunError(f"the process that starts workers is gone ({error}).") from error
+            raise NotStartedError(f"the process that starts workers is gone ({error}).") from error
 
     def _hear(self) -> None:
-        """Read which workers have ended, or that the nursery has."""
+        """Read which workers have ended, or that the fork_server has."""
         try:
             told = self._control.recv(ENDING.size * 100)
         except OSError:
@@ -159,7 +161,7 @@ class Nursery:
             self.close()
 
     def close(self) -> None:
-        """End the nursery. Workers that are left die with it."""
+        """End the fork_server. Workers that are left die with it."""
         if not self.is_gone:
             self.is_gone = True
             self._loop.remove_reader(self._control)

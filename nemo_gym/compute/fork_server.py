@@ -1,8 +1,8 @@
-"""What the processes behind `nemo_gym.compute.pool` run: a nursery, and the workers it forks.
+"""The processes behind `nemo_gym.compute.pool`: a fork server, and the workers it forks.
 
-The nursery imports what is slow to import and then does nothing but fork, so a worker costs milliseconds, shares its
-memory with the others, and inherits neither sockets nor locks of the server. Each worker does one task at a time, in
-its main thread. All of them end when the server does, however it ends."""
+The fork server imports what is slow to import and then does nothing but fork, so a worker costs milliseconds, shares
+its memory with the others, and inherits neither sockets nor locks. Each worker does one task at a time, in its main
+thread. All of them end when the server does, however it ends."""
 
 import contextlib
 import ctypes
@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 from nemo_gym.common.folder_imports import make_importable
 
 ORDER = struct.Struct(">II")
-"""The head of an order to the nursery: the number of a worker, and the length of the Birth that follows. A length of
-nought orders its end."""
+"""Header of an order to the fork server: a worker's number, and the length of the ForkRequest that follows. Length 0
+ends that worker."""
 ENDING = struct.Struct(">Ii")
-"""What the nursery tells: the number of a worker and the code it ended with."""
+"""What the fork_server tells: the number of a worker and the code it ended with."""
 FRAME = struct.Struct(">BQ")
 """The head of what a worker is told and tells: the kind of frame, the length of its payload."""
 
@@ -68,7 +68,7 @@ class Module(NamedTuple):
     folder: str | None = None
 
 
-class Birth(NamedTuple):
+class ForkRequest(NamedTuple):
     """How a worker is to be: what is imported before it is forked, and how much memory it may have."""
 
     modules: tuple[Module, ...]
@@ -83,7 +83,7 @@ class Task(NamedTuple):
     arguments: bytes
 
 
-class Nursery:
+class ForkServer:
     """Forks a worker for every socket it is handed, ends those it is told to, and tells how they ended."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -107,19 +107,19 @@ class Nursery:
             raise ConnectionResetError
         number, length = ORDER.unpack(head)
         if length:
-            birth: Birth = pickle.loads(_exactly(self._control, length))
+            birth: ForkRequest = pickle.loads(_exactly(self._control, length))
             with socket.socket(fileno=handed_over[0]) as connection:
                 self._fork(number, connection, birth)
         elif number in self._alive:
             os.kill(self._alive[number], signal.SIGKILL)
             self._to_reap.add(number)
 
-    def _fork(self, number: int, connection: socket.socket, birth: Birth) -> None:
+    def _fork(self, number: int, connection: socket.socket, birth: ForkRequest) -> None:
         for module in birth.modules:
             with contextlib.suppress(Exception):  # the worker tries again, and tells
                 _imported(module)
         gc.freeze()  # so that no collection in a worker touches, and thereby copies, what all share
-        nursery = os.getpid()
+        fork_server = os.getpid()
         try:
             pid = os.fork()
         except OSError:
@@ -127,7 +127,7 @@ class Nursery:
             return
         if pid == 0:
             self._control.close()
-            _work(connection, birth, nursery)
+            _work(connection, birth, fork_server)
         self._alive[number] = pid
 
     def _reap(self) -> None:
@@ -139,10 +139,10 @@ class Nursery:
                 self._control.sendall(ENDING.pack(number, os.waitstatus_to_exitcode(status)))
 
 
-def _work(connection: socket.socket, birth: Birth, nursery: int) -> None:
+def _work(connection: socket.socket, birth: ForkRequest, fork_server: int) -> None:
     """All that a worker does; it does not return."""
     try:
-        die_with(nursery)
+        die_with(fork_server)
         for limit, most in ((resource.RLIMIT_AS, birth.memory_bytes), (resource.RLIMIT_CORE, 0)):
             with contextlib.suppress(ValueError):  # a stricter limit is in force already, or the system knows none
                 resource.setrlimit(limit, (most, most))
@@ -243,8 +243,8 @@ def die_with(parent: int) -> None:
 
 
 def main() -> None:
-    """What the nursery's process runs."""
+    """What the fork_server's process runs."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the server decides when its workers end
         signal.signal(number, signal.SIG_IGN)
     die_with(int(sys.argv[2]))
-    Nursery(socket.socket(fileno=int(sys.argv[1]))).serve()
+    ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -11,23 +11,23 @@ import signal
 from collections.abc import Callable
 from typing import Any, Literal, Self, TypeVar, TypeVarTuple
 
-from nemo_gym.common.deadline import within
+from nemo_gym.common.deadline import timeout
 from nemo_gym.common.folder_imports import folder_of
-from nemo_gym.compute.fork_client import DiedError, Frame, NotBegunError, Nursery, Worker
-from nemo_gym.compute.fork_server import Birth, Kind, Module, Task
+from nemo_gym.compute.fork_client import ForkServer, Frame, NotStartedError, Worker, WorkerDiedError
+from nemo_gym.compute.fork_server import ForkRequest, Kind, Module, Task
 from nemo_gym.errors import GymError
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
-LEAST_WORKERS = 2
+MIN_WORKERS = 2
 """Unless told otherwise, so that one endless task never holds up all others."""
 MEMORY_MB = 2048
 """What a worker may have if nobody says otherwise. Symbolic mathematics takes about a hundred."""
 MAX_ARGUMENT_BYTES = 32 * 2**20
 
 
-class Overrun(GymError):  # noqa: N818 - nothing of ours went wrong: what the function was given asked too much of it
+class LimitExceededError(GymError):
     """A function took more than it may and was ended. `limit` says more of what."""
 
     def __init__(self, message: str, *, limit: Literal["time", "memory"]) -> None:
@@ -44,9 +44,9 @@ class Compute:
 
     def __init__(self, *, workers: int | None = None, memory_mb: int | None = None) -> None:
         self._memory_mb = memory_mb or MEMORY_MB
-        self._turns = asyncio.Semaphore(workers or max(os.cpu_count() or 1, LEAST_WORKERS))
+        self._turns = asyncio.Semaphore(workers or max(os.cpu_count() or 1, MIN_WORKERS))
         self._modules: dict[str, Module] = {}
-        self._nursery: Nursery | None = None
+        self._fork_server: ForkServer | None = None
         self._idle: list[Worker] = []
         self._workers: set[Worker] = set()
         self._is_closed = False
@@ -75,10 +75,10 @@ class Compute:
         """
         what, task = f"{function.__module__}.{function.__qualname__}()", _pickled(function, args)
         self.warm(function.__module__)
-        async with within(None, what=what), self._turns:
+        async with timeout(None, what=what), self._turns:
             answer = await self._answer(task, what, timeout_s)
         if answer.kind is Kind.OUT_OF_MEMORY:
-            raise Overrun(f"{what} needed more than {self._memory_mb} MB of memory.", limit="memory")
+            raise LimitExceededError(f"{what} needed more than {self._memory_mb} MB of memory.", limit="memory")
         if answer.kind is Kind.FAILED:
             raise ComputeError(f"{what} {answer.payload.decode(errors='replace')}")
         result = _unpickled(answer.payload, what)
@@ -91,16 +91,16 @@ class Compute:
         self._is_closed = True
         for worker in list(self._workers):
             self._discard(worker)
-        if self._nursery is not None:
-            self._nursery.close()
+        if self._fork_server is not None:
+            self._fork_server.close()
 
     async def _answer(self, task: bytes, what: str, timeout_s: float) -> Frame:
         """One worker's answer; another's if that one is lost before it begins."""
-        with contextlib.suppress(NotBegunError):
+        with contextlib.suppress(NotStartedError):
             return await self._attempt(task, what, timeout_s)
         try:
             return await self._attempt(task, what, timeout_s)
-        except NotBegunError as error:
+        except NotStartedError as error:
             raise ComputeError(f"{what} could not be handed to a worker: {error}") from error
 
     async def _attempt(self, task: bytes, what: str, timeout_s: float) -> Frame:
@@ -110,8 +110,8 @@ class Compute:
             answer = await worker.ask(task, timeout_s)
             is_fit = answer.kind is not Kind.OUT_OF_MEMORY
         except TimeoutError as error:
-            raise Overrun(f"{what} did not finish within {timeout_s:g} s.", limit="time") from error
-        except DiedError as error:
+            raise LimitExceededError(f"{what} did not finish within {timeout_s:g} s.", limit="time") from error
+        except WorkerDiedError as error:
             code = await self._discard(worker)
             raise ComputeError(f"{what} did not finish: its worker ended with {_named(code)}.") from error
         finally:
@@ -132,9 +132,9 @@ class Compute:
     async def _start(self) -> Worker:
         if self._is_closed:
             raise ComputeError("The pool is closed.")
-        if self._nursery is None or self._nursery.is_gone:
-            self._nursery = Nursery()
-        worker = await self._nursery.fork(Birth(tuple(self._modules.values()), self._memory_mb * 2**20))
+        if self._fork_server is None or self._fork_server.is_gone:
+            self._fork_server = ForkServer()
+        worker = await self._fork_server.fork(ForkRequest(tuple(self._modules.values()), self._memory_mb * 2**20))
         self._workers.add(worker)
         return worker
 

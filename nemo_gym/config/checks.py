@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from nemo_gym.common.paths import nearest
-from nemo_gym.config.error_messages import KeyPath, explain
+from nemo_gym.config.error_messages import KeyPath, error_lines
 from nemo_gym.config.interpolation import UNKNOWN_SOURCES, place, resolved
 from nemo_gym.config.keys import (
     ENTRYPOINT_KEY_NAME,
@@ -60,7 +60,7 @@ def server_blocks(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES) -> 
         if instance is not None:
             blocks.servers.append(instance)
         elif error is not None and _has_entrypoint(values):
-            mistakes = explain(error, where=sources.below((name,)))
+            mistakes = error_lines(error, where=sources.below((name,)))
             blocks.almost_servers.append(AlmostServer(name, error, mistakes))
         else:
             blocks.without_entrypoint.append(name)

@@ -30,11 +30,11 @@ def validate(
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        lines = [f"{what} is not valid:", *explain(error, where=where), remedy]
+        lines = [f"{what} is not valid:", *error_lines(error, where=where), remedy]
         raise ConfigError("\n".join(filter(None, lines))) from None
 
 
-def explain(error: ValidationError, *, where: Where | None = None) -> list[str]:
+def error_lines(error: ValidationError, *, where: Where | None = None) -> list[str]:
     """One line per mistake, as `- a -> b -> c: message`, with the source that `where` gives for it."""
     return [_line(item, where(item["loc"]) if where else "") for item in error.errors(include_url=False)]
 

@@ -34,7 +34,7 @@ from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolved
 from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are public here
 from nemo_gym.config.ports import complete_head_server, default_host, fill_hosts_and_ports
 from nemo_gym.config.ports import find_open_port as find_open_port
-from nemo_gym.config.process_config import published
+from nemo_gym.config.process_config import process_config
 from nemo_gym.config.servers import ServerInstance as ServerInstance
 from nemo_gym.config.servers import server_instances as server_instances
 from nemo_gym.config.sources import Sources, command_line_config, load_files, read_sources
@@ -230,7 +230,7 @@ def get_global_config_dict(
     """The configuration of this process: the cached one, else the one its parent handed down, else a new one."""
     global _GLOBAL_CONFIG_DICT  # noqa: PLW0603 -- the cache is part of the public interface
     if _GLOBAL_CONFIG_DICT is None:
-        handed_down = published() or os.environ.get(keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
+        handed_down = process_config() or os.environ.get(keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
         if handed_down is None:
             _GLOBAL_CONFIG_DICT = global_config_dict_parser_cls().parse(global_config_dict_parser_config)
         else:

@@ -7,12 +7,12 @@ from typing import Any
 _settings: dict[str, Any] | None = None
 
 
-def publish(settings: dict[str, Any]) -> None:
+def set_process_config(settings: dict[str, Any]) -> None:
     """Let `get_global_config_dict()` answer with these settings in this process."""
     global _settings  # noqa: PLW0603 - that is what this module is for
     _settings = settings
 
 
-def published() -> dict[str, Any] | None:
+def process_config() -> dict[str, Any] | None:
     """What was published, if anything."""
     return _settings

@@ -56,7 +56,7 @@ def ending_of(error: UpstreamError) -> CutOff | None:
     return "max_output_tokens" if codes & _OVERFLOW_CODES or _OVERFLOW.search(message) else None
 
 
-def ended_completion(error: UpstreamError, *, model: str) -> NeMoGymChatCompletion:
+def completion_refusal(error: UpstreamError, *, model: str) -> NeMoGymChatCompletion:
     """The completion that says how the rollout ended, with nothing in it. Raises `error` if it is just an error."""
     cut_off = ending_of(error)
     if cut_off is None:
@@ -74,11 +74,11 @@ def ended_completion(error: UpstreamError, *, model: str) -> NeMoGymChatCompleti
     )
 
 
-def ended_response(
+def response_refusal(
     error: UpstreamError, params: NeMoGymResponseCreateParamsNonStreaming, *, model: str
 ) -> NeMoGymResponse:
-    """As `ended_completion`, in the Responses dialect."""
-    return response_of(params, ended_completion(error, model=model), model=model)
+    """As `completion_refusal`, in the Responses dialect."""
+    return response_of(params, completion_refusal(error, model=model), model=model)
 
 
 def _told(body: str) -> tuple[set[str], str]:

@@ -62,7 +62,7 @@ class Decoder:
             return self._adapter.validate_python({})
         if self._model is not None and type(value) is self._model:
             return value if shared else detached(value)
-        given = given_fields(value) if _is_record(value) else value
+        given = set_fields(value) if _is_record(value) else value
         if not shared:
             given = detached(given)
         try:
@@ -76,7 +76,7 @@ def _is_record(value: Any) -> bool:
     return isinstance(value, BaseModel | Mapping)
 
 
-def given_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+def set_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
     """What a record was given, by name and as it is; what it fills in by itself is left out."""
     if not isinstance(value, BaseModel):
         return dict(value)

@@ -24,7 +24,7 @@ def _as_text(body: bytes) -> str:
     return body.decode(errors="replace")
 
 
-def read_completion(
+def normalize_completion(
     found: bytes | JsonObject, *, url: str, text_of: Callable[[bytes], str] = _as_text
 ) -> NeMoGymChatCompletion:
     """The completion in an endpoint's answer, or an error that shows what there was instead, as `text_of` tells it."""

@@ -18,7 +18,7 @@ from nemo_gym.llm_api.chat import (
     NeMoGymChoice,
     NeMoGymCompletionUsage,
 )
-from nemo_gym.llm_api.json_codec import given_fields
+from nemo_gym.llm_api.json_codec import set_fields
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,
     NeMoGymEasyInputMessage,
@@ -247,8 +247,8 @@ class ChatMessages:
 
 def thoughts_of(item: NeMoGymResponseReasoningItem) -> list[str]:
     """Its summaries; an item that has none may hold its whole text beside them."""
-    beside = (item.model_extra or {}).get("content") or ()
-    whole = [str(part.get("text") or "") for part in beside if isinstance(part, dict)]
+    sibling_path = (item.model_extra or {}).get("content") or ()
+    whole = [str(part.get("text") or "") for part in sibling_path if isinstance(part, dict)]
     return [text for text in [summary.text for summary in item.summary] or whole if text]
 
 
@@ -325,7 +325,7 @@ def output_items(
     if tokens is not None:
         # The lists are long and already checked, so they are handed on as they are.
         kind = RESPONSES_TO_TRAIN[type(items[-1])]
-        items[-1] = kind.model_construct(**given_fields(items[-1]), **tokens_of(tokens))
+        items[-1] = kind.model_construct(**set_fields(items[-1]), **tokens_of(tokens))
     return items
 
 

@@ -14,48 +14,48 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from nemo_gym.client.pool import pause_s
-from nemo_gym.client.server_client import Answer, ServerClient
-from nemo_gym.common.deadline import within
-from nemo_gym.common.retry_stats import counting
+from nemo_gym.client.pool import backoff_s
+from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.common.deadline import timeout
+from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import Cause, ConfigError, RolloutError
-from nemo_gym.rollouts.completion_stream import Finishing, finished_blocking
-from nemo_gym.rollouts.concurrency import Gate, Window
-from nemo_gym.rollouts.dataset import LEAST_PARALLEL, MOST_PARALLEL, dataset_of, read_rows
+from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
+from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
+from nemo_gym.rollouts.dataset import MAX_PARALLEL, MIN_PARALLEL, dataset_of, read_rows
 from nemo_gym.rollouts.dataset import RolloutCollectionConfig as RolloutCollectionConfig
 from nemo_gym.rollouts.dataset import count_rollouts as count_rollouts
 from nemo_gym.rollouts.manifest import make_manifest, manifest_path, question, read_manifest, write_manifest
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.recording import Recorder, Replayer, playing
-from nemo_gym.rollouts.store import Done, Keep, LineFile, RolloutStore, failures_path
-from nemo_gym.rollouts.stragglers import Pace, watched
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, hash_of, on_one_line, readable
+from nemo_gym.rollouts.recording import Recorder, Replayer, recording_context
+from nemo_gym.rollouts.store import CompletedIndex, JsonlFile, RolloutStore, WriteOutcome, failures_path
+from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_policy
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, hash_row, raw_json_or_text, single_line_record
 
 if TYPE_CHECKING:
     from nemo_gym.config.types import BaseServerConfig
 
 logger = logging.getLogger(__name__)
 
-LASTING_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
+PERMANENT_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
 """Trying again would end the same way."""
 
-GO_ON = "All that was reported as kept is there; start the same command again to do the rest."
+RESUME_HINT = "All that was reported as kept is there; start the same command again to do the rest."
 
 Report = Callable[[Outcome], None]
 Run = Callable[[Row], Awaitable[Outcome]]
 
 
-async def collect(rows: Iterable[Row | NoResult], run: Run, keep: Keep, gate: Gate) -> None:
+async def collect(rows: Iterable[Row | NoResult], run: Run, keep: WriteOutcome, limiter: AdaptiveLimiter) -> None:
     """Run every row, as many at once as the gate lets through, and keep each outcome as it lands."""
 
-    async def one(row: Row, era: int) -> None:
+    async def one(row: Row, generation: int) -> None:
         throttled = scored = False
         try:
-            with counting() as tally:
+            with track_retries() as retry_stats:
                 outcome = await run(row)
-            throttled, scored = tally.throttled > 0, isinstance(outcome, Scored)
+            throttled, scored = retry_stats.throttled > 0, isinstance(outcome, Scored)
         finally:
-            gate.leave(era, throttled=throttled, scored=scored)
+            limiter.leave(generation, throttled=throttled, scored=scored)
         await keep(outcome)
 
     try:
@@ -64,7 +64,7 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, keep: Keep, gate: Ga
                 if isinstance(row, NoResult):
                     await keep(row)
                 else:
-                    running.create_task(one(row, await gate.enter()))
+                    running.create_task(one(row, await limiter.enter()))
                     await asyncio.sleep(0)  # let what was started reach its endpoint before the next one starts
     except BaseExceptionGroup as several:
         raise several.exceptions[0] from several
@@ -73,11 +73,11 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, keep: Keep, gate: Ga
 async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int = 1) -> Outcome:
     """One attempt at a rollout. Whatever goes wrong is an outcome, so one row cannot end the others."""
     started_at, started = time.time(), time.monotonic()
-    with counting() as tally, playing(row.id, number) if client.tap else contextlib.nullcontext():
+    with track_retries() as retry_stats, recording_context(row.id, number) if client.tap else contextlib.nullcontext():
         try:
             answer = await run_once(client, row.agent, row.body, timeout_s=timeout_s)
-            result = scored_result(answer)
-            record, figures = on_one_line(answer.content(), result), figures_of(result)
+            result = parse_scored(answer)
+            record, figures = single_line_record(answer.content(), result), numeric_fields(result)
         except RolloutError as error:
             failure = error
         except Exception as error:
@@ -85,7 +85,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             failure = RolloutError("internal", repr(error))
         else:
             seconds = time.monotonic() - started
-            return Scored(row.id, record, figures, attempts=number, retries=tally.retries, seconds=seconds)
+            return Scored(row.id, record, figures, attempts=number, retries=retry_stats.retries, seconds=seconds)
     return NoResult(
         row.id,
         failure.cause,
@@ -94,20 +94,20 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         attempt=number,
         started_at=started_at,
         seconds=time.monotonic() - started,
-        row=readable(row.body),
+        row=raw_json_or_text(row.body),
     )
 
 
-async def run_once(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> Answer:
+async def run_once(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> ServerReply:
     """What the agent answers when it is given a row. One that is not there is a mistake of the row that names it."""
     try:
-        async with within(timeout_s, what="The rollout"):
-            return await client.call(agent, "/run", body, answer=Answer, timeout_s=timeout_s)
+        async with timeout(timeout_s, what="The rollout"):
+            return await client.call(agent, "/run", body, answer=ServerReply, timeout_s=timeout_s)
     except ConfigError as error:
         raise RolloutError("input", str(error), server=agent) from error
 
 
-def scored_result(answer: Answer) -> dict[str, Any]:
+def parse_scored(answer: ServerReply) -> dict[str, Any]:
     """What an agent answers of a rollout: an object with a finite reward, or there is no result."""
     try:
         result = orjson.loads(answer.content())
@@ -121,28 +121,30 @@ def scored_result(answer: Answer) -> dict[str, Any]:
     return result
 
 
-def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
+def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """The small part of a record that metrics look at, so that the rest need not be held or decoded twice."""
     small = {name: value for name, value in record.items() if not isinstance(value, dict | list)}
     response = record.get("response")
     return {**small, "response": {"usage": response.get("usage")} if isinstance(response, dict) else None}
 
 
-def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: Keep) -> Run:
+def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: WriteOutcome) -> Run:
     """How this job makes a rollout: several attempts, each failed one kept, stragglers seen to."""
 
     async def run(row: Row) -> Outcome:
         for number in range(1, config.max_attempts + 1):
             outcome = await attempt(client, row, timeout_s=config.rollout_timeout_s, number=number)
-            if isinstance(outcome, Scored) or number == config.max_attempts or outcome.cause in LASTING_CAUSES:
+            if isinstance(outcome, Scored) or number == config.max_attempts or outcome.cause in PERMANENT_CAUSES:
                 return outcome
             await keep(replace(outcome, is_final=False))
-            await asyncio.sleep(pause_s(number))
+            await asyncio.sleep(backoff_s(number))
         raise AssertionError("unreachable")
 
     if config.straggler_percentile is None:
         return run
-    return watched(run, pace=Pace(), percentile=config.straggler_percentile, action=config.straggler_action)
+    return with_straggler_policy(
+        run, pace=DurationPercentiles(), percentile=config.straggler_percentile, action=config.straggler_action
+    )
 
 
 @contextlib.asynccontextmanager
@@ -152,13 +154,13 @@ async def _run_limit(seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        raise RolloutError("timeout", f"The run did not finish within {seconds:g} s. {GO_ON}") from error
+        raise RolloutError("timeout", f"The run did not finish within {seconds:g} s. {RESUME_HINT}") from error
 
 
 class Groups:
     """Holds back the outcomes of a row until all that are to be made of it are in."""
 
-    def __init__(self, keep: Keep) -> None:
+    def __init__(self, keep: WriteOutcome) -> None:
         self._keep = keep
         self._sizes: dict[int, int] = {}
         self._waiting: dict[int, list[Outcome]] = {}
@@ -192,7 +194,7 @@ class RolloutCollectionHelper:
     """Rollouts for programs: a trainer hands in rows and awaits scored records."""
 
     def __init__(self) -> None:
-        self._gate: Gate | None = None
+        self._gate: AdaptiveLimiter | None = None
         self.found = 0
         """How many rollouts were in the output of `run_from_config` already."""
 
@@ -214,10 +216,10 @@ class RolloutCollectionHelper:
         output, metrics = Path(config.output_jsonl_fpath), RunningMetrics(num_repeats=config.num_repeats)
         _check_apart(dataset_of(config), output)
         if config.resume == "restart":
-            moved_aside(output)
+            archive_output(output)
 
         def kept(outcome: Outcome) -> None:
-            note(metrics, outcome)
+            record_outcome(metrics, outcome)
             if report is not None:
                 report(outcome)
 
@@ -228,14 +230,14 @@ class RolloutCollectionHelper:
         return metrics
 
     async def _make_missing(
-        self, config: RolloutCollectionConfig, store: RolloutStore, done: Done, client: ServerClient
+        self, config: RolloutCollectionConfig, store: RolloutStore, done: CompletedIndex, client: ServerClient
     ) -> None:
         if config.agent_name is not None and config.agent_name not in client.local:
             client.url_of(config.agent_name)  # raises if there is none: no row is to blame for that
         fixed, most = config.num_samples_in_parallel, config.max_samples_in_parallel
-        window = Window(min(LEAST_PARALLEL, most), most) if fixed is None else Window(fixed, fixed)
+        window = AimdWindow(min(MIN_PARALLEL, most), most) if fixed is None else AimdWindow(fixed, fixed)
         async with _run_limit(config.run_timeout_s), store.writing() as keep:
-            self._gate = Gate(window)
+            self._gate = AdaptiveLimiter(window)
             rows, run = read_rows(config, done), run_with(client, config, keep)
             if not config.group_output:
                 return await collect(rows, run, keep, self._gate)
@@ -251,7 +253,7 @@ class RolloutCollectionHelper:
         head_server_config: "BaseServerConfig | None" = None,
         *,
         client: ServerClient | None = None,
-        num_samples_in_parallel: int = MOST_PARALLEL,
+        num_samples_in_parallel: int = MAX_PARALLEL,
         rollout_timeout_s: float = 3600.0,
     ) -> "Iterator[asyncio.Future[tuple[dict[str, Any], dict[str, Any]]]]":
         """Futures of (row, result), in the order in which the rollouts finish. A failed one raises RolloutError.
@@ -269,30 +271,30 @@ class RolloutCollectionHelper:
                 raise RolloutError(
                     "input", f"The row has the `agent_ref` {reference!r:.100}; expected one with a `name`."
                 )
-            return row, scored_result(await run_once(caller, agent, row, timeout_s=rollout_timeout_s))
+            return row, parse_scored(await run_once(caller, agent, row, timeout_s=rollout_timeout_s))
 
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return finished_blocking(examples, run, parallel=num_samples_in_parallel)  # type: ignore[return-value]
-        return iter(Finishing(examples, run, parallel=num_samples_in_parallel))
+            return iter_completed_sync(examples, run, parallel=num_samples_in_parallel)  # type: ignore[return-value]
+        return iter(CompletionOrderStream(examples, run, parallel=num_samples_in_parallel))
 
     def setup_server_client(self, head_server_config: "BaseServerConfig | None" = None) -> ServerClient:
         """A client of the running servers."""
         return ServerClient.load_from_global_config(head_server_config)
 
 
-def note(metrics: RunningMetrics, outcome: Outcome) -> None:
+def record_outcome(metrics: RunningMetrics, outcome: Outcome) -> None:
     """Count an outcome that is on disk."""
     if isinstance(outcome, Scored):
-        metrics.add({**outcome.figures, **outcome.marks()})
+        metrics.add({**outcome.figures, **outcome.metadata()})
     elif outcome.is_final:
         metrics.add_failure(outcome.cause, task_index=outcome.id.task_index)
 
 
 def _look_up_done(
     store: RolloutStore, config: RolloutCollectionConfig, settings: Mapping[str, Any], metrics: RunningMetrics
-) -> Done:
+) -> CompletedIndex:
     """What is in the output already, if it was made the same way; otherwise ask what to do."""
     options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
     dataset = dataset_of(config)
@@ -303,7 +305,9 @@ def _look_up_done(
         changes = [f"{manifest_path(store.output).name}, which says how they were made, is not there"]
     if changes and config.resume == "ask":
         raise question(store.output, changes)
-    done = Done(num_repeats=config.num_repeats, by_content=bool(changes) or not _all_in_place(store, dataset))
+    done = CompletedIndex(
+        num_repeats=config.num_repeats, by_content=bool(changes) or not _all_in_place(store, dataset)
+    )
     for row in store.ids():
         done.add(row)
         metrics.num_repeats = max(metrics.num_repeats or 1, row.repeat_index + 1)  # once there were more
@@ -314,7 +318,7 @@ def _look_up_done(
     if done.count:
         logger.info("%d rollouts are in %s already", done.count, store.output)
         for line in store.records():
-            metrics.add(figures_of(orjson.loads(line)))
+            metrics.add(numeric_fields(orjson.loads(line)))
     return done
 
 
@@ -324,7 +328,7 @@ def _all_in_place(store: RolloutStore, dataset: Path) -> bool:
     hashes = array("Q")
     if not store.is_empty:
         with dataset.open("rb") as lines:
-            hashes.extend(int(hash_of(line), 16) for raw in lines if (line := raw.strip()))
+            hashes.extend(int(hash_row(line), 16) for raw in lines if (line := raw.strip()))
     return all(row.task_index < len(hashes) and hashes[row.task_index] == int(row.row_hash, 16) for row in store.ids())
 
 
@@ -340,7 +344,7 @@ def metrics_path(output: Path) -> Path:
     return output.with_name(f"{output.stem}_metrics.json")
 
 
-def moved_aside(output: Path) -> None:
+def archive_output(output: Path) -> None:
     """Give the files of an earlier run other names, so that nothing of them is lost. Not while it still goes on."""
     files = [
         path for path in (output, failures_path(output), manifest_path(output), metrics_path(output)) if path.exists()
@@ -348,7 +352,7 @@ def moved_aside(output: Path) -> None:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (f".{stamp}{ending}" for ending in itertools.chain([""], map("-{}".format, itertools.count(2))))
     name = next(name for name in names if not any(_renamed(path, name).exists() for path in files))
-    with contextlib.closing(LineFile(output)) if output.exists() else contextlib.nullcontext():
+    with contextlib.closing(JsonlFile(output)) if output.exists() else contextlib.nullcontext():
         for path in files:
             path.rename(_renamed(path, name))
 
@@ -358,7 +362,9 @@ def _renamed(path: Path, ending: str) -> Path:
 
 
 @contextlib.contextmanager
-def traffic_of(client: ServerClient, config: RolloutCollectionConfig, settings: Mapping[str, Any]) -> Iterator[None]:
+def record_or_replay(
+    client: ServerClient, config: RolloutCollectionConfig, settings: Mapping[str, Any]
+) -> Iterator[None]:
     """Record or replay the calls of a client that holds the servers itself, if `config` asks for it."""
     if config.record is None and config.replay is None:
         yield

@@ -14,7 +14,7 @@ Row = TypeVar("Row")
 Result = TypeVar("Result")
 
 
-class Finishing(Generic[Row, Result]):
+class CompletionOrderStream(Generic[Row, Result]):
     """For code in an event loop. Iterate to get a future for each row; the first of them to be settled is that of the
     first rollout to finish, whichever row it was of. At most `parallel` run at once; rows are taken as places get
     free."""
@@ -91,12 +91,12 @@ class Finishing(Generic[Row, Result]):
                 promise.set_result(task.result())
 
 
-def finished_blocking(
+def iter_completed_sync(
     rows: Iterable[Row], run: Callable[[Row], Awaitable[Result]], *, parallel: int
 ) -> "Iterator[Future[Result]]":
     """For plain code: the same, in a thread of its own. Each future is settled already; closing the iterator cancels
     what still runs."""
-    stream = Finishing(rows, run, parallel=parallel)
+    stream = CompletionOrderStream(rows, run, parallel=parallel)
     promises = iter(stream)
     ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
@@ -109,7 +109,7 @@ def finished_blocking(
 
     def hold() -> None:
         try:
-            event_loop.run_beside(stay())
+            event_loop.run_embedded(stay())
         except BaseException as error:
             if ready.done():
                 raise

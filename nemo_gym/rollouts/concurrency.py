@@ -8,7 +8,7 @@ START = 64
 DECREASE = 0.7
 
 
-class Window:
+class AimdWindow:
     """Grows by one with each success until the first objection, then by one a round trip; an objection shrinks it.
 
     Of the objections to what was started under one size of the window, only the first counts."""
@@ -16,25 +16,25 @@ class Window:
     def __init__(self, low: int, high: int) -> None:
         self.low, self.high = low, high
         self.size = float(max(low, min(high, START)))
-        self.era = 0
+        self.generation = 0
         self._doubling = True
 
     def succeeded(self) -> None:
         self.size = min(self.high, self.size + (1.0 if self._doubling else 1.0 / self.size))
 
-    def objected(self, era: int) -> None:
-        """The endpoint throttled a rollout that was started in `era`."""
-        if era < self.era or self.low == self.high:
+    def objected(self, generation: int) -> None:
+        """The endpoint throttled a rollout that was started in `generation`."""
+        if generation < self.generation or self.low == self.high:
             return
-        self.era += 1
+        self.generation += 1
         self._doubling = False
         self.size = max(self.low, self.size * DECREASE)
 
 
-class Gate:
+class AdaptiveLimiter:
     """Lets as many through as the window is wide."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: AimdWindow) -> None:
         self.window = window
         self.inside = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -46,13 +46,13 @@ class Gate:
             self._waiting.append(turn)
             await turn
         self.inside += 1
-        return self.window.era
+        return self.window.generation
 
-    def leave(self, era: int, *, throttled: bool, scored: bool) -> None:
+    def leave(self, generation: int, *, throttled: bool, scored: bool) -> None:
         """Give the place back, and say how it went. That a rollout failed is no reason to start more of them."""
         self.inside -= 1
         if throttled:
-            self.window.objected(era)
+            self.window.objected(generation)
         elif scored:
             self.window.succeeded()
         free = int(self.window.size) - self.inside

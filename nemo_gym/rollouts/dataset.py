@@ -14,13 +14,13 @@ from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.rollouts.store import Done
+from nemo_gym.rollouts.store import CompletedIndex
 from nemo_gym.rollouts.stragglers import Action
-from nemo_gym.rollouts.types import NoResult, Row, RowId, hash_of, readable
+from nemo_gym.rollouts.types import NoResult, Row, RowId, hash_row, raw_json_or_text
 
 WEEK_S = 7 * 86400.0
-LEAST_PARALLEL = 8
-MOST_PARALLEL = 4096
+MIN_PARALLEL = 8
+MAX_PARALLEL = 4096
 """Between these the number in flight adapts to the endpoint, unless told otherwise."""
 _LONG_NUMBER = re.compile(rb"\d{19}")
 """What may not fit into 64 bits, where the fast decoder would round it."""
@@ -52,7 +52,7 @@ class RolloutCollectionConfig(CommandConfig):
     num_samples_in_parallel: int | None = Field(default=None, ge=1)
     """How many rollouts are in flight at once. By default as many as the endpoint takes without objecting."""
 
-    max_samples_in_parallel: int = Field(default=MOST_PARALLEL, ge=1)
+    max_samples_in_parallel: int = Field(default=MAX_PARALLEL, ge=1)
     """Never more than so many in flight, however many the endpoint would take: each costs an open file."""
 
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
@@ -100,7 +100,7 @@ def dataset_of(config: RolloutCollectionConfig) -> Path:
     return path
 
 
-def read_rows(config: RolloutCollectionConfig, done: Done | None = None) -> Iterator[Row | NoResult]:
+def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = None) -> Iterator[Row | NoResult]:
     """The rollouts to make, one after the other, without those done. A line that is no row is an outcome already."""
     with dataset_of(config).open("rb") as lines:
         index = -1
@@ -111,7 +111,7 @@ def read_rows(config: RolloutCollectionConfig, done: Done | None = None) -> Iter
             index += 1
             if config.limit and index >= config.limit:
                 return
-            row_hash = hash_of(line)
+            row_hash = hash_row(line)
             for repeat in range(config.num_repeats):
                 row_id = RowId(index, repeat, row_hash)
                 if done is None or not done.take(row_id):
@@ -137,7 +137,7 @@ def _row(line: bytes, row_id: RowId, config: RolloutCollectionConfig) -> Row | N
         return Row(row_id, agent, line if is_as_it_is else encode(_changed(data, row_id, config)))
     except (ValueError, TypeError, RecursionError) as error:
         message = f"Row {row_id.task_index} of {config.input_jsonl_fpath} cannot be run. {error}."
-        return NoResult(row_id, "input", message, row=readable(line))
+        return NoResult(row_id, "input", message, row=raw_json_or_text(line))
 
 
 def _decoded(line: bytes) -> Any:

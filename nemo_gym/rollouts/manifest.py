@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from nemo_gym import __version__
-from nemo_gym.common.atomic_files import beside, write_json
+from nemo_gym.common.atomic_files import sibling_path, write_json
 from nemo_gym.config.secrets import mask_text, masked, secret_values
 from nemo_gym.errors import ConfigError
 
@@ -48,7 +48,7 @@ class Manifest(BaseModel):
 
 
 def manifest_path(output: Path) -> Path:
-    return beside(output, "_manifest.json")
+    return sibling_path(output, "_manifest.json")
 
 
 def make_manifest(input_path: Path, *, options: dict[str, Any], settings: Mapping[str, Any]) -> Manifest:

@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from nemo_gym.client.server_client import Answer
+from nemo_gym.client.server_client import ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.rollouts.store import LineFile, StorageError
+from nemo_gym.rollouts.store import JsonlFile, StorageError
 from nemo_gym.rollouts.types import RowId
 from nemo_gym.server.tools import NOT_TOOLS
 
 logger = logging.getLogger(__name__)
 
 FILE = "traffic.jsonl"
-Send = Callable[[], Awaitable[Answer]]
+Send = Callable[[], Awaitable[ServerReply]]
 
 
 @dataclass(slots=True)
-class Playing:
+class RecordingContext:
     """The attempt that the running task belongs to, and how many calls it has made."""
 
     row: RowId
@@ -38,13 +38,13 @@ class Playing:
     calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
-_playing: ContextVar[Playing | None] = ContextVar("nemo_gym_playing", default=None)
+_playing: ContextVar[RecordingContext | None] = ContextVar("nemo_gym_playing", default=None)
 
 
 @contextlib.contextmanager
-def playing(row: RowId, attempt: int) -> Iterator[None]:
+def recording_context(row: RowId, attempt: int) -> Iterator[None]:
     """Say whose calls the ones made inside are."""
-    mark = _playing.set(Playing(row, attempt))
+    mark = _playing.set(RecordingContext(row, attempt))
     try:
         yield
     finally:
@@ -54,7 +54,7 @@ def playing(row: RowId, attempt: int) -> Iterator[None]:
 class _Call(NamedTuple):
     """A call to a model or a tool."""
 
-    playing: Playing
+    context: RecordingContext
     name: str
     """Calls that are alike are numbered, so that they may come in any order."""
     request: bytes
@@ -78,7 +78,7 @@ class Recorder:
         """A record that is there already is added to only by a run that `goes_on` where it was interrupted."""
         if (folder / FILE).exists() and not goes_on:
             raise ConfigError(f"{folder / FILE} is there already. Record into a new folder, or remove it.")
-        self._file, self._models = LineFile(folder / FILE), models
+        self._file, self._models = JsonlFile(folder / FILE), models
         self._file.repair()
         self._error: StorageError | None = None
 
@@ -89,11 +89,11 @@ class Recorder:
                 raise self._error
             self._file.add([])
 
-    async def __call__(self, server: str, path: str, body: Any, send: Send) -> Answer:
+    async def __call__(self, server: str, path: str, body: Any, send: Send) -> ServerReply:
         call = _call_of(server, path, body, self._models)
         answer = await send()
         if call is not None:
-            marks = {**call.playing.row.marks(), "attempt": call.playing.attempt}
+            marks = {**call.context.row.metadata(), "attempt": call.context.attempt}
             told = {"call": call.name, "status": answer.status, "request": call.request.decode()}
             self._write(orjson.dumps({**marks, **told, "answer": answer.text()}) + b"\n")
         return answer
@@ -130,11 +130,11 @@ class Replayer:
     def close(self) -> None:
         """Nothing is held open."""
 
-    async def __call__(self, server: str, path: str, body: Any, send: Send) -> Answer:
+    async def __call__(self, server: str, path: str, body: Any, send: Send) -> ServerReply:
         call = _call_of(server, path, body, self._models)
         if call is None:
             return await send()
-        row = call.playing.row
+        row = call.context.row
         place = f"Replay differs at row {row.task_index}, repeat {row.repeat_index}"
         calls = self._calls.get((row.task_index, row.repeat_index), {})
         if call.name not in calls:
@@ -142,7 +142,7 @@ class Replayer:
             raise RolloutError("model" if server in self._models else "tool", message, server=server)
         recorded = await asyncio.to_thread(self._read, calls[call.name])
         if server in self._models:
-            return Answer(server, recorded["status"], recorded["answer"].encode())
+            return ServerReply(server, recorded["status"], recorded["answer"].encode())
         answer = await send()
         if answer.text() != recorded["answer"]:
             found = f"answered {answer.text()[:300]!r}, recorded {recorded['answer'][:300]!r}"
@@ -158,7 +158,7 @@ class Replayer:
     def _difference(self, call: _Call, calls: dict[str, int], route: str) -> str:
         """Which call was not made then, and what was asked instead."""
         like = [offset for name, offset in calls.items() if name.startswith(f"{route} ")]
-        made = sum(count for name, count in call.playing.calls.items() if name.startswith(f"{route} "))
+        made = sum(count for name, count in call.context.calls.items() if name.startswith(f"{route} "))
         then = self._read(like[made - 1])["request"] if len(like) >= made else None
         now = orjson.loads(call.request or b"{}")
         return f"call {made} of {route}: {first_difference(orjson.loads(then), now) if then else 'it was not called'}"

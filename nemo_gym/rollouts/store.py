@@ -12,11 +12,11 @@ from pathlib import Path
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.errors import StorageError as StorageError
-from nemo_gym.rollouts.types import Outcome, RowId, Scored, id_in
+from nemo_gym.rollouts.types import Outcome, RowId, Scored, parse_row_id
 
 logger = logging.getLogger(__name__)
 
-Keep = Callable[[Outcome], Awaitable[None]]
+WriteOutcome = Callable[[Outcome], Awaitable[None]]
 
 MAX_WAITING = 4096
 """Outcomes on their way to disk, beyond which rollouts wait for the disk."""
@@ -29,7 +29,7 @@ def failures_path(output: Path) -> Path:
     return output.with_name(f"{output.stem}_failures.jsonl")
 
 
-class LineFile:
+class JsonlFile:
     """A file of whole lines that one process at a time adds to. Opening it changes nothing of what is in it."""
 
     def __init__(self, path: Path) -> None:
@@ -100,7 +100,7 @@ class LineFile:
         return 0
 
 
-class Done:
+class CompletedIndex:
     """Which rollouts are in the output already. Costs a bit for each while the dataset stays the same."""
 
     def __init__(self, *, num_repeats: int, by_content: bool) -> None:
@@ -135,8 +135,8 @@ class RolloutStore:
     def __init__(self, output: Path, *, kept: Callable[[Outcome], None]) -> None:
         self.output = output
         self._kept = kept
-        self._scored = LineFile(output)
-        self._failed: LineFile | None = None
+        self._scored = JsonlFile(output)
+        self._failed: JsonlFile | None = None
         self._disk = ThreadPoolExecutor(1, "nemo-gym-disk")
         """A thread of its own: those for handlers may all be waiting for something."""
         self._queue: asyncio.Queue[Outcome | None] = asyncio.Queue(MAX_WAITING)
@@ -160,7 +160,7 @@ class RolloutStore:
     def ids(self) -> Iterator[RowId]:
         """Which rollouts are in the output."""
         for number, line in enumerate(self.records(), 1):
-            row = id_in(line)
+            row = parse_row_id(line)
             if row is None:
                 raise self.not_ours(number)
             yield row
@@ -173,7 +173,7 @@ class RolloutStore:
         )
 
     @contextlib.asynccontextmanager
-    async def writing(self) -> AsyncIterator[Keep]:
+    async def writing(self) -> AsyncIterator[WriteOutcome]:
         """Inside, outcomes can be handed over; on leaving, however that comes about, they are on disk."""
         self._scored.repair()
         writer = asyncio.create_task(self._write_batches())
@@ -220,6 +220,6 @@ class RolloutStore:
             self._scored.add(scored)
         if failed:
             if self._failed is None:
-                self._failed = LineFile(failures_path(self.output))
+                self._failed = JsonlFile(failures_path(self.output))
                 self._failed.repair()
             self._failed.add(failed)

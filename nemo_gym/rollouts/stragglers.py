@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, readable
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_text
 
 Run = Callable[[Row], Awaitable[Outcome]]
 Action = Literal["hedge", "give_up"]
@@ -19,7 +19,7 @@ ENOUGH = 20
 LOOK_EVERY_S = 1.0
 
 
-class Pace:
+class DurationPercentiles:
     """The durations of the latest rollouts, in order."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Pace:
         return self._sorted[min(len(self._sorted) - 1, int(len(self._sorted) * percent / 100))]
 
 
-def watched(run: Run, *, pace: Pace, percentile: float, action: Action) -> Run:
+def with_straggler_policy(run: Run, *, pace: DurationPercentiles, percentile: float, action: Action) -> Run:
     """`run`, but a rollout past the percentile of the others is hedged or given up."""
 
     async def run_watched(row: Row) -> Outcome:
@@ -58,7 +58,7 @@ def watched(run: Run, *, pace: Pace, percentile: float, action: Action) -> Run:
                     f"Given up: {message}",
                     started_at=started_at,
                     seconds=seconds,
-                    row=readable(row.body),
+                    row=raw_json_or_text(row.body),
                 )
                 pace.add(seconds)  # else those that stay would be ever faster, and ever more given up
         finally:
@@ -70,7 +70,7 @@ def watched(run: Run, *, pace: Pace, percentile: float, action: Action) -> Run:
     return run_watched
 
 
-async def _in_time(task: "asyncio.Future[Outcome]", pace: Pace, percentile: float) -> bool:
+async def _in_time(task: "asyncio.Future[Outcome]", pace: DurationPercentiles, percentile: float) -> bool:
     """Wait for the task as long as it is not late. What is late changes as others finish."""
     started = asyncio.get_running_loop().time()
     while not task.done():

@@ -14,9 +14,11 @@ from nemo_gym.errors import Cause
 
 REPEAT_INDEX_KEY_NAME = "_repeat_index"
 ROW_HASH_KEY_NAME = "_row_hash"
-MARKS = frozenset((TASK_INDEX_KEY_NAME, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, "_attempts", "_retries", "_seconds"))
+METADATA_FIELDS = frozenset(
+    (TASK_INDEX_KEY_NAME, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, "_attempts", "_retries", "_seconds")
+)
 """What is added to a record."""
-_MARKS = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
+_ROW_ID = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
 
 
 class RowId(NamedTuple):
@@ -26,33 +28,33 @@ class RowId(NamedTuple):
     repeat_index: int
     row_hash: str
 
-    def marks(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The identity as records carry it."""
         return dict(zip((TASK_INDEX_KEY_NAME, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME), self, strict=True))
 
 
-def hash_of(line: bytes) -> str:
+def hash_row(line: bytes) -> str:
     """What a row's content is known by."""
     return hashlib.sha256(line).hexdigest()[:16]
 
 
-def id_in(line: bytes) -> RowId | None:
+def parse_row_id(line: bytes) -> RowId | None:
     """The identity that a kept record carries: the last in it, should it tell of another rollout too. The marks stand
     near its end, so a long record need not be looked through."""
-    found = [*_MARKS.finditer(line, max(0, len(line) - 400))] or [*_MARKS.finditer(line)]
+    found = [*_ROW_ID.finditer(line, max(0, len(line) - 400))] or [*_ROW_ID.finditer(line)]
     return RowId(int(found[-1][1]), int(found[-1][2]), found[-1][3].decode()) if found else None
 
 
-def on_one_line(record: bytes, fields: Iterable[str]) -> bytes:
+def single_line_record(record: bytes, fields: Iterable[str]) -> bytes:
     """A JSON object with these fields as a line can hold it. Fields called as our marks make room for them."""
     record = record.strip()
-    if b"\n" not in record and b"\r" not in record and MARKS.isdisjoint(fields):
+    if b"\n" not in record and b"\r" not in record and METADATA_FIELDS.isdisjoint(fields):
         return record
-    kept = {name: value for name, value in json.loads(record).items() if name not in MARKS}
+    kept = {name: value for name, value in json.loads(record).items() if name not in METADATA_FIELDS}
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def readable(body: bytes) -> Any:
+def raw_json_or_text(body: bytes) -> Any:
     """A row as JSON, letter for letter: what can be read may still be nested too deep to be written again."""
     try:
         orjson.loads(body)
@@ -84,14 +86,14 @@ class Scored:
     retries: int = 0
     seconds: float = 0.0
 
-    def marks(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What is added to the agent's answer: the row it belongs to, and what it took."""
         took = {"_attempts": self.attempts, "_retries": self.retries, "_seconds": round(self.seconds, 6)}
-        return {**self.id.marks(), **took}
+        return {**self.id.metadata(), **took}
 
     def line(self) -> bytes:
         """The record as it is kept."""
-        return self.record[:-1] + b"," + orjson.dumps(self.marks())[1:] + b"\n"
+        return self.record[:-1] + b"," + orjson.dumps(self.metadata())[1:] + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class NoResult:
             "seconds": round(self.seconds, 6),
             "row": self.row,
         }
-        return orjson.dumps({**self.id.marks(), **told}) + b"\n"
+        return orjson.dumps({**self.id.metadata(), **told}) + b"\n"
 
 
 Outcome = Scored | NoResult

@@ -9,11 +9,11 @@ import orjson
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.server_client import ServerClient, ask_head, base_url, run_token
+from nemo_gym.client.server_client import ServerClient, base_url, get_from_head, run_token
 from nemo_gym.config.loading import CONFIG_PATHS_KEY_NAME, ServerInstance, dump, server_instances
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import ConfigError, HeadServerError
-from nemo_gym.runtime.launcher import Launcher, grouped, held_server
+from nemo_gym.runtime.launcher import Launcher, grouped, server_spec
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.runtime.supervisor import default_echo
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def peers(config: DictConfig) -> AsyncIterator[ServerClient]:
+async def connect_servers(config: DictConfig) -> AsyncIterator[ServerClient]:
     """A client of the servers that `config` means, wherever they are."""
     head = BaseServerConfig.model_validate(dict(config.head_server))
     is_running = not config.get(CONFIG_PATHS_KEY_NAME) or _runs_the_same(config, head)
@@ -41,7 +41,7 @@ async def _held(config: DictConfig) -> AsyncIterator[ServerClient]:
         raise ConfigError("The configuration has no server. Expected an agent, an environment and a model.")
     if len(grouped(instances)) == 1 and all(instance.isolation == "shared" for instance in instances):
         settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        async with Stack(StackSpec([held_server(instance, port=0) for instance in instances], settings)) as stack:
+        async with Stack(StackSpec([server_spec(instance, port=0) for instance in instances], settings)) as stack:
             yield stack.client
         return
     alone = config.copy()
@@ -54,7 +54,7 @@ def _runs_the_same(config: DictConfig, head: BaseServerConfig) -> bool:
     """Whether the run at `head` has every server of `config`, set up alike."""
     url = base_url(head.host, head.port)
     try:
-        text = ask_head(url, "/global_config_dict_yaml", token=run_token(head.port), timeout_s=2.0)
+        text = get_from_head(url, "/global_config_dict_yaml", token=run_token(head.port), timeout_s=2.0)
     except HeadServerError:
         return False
     theirs, ours = (OmegaConf.to_container(OmegaConf.create(dumped)) for dumped in (orjson.loads(text), dump(config)))

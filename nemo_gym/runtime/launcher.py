@@ -17,7 +17,7 @@ from nemo_gym.client.server_client import TOKEN_HEADER, ServerClient, base_url
 from nemo_gym.config.loading import ServerInstance, dump, server_instances
 from nemo_gym.errors import PortError, StartupError
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
-from nemo_gym.runtime.stack import HeldServer, StackSpec
+from nemo_gym.runtime.stack import ServerSpec, StackSpec
 from nemo_gym.runtime.supervisor import WorkerProcess
 from nemo_gym.runtime.venvs import python_for
 from nemo_gym.server.uvicorn_runner import bind, serving
@@ -90,7 +90,7 @@ class Launcher:
     def _worker(self, index: int, python: str, group: Sequence[ServerInstance]) -> WorkerProcess:
         bound = {instance.name: self._sockets[instance.name] for instance in group}
         held = [
-            held_server(instance, port=_address(bound[instance.name])[1], fd=bound[instance.name].fileno())
+            server_spec(instance, port=_address(bound[instance.name])[1], fd=bound[instance.name].fileno())
             for instance in group
         ]
         spec = StackSpec(
@@ -186,9 +186,9 @@ class Launcher:
         )
 
 
-def held_server(instance: ServerInstance, *, port: int, fd: int | None = None) -> HeldServer:
+def server_spec(instance: ServerInstance, *, port: int, fd: int | None = None) -> ServerSpec:
     """A server as a worker is told of it."""
-    return HeldServer(
+    return ServerSpec(
         name=instance.name,
         server_type=instance.server_type,
         implementation=instance.implementation,

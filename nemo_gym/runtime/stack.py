@@ -12,15 +12,15 @@ from pydantic import ValidationError
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.compute.pool import Compute
-from nemo_gym.config.error_messages import explain
+from nemo_gym.config.error_messages import error_lines
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.server.app import MAX_BODY_BYTES, ServerApp
-from nemo_gym.server.blocking_monitor import Handlers, LoopWatch
+from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
 
 
 @dataclass(frozen=True, slots=True)
-class HeldServer:
+class ServerSpec:
     """One server of a stack."""
 
     name: str
@@ -37,7 +37,7 @@ class HeldServer:
 class StackSpec:
     """All that a worker must know."""
 
-    servers: list[HeldServer]
+    servers: list[ServerSpec]
     config: dict[str, Any] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     """Where to find servers that are not in this stack."""
@@ -52,7 +52,7 @@ class StackSpec:
     @classmethod
     def from_json(cls, text: bytes) -> Self:
         told = orjson.loads(text)
-        return cls(**{**told, "servers": [HeldServer(**server) for server in told["servers"]]})
+        return cls(**{**told, "servers": [ServerSpec(**server) for server in told["servers"]]})
 
 
 class Stack:
@@ -94,7 +94,7 @@ class Stack:
         for app in self.apps.values():
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
-        self._exit.enter_context(LoopWatch(self._handlers()))
+        self._exit.enter_context(BlockingMonitor(self._handlers()))
 
     def _handlers(self) -> Handlers:
         handlers: Handlers = {}
@@ -102,14 +102,14 @@ class Stack:
             app.watch_for(handlers)
         return handlers
 
-    def _mount(self, held: HeldServer, secret: bytes, compute: Compute) -> ServerApp:
+    def _mount(self, held: ServerSpec, secret: bytes, compute: Compute) -> ServerApp:
         kind = load_server_class(held.server_type, held.implementation, Path(held.folder), held.entrypoint)
         try:
             config = kind.config_class().model_validate({**held.config, "name": held.name})
             server = kind(config=config, server_client=self.client)
         except ValidationError as error:
             place = f"{held.name}.{held.server_type}.{held.implementation}"
-            lines = [f"{place} does not fit {error.title}:", *explain(error)]
+            lines = [f"{place} does not fit {error.title}:", *error_lines(error)]
             raise ConfigError("\n".join(lines)) from error
         server.core(secret=secret, worker=self.spec.worker, compute=compute)
         limit = self.spec.config.get("max_body_bytes", MAX_BODY_BYTES)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nemo_gym.client.pool import pause_s
+from nemo_gym.client.pool import backoff_s
 from nemo_gym.errors import StartupError
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.worker import EXIT_CONFIG
@@ -37,7 +37,7 @@ class Restarts:
         self.deaths.append(now)
         while self.deaths[0] < now - DEATHS_WITHIN_S:
             self.deaths.popleft()
-        return None if len(self.deaths) > MAX_DEATHS else pause_s(len(self.deaths)) / 2
+        return None if len(self.deaths) > MAX_DEATHS else backoff_s(len(self.deaths)) / 2
 
 
 class WorkerProcess:

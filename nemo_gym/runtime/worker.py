@@ -10,8 +10,8 @@ import socket
 import sys
 
 from nemo_gym.common import event_loop
-from nemo_gym.common.logging import set_up_logging
-from nemo_gym.config.process_config import publish
+from nemo_gym.common.logging import configure_logging
+from nemo_gym.config.process_config import set_process_config
 from nemo_gym.errors import GymError
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.server.uvicorn_runner import serving
@@ -42,9 +42,9 @@ def _stop_at_end_of_input(stop: asyncio.Event) -> None:
 
 def main() -> None:
     """Entry point of the process."""
-    set_up_logging()
+    configure_logging()
     spec = StackSpec.from_json(sys.stdin.buffer.readline())
-    publish(spec.config)
+    set_process_config(spec.config)
     try:
         event_loop.run(serve(spec))
     except GymError as error:

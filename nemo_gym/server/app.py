@@ -6,18 +6,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from typing import Any
 
-from nemo_gym.client.server_client import END_SESSION_HEADER, TOKEN_HEADER, Answer, ServerClient
+from nemo_gym.client.server_client import END_SESSION_HEADER, TOKEN_HEADER, ServerClient, ServerReply
 from nemo_gym.common.deadline import HEADER as DEADLINE_HEADER
-from nemo_gym.common.deadline import Deadline, within
+from nemo_gym.common.deadline import Deadline, timeout
 from nemo_gym.common.retry_stats import HEADER as TALLY_HEADER
-from nemo_gym.common.retry_stats import counting
+from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.sse import CONTENT_TYPE as EVENT_STREAM
 from nemo_gym.llm_api.sse import EventStream, event
-from nemo_gym.server.blocking_monitor import Handler, Handlers, note_handler
-from nemo_gym.server.disconnect import cancelled_on_disconnect
+from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
+from nemo_gym.server.disconnect import cancel_on_disconnect
 from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by, direct_scope, set_cookies
 from nemo_gym.server.error_responses import RefusedError, failure_of
 from nemo_gym.server.session import Session, SessionStore
@@ -49,7 +49,7 @@ class ServerCore:
         self.compute = compute
         self.stateful = True
 
-    async def run(self, endpoint: Endpoint, call: Call, *, ends_session: bool = False) -> Answer:
+    async def run(self, endpoint: Endpoint, call: Call, *, ends_session: bool = False) -> ServerReply:
         """Call a handler; whatever it raises becomes the answer."""
         opened: Session | None = None
         try:
@@ -68,10 +68,10 @@ class ServerCore:
             if opened is not None:
                 opened.users -= 1
         headers: Mapping[str, str] = {}
-        if isinstance(value, Answer):
+        if isinstance(value, ServerReply):
             headers = {name: text for name, text in value.headers.items() if name.lower() in _PASSED_ON_HEADERS}
             status, value = value.status, value.value
-        answer = Answer(self.name, status, value, cookies_set_by(call), headers)
+        answer = ServerReply(self.name, status, value, cookies_set_by(call), headers)
         if opened is not None and ends_session and status < 400:
             self.sessions.release(opened.token)
         elif opened is not None and opened.is_new:
@@ -79,11 +79,13 @@ class ServerCore:
             opened.is_new = False
         return answer
 
-    def failed(self, error: Exception, *, cause: Cause = "internal") -> Answer:
+    def failed(self, error: Exception, *, cause: Cause = "internal") -> ServerReply:
         """The answer that stands for an error."""
-        return Answer(self.name, *failure_of(error, server=self.name, key=self.session_cookie, cause=cause))
+        return ServerReply(self.name, *failure_of(error, server=self.name, key=self.session_cookie, cause=cause))
 
-    async def send(self, answer: Answer, receive: Receive, send: Send, *, deadline: Deadline | None = None) -> None:
+    async def send(
+        self, answer: ServerReply, receive: Receive, send: Send, *, deadline: Deadline | None = None
+    ) -> None:
         """Send an answer, or its events as they come."""
         if isinstance(answer.value, EventStream):
             await self._send_events(answer, answer.value, receive, send, deadline)
@@ -91,15 +93,15 @@ class ServerCore:
             await send_answer(answer, send, session_cookie=self.session_cookie)
 
     async def _send_events(
-        self, answer: Answer, stream: EventStream, receive: Receive, send: Send, deadline: Deadline | None
+        self, answer: ServerReply, stream: EventStream, receive: Receive, send: Send, deadline: Deadline | None
     ) -> None:
         """The status is out by the first event, so what fails later is told as one more event."""
         headers = [*_headers_of(answer, EVENT_STREAM, self.session_cookie), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         try:
             async with (
-                within(None if deadline is None else deadline.left_s(), what=f"{self.name}'s stream"),
-                cancelled_on_disconnect(receive),
+                timeout(None if deadline is None else deadline.left_s(), what=f"{self.name}'s stream"),
+                cancel_on_disconnect(receive),
                 aclosing(stream.events) as events,
             ):
                 async for data in events:
@@ -142,7 +144,7 @@ class ServerApp:
         ours = [(endpoint.path, endpoint.function) for endpoint in self.endpoints.values()]
         routes = () if self.foreign is None else self.foreign.routes
         theirs = [(route.path, route.endpoint) for route in routes if hasattr(route, "endpoint")]
-        found = (note_handler(handlers, self.name + path, function) for path, function in (*ours, *theirs))
+        found = (register_handler(handlers, self.name + path, function) for path, function in (*ours, *theirs))
         self.watched = [handler for handler in found if handler is not None]
 
     def blocked(self) -> dict[str, dict[str, float]]:
@@ -158,7 +160,7 @@ class ServerApp:
 
     async def direct(
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
-    ) -> Answer:
+    ) -> ServerReply:
         """Answer a peer of the same worker."""
         endpoint = self._ours.get(path) if method == "POST" else None
         call = Call(path, body, cookies, self.core.client, self.core.compute, given_away=ends_session)
@@ -180,33 +182,35 @@ class ServerApp:
         try:
             self._admit(headers)
             deadline = Deadline.after(float(headers[_DEADLINE])) if _DEADLINE in headers else None
-            with counting() as tally:
-                async with within(None if deadline is None else deadline.left_s(), what=f"{self.name}{scope['path']}"):
+            with track_retries() as retry_stats:
+                async with timeout(
+                    None if deadline is None else deadline.left_s(), what=f"{self.name}{scope['path']}"
+                ):
                     answer = await self._route(scope, receive, send, headers)
             if answer is not None:
-                if tally.retries or tally.throttled:
-                    answer.headers = {**answer.headers, TALLY_HEADER: tally.as_header()}
+                if retry_stats.retries or retry_stats.throttled:
+                    answer.headers = {**answer.headers, TALLY_HEADER: retry_stats.as_header()}
                 await self.core.send(answer, receive, send, deadline=deadline)
         except Exception as error:
             await self.core.send(self.core.failed(error), receive, send)
 
     async def _route(
         self, scope: Scope, receive: Receive, send: Send, headers: Mapping[bytes, bytes]
-    ) -> Answer | None:
+    ) -> ServerReply | None:
         """The answer still to be sent; none when it has been, or when nobody waits for it any more."""
         method, path = scope["method"], scope["path"]
         if path == "/health" and method == "GET":
             told = {"status": "ok", "server": self.name}
-            return Answer(self.name, 200, {**told, "blocked": blocked} if (blocked := self.blocked()) else told)
+            return ServerReply(self.name, 200, {**told, "blocked": blocked} if (blocked := self.blocked()) else told)
         cookies = cookies_in(headers.get(b"cookie", b""))
         if path == "/session" and method == "DELETE":
             self.release(cookies.get(self.core.session_cookie, ""))
-            return Answer(self.name, 200, {})
+            return ServerReply(self.name, 200, {})
         limited = _limited(receive, self.max_body_bytes)
         endpoint = self._ours.get(path) if method == "POST" else None
         if endpoint is not None:
             call = Call(path, await read_body(limited), cookies, self.core.client, self.core.compute, scope=scope)
-            async with cancelled_on_disconnect(receive):
+            async with cancel_on_disconnect(receive):
                 return await self.core.run(endpoint, call, ends_session=_END in headers)
         elif self.foreign is not None:
             await self.foreign(scope, limited, send)
@@ -226,12 +230,12 @@ class ServerApp:
         if not length.isdigit() or int(length) > self.max_body_bytes:
             raise _too_large(self.max_body_bytes, length.decode("latin-1"))
 
-    def _not_found(self, method: str, path: str) -> Answer:
+    def _not_found(self, method: str, path: str) -> ServerReply:
         is_known = path in self.endpoints and method != "POST"
         status, detail = (405, "Method Not Allowed") if is_known else (404, "Not Found")
-        return Answer(self.name, status, {"detail": detail})
+        return ServerReply(self.name, status, {"detail": detail})
 
-    async def _run_foreign(self, method: str, call: Call, *, ends_session: bool) -> Answer:
+    async def _run_foreign(self, method: str, call: Call, *, ends_session: bool) -> ServerReply:
         """Run the FastAPI app in this process: its routing and its middleware, but no socket."""
         scope = direct_scope(call, method=method)
         if ends_session:
@@ -255,7 +259,7 @@ class ServerApp:
         except Exception as error:
             return self.core.failed(error)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in started["headers"]}
-        return Answer(self.name, started["status"], b"".join(parts), set_cookies(started["headers"]), headers)
+        return ServerReply(self.name, started["status"], b"".join(parts), set_cookies(started["headers"]), headers)
 
 
 class EndpointRoute:
@@ -373,7 +377,7 @@ def _too_large(limit: int, found: str) -> RefusedError:
     return RefusedError(413, f"The body has {found} bytes; at most {limit} are taken (config key: max_body_bytes).")
 
 
-async def send_answer(answer: Answer, send: Send, *, session_cookie: str = "") -> None:
+async def send_answer(answer: ServerReply, send: Send, *, session_cookie: str = "") -> None:
     """Send an answer that is there."""
     is_text = isinstance(answer.value, bytes) and answer.value[:1] not in (b"{", b"[", b'"')
     kind = "text/plain; charset=utf-8" if is_text else "application/json"
@@ -383,7 +387,7 @@ async def send_answer(answer: Answer, send: Send, *, session_cookie: str = "") -
     await send({"type": "http.response.body", "body": body})
 
 
-def _headers_of(answer: Answer, content_type: str, session_cookie: str) -> list[tuple[bytes, bytes]]:
+def _headers_of(answer: ServerReply, content_type: str, session_cookie: str) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", content_type.encode())]
     headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
     for name, value in answer.cookies.items():

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
-from nemo_gym.common.logging import Seldom
+from nemo_gym.common.logging import RateLimitedLog
 
-seldom = Seldom(logging.getLogger(__name__))
+seldom = RateLimitedLog(logging.getLogger(__name__))
 
 ASK_EVERY_S = 0.25
 LOOK_AFTER_S = 0.1
@@ -35,7 +35,7 @@ Handlers = dict[CodeType, Handler]
 """Two servers of one class share their code, and so their entry."""
 
 
-def note_handler(handlers: Handlers, name: str, function: Callable[..., Any]) -> Handler | None:
+def register_handler(handlers: Handlers, name: str, function: Callable[..., Any]) -> Handler | None:
     """Enter a function, if it is one whose work can be told from others'."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
@@ -46,7 +46,7 @@ def note_handler(handlers: Handlers, name: str, function: Callable[..., Any]) ->
 
 
 @dataclass(slots=True)
-class LoopWatch:
+class BlockingMonitor:
     """Asks the running loop again and again whether it still turns. When it does not answer, whoever is found at work
     twice in a row is the one: a loop that is merely busy is found with another one each time."""
 

@@ -10,7 +10,7 @@ WATCH_AFTER_S = 0.2
 
 
 @asynccontextmanager
-async def cancelled_on_disconnect(receive: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]:
+async def cancel_on_disconnect(receive: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]:
     """Cancel the code inside when the client disconnects, then leave the block quietly. Nothing else may `receive`
     by the time the watch starts, so read the body first."""
     loop, worker = asyncio.get_running_loop(), asyncio.current_task()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.client.server_client import Jar, ServerClient
+from nemo_gym.client.server_client import CookieJar, ServerClient
 from nemo_gym.common.deadline import Deadline, current_deadline
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
@@ -35,7 +35,7 @@ class Call:
     compute: Compute
     session: Session | None = None
     scope: Mapping[str, Any] | None = None
-    jar: Jar | None = None
+    jar: CookieJar | None = None
     response: "Response | None" = None
     given_away: bool = False
     """Whether the sender of a live body has no more use for it."""
@@ -148,9 +148,9 @@ def _session(call: Call) -> Session:
     return call.session
 
 
-def _jar(call: Call) -> Jar:
+def _jar(call: Call) -> CookieJar:
     if call.jar is None:
-        call.jar = Jar(call.cookies)
+        call.jar = CookieJar(call.cookies)
     return call.jar
 
 
@@ -175,7 +175,7 @@ def _response(call: Call) -> "Response":
 _PROVIDED: dict[type, Provide] = {
     ServerClient: lambda call: call.client,
     Compute: lambda call: call.compute,
-    Jar: _jar,
+    CookieJar: _jar,
     Deadline: _deadline,
 }
 

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import orjson
 
-from nemo_gym.client.reply import read_answer
-from nemo_gym.client.server_client import Answer
+from nemo_gym.client.reply import read_reply
+from nemo_gym.client.server_client import ServerReply
 from nemo_gym.llm_api.base import JsonObject, WireModel
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion
 from nemo_gym.llm_api.json_codec import encode
@@ -41,7 +41,7 @@ class StreamableEndpoint(Endpoint):
         if request is None or _is_failure(result):
             return result
         _read(result, self.path, self._answer)
-        whole = orjson.loads(encode(result.value if isinstance(result, Answer) else result))
+        whole = orjson.loads(encode(result.value if isinstance(result, ServerReply) else result))
         return EventStream.of(self._events(whole, request))
 
 
@@ -98,9 +98,9 @@ def _take_stream(call: Call) -> JsonObject | None:
 
 
 def _is_failure(result: Any) -> bool:
-    return isinstance(result, Answer) and result.status >= 400
+    return isinstance(result, ServerReply) and result.status >= 400
 
 
 def _read(result: Any, path: str, kind: type[T]) -> T:
     """A handler's answer in its type; what is none cannot be told in another way."""
-    return read_answer(result if isinstance(result, Answer) else Answer("", 200, result), path, kind, "model")
+    return read_reply(result if isinstance(result, ServerReply) else ServerReply("", 200, result), path, kind, "model")

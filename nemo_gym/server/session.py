@@ -75,7 +75,7 @@ class SessionStore:
         """The session of `token`, or a new one when there is no token."""
         session = self._sessions.pop(token, None) if token else None
         if session is None:
-            session = self._restored(token) if token else self._fresh()
+            session = self._unpickle(token) if token else self._fresh()
         session.last_used = time.monotonic()
         self._sessions[session.token] = session
         self._sweep_later()
@@ -96,7 +96,7 @@ class SessionStore:
         session_id = str(uuid4())
         return Session(self._token(session_id), {SESSION_ID_KEY: session_id})
 
-    def _restored(self, token: str) -> Session:
+    def _unpickle(self, token: str) -> Session:
         """A session that has ended here, opened again empty under its old name, if the token is truly ours."""
         worker, _, rest = token.partition(".")
         session_id, _, _ = rest.partition(".")

@@ -14,7 +14,7 @@ NOT_TOOLS = frozenset(("seed_session", "verify", "run", "health", "session"))
 
 
 @dataclass(frozen=True, slots=True)
-class ToolMark:
+class ToolSpec:
     """What `@tool` was told."""
 
     name: str
@@ -32,7 +32,7 @@ def tool(
 
     def mark(method: Method) -> Method:
         told = description if description is not None else inspect.getdoc(method) or ""
-        setattr(method, _MARK, ToolMark(name or method.__name__, told))
+        setattr(method, _MARK, ToolSpec(name or method.__name__, told))
         return method
 
     return mark if method is None else mark(method)
@@ -59,7 +59,7 @@ def arguments_model(name: str, parameters: list[inspect.Parameter]) -> type[Base
 
 def function_tool(method: Callable[..., Any], arguments: type[BaseModel] | None) -> dict[str, Any]:
     """A tool as a row's `responses_create_params.tools` lists it."""
-    mark: ToolMark = getattr(method, _MARK)
+    mark: ToolSpec = getattr(method, _MARK)
     schema = arguments.model_json_schema() if arguments else {"properties": {}}
     properties = {
         name: {key: value for key, value in item.items() if key != "title"}

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, PrivateAttr
 
 from nemo_gym.base_resources_server import BaseVerifyResponse, SimpleResourcesServer
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.compute.pool import Compute, Overrun
+from nemo_gym.compute.pool import Compute, LimitExceededError
 from nemo_gym.judge import Judge, JudgeEvaluation, Verdict, ask_both_ways
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import last_match
@@ -74,7 +74,7 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
         question = await self._part(body.question(), self.config.question_extract_regex, compute)
         try:
             case = await self._case(body, question, reply, compute)
-        except Overrun:
+        except LimitExceededError:
             return _response(body, _Score(0.0, []), timed_out=True)
         return _response(body, await self._score(case, client))
 

@@ -59,8 +59,8 @@ class EquivalenceConfig(BaseResourcesServerConfig, JudgeConfig):
         if self.judge_prompt_template is not None:
             return _checked(self.judge_prompt_template, "judge_prompt_template")
         path = self.judge_prompt_template_fpath
-        beside = Path(__file__).parent / path
-        file = beside if beside.is_file() else find(path, what="judge_prompt_template_fpath")
+        sibling_path = Path(__file__).parent / path
+        file = sibling_path if sibling_path.is_file() else find(path, what="judge_prompt_template_fpath")
         return _checked(file.read_text(), str(file))
 
 

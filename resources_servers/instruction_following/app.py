@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.compute.pool import Compute, Overrun
+from nemo_gym.compute.pool import Compute, LimitExceededError
 from resources_servers.instruction_following.checks import Instruction, followed, may_take_long
 from resources_servers.instruction_following.punkt import ensure_tables
 
@@ -55,7 +55,7 @@ class InstructionFollowingResourcesServer(SimpleResourcesServer):
         timed_out = False
         try:
             results = await self._followed(first_part_of_last_item(body.response), instructions, compute)
-        except Overrun:
+        except LimitExceededError:
             results, timed_out = [False] * len(instructions), True
         return InstructionFollowingVerifyResponse(
             responses_create_params=body.responses_create_params,

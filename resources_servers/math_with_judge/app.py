@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.compute.pool import Compute, Overrun
+from nemo_gym.compute.pool import Compute, LimitExceededError
 from nemo_gym.judge import Judge, JudgeConfig, JudgeEvaluation, Verdict, ask_both_ways
 from resources_servers.math_with_judge import prompts
 from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check
@@ -90,7 +90,7 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
     async def _checked(self, expected: str, reply: str, compute: Compute) -> _Checked:
         try:
             return _Checked(await compute.run(check, expected, reply, timeout_s=self.config.library_timeout_s))
-        except Overrun:
+        except LimitExceededError:
             return _Checked(NOTHING, timed_out=True)
 
     async def _verdicts(self, body: MathVerifyRequest, reply: str, client: ServerClient) -> list[Verdict]:

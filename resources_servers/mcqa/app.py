@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.compute.pool import Compute, Overrun
+from nemo_gym.compute.pool import Compute, LimitExceededError
 from resources_servers.mcqa.extraction import GradingMode, extracted, lettered
 
 
@@ -45,7 +45,7 @@ class McqaResourcesServer(SimpleResourcesServer):
         answer, timed_out = None, False
         try:
             answer = await self._answer(body, compute)
-        except Overrun:
+        except LimitExceededError:
             timed_out = True
         return McqaVerifyResponse(
             responses_create_params=body.responses_create_params,

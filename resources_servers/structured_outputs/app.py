@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.compute.pool import Compute, Overrun
+from nemo_gym.compute.pool import Compute, LimitExceededError
 from resources_servers.structured_outputs.schemas import fits
 
 
@@ -40,7 +40,7 @@ class StructuredOutputsResourcesServer(SimpleResourcesServer):
             fitting = await compute.run(
                 fits, joined_text(body.response), body.schema_str, timeout_s=self.config.check_timeout_s
             )
-        except Overrun:
+        except LimitExceededError:
             timed_out = True
         return StructuredOutputsVerifyResponse(
             responses_create_params=body.responses_create_params,

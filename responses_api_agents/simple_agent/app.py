@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field
 
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
-from nemo_gym.client.server_client import Answer, Jar
-from nemo_gym.common.deadline import within
+from nemo_gym.client.server_client import CookieJar, ServerReply
+from nemo_gym.common.deadline import timeout
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.llm_api.json_codec import changed, encode
 from nemo_gym.llm_api.responses import (
@@ -51,15 +51,15 @@ class SimpleAgentRunRequest(BaseRunRequest):
 class SimpleAgent(SimpleResponsesAPIAgent):
     config: SimpleAgentConfig
 
-    async def run(self, body: SimpleAgentRunRequest, jar: Jar) -> Answer:
+    async def run(self, body: SimpleAgentRunRequest, jar: CookieJar) -> ServerReply:
         """One rollout. The answer is the environment's own, passed on unread."""
         client, config, environment = self.server_client, self.config, self.config.resources_server.name
-        async with within(config.rollout_timeout_s, what="The rollout"), client.sessions(jar):
+        async with timeout(config.rollout_timeout_s, what="The rollout"), client.sessions(jar):
             await client.call(
                 environment,
                 "/seed_session",
                 body,
-                answer=Answer,
+                answer=ServerReply,
                 cause="environment",
                 jar=jar,
                 timeout_s=config.seed_timeout_s,
@@ -69,20 +69,20 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 environment,
                 "/verify",
                 changed(body, response=response),
-                answer=Answer,
+                answer=ServerReply,
                 cause="verifier",
                 jar=jar,
                 timeout_s=config.verify_timeout_s,
                 ends_session=True,
             )
 
-    def _converse(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> Awaitable[NeMoGymResponse]:
+    def _converse(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> Awaitable[NeMoGymResponse]:
         """What `/v1/responses` of this agent answers. A subclass may have written it to be called as an endpoint."""
         if type(self).responses is SimpleAgent.responses:
             return self.responses(body, jar)
         return self.server_client.call(self.config.name, "/v1/responses", body, answer=NeMoGymResponse, jar=jar)
 
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
         """One conversation. `output` holds all that was said, thought, called and answered after the input."""
         said: list[NeMoGymResponseInputItem] = []
         start = (
@@ -107,7 +107,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 break
         return changed(response, output=said, usage=usage)
 
-    def _ask_model(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> Awaitable[NeMoGymResponse]:
+    def _ask_model(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> Awaitable[NeMoGymResponse]:
         return self.server_client.call(
             self.config.model_server.name,
             "/v1/responses",
@@ -119,7 +119,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         )
 
     async def _call_tools(
-        self, calls: list[NeMoGymResponseFunctionToolCall], offered: set[str], jar: Jar
+        self, calls: list[NeMoGymResponseFunctionToolCall], offered: set[str], jar: CookieJar
     ) -> list[NeMoGymFunctionCallOutput]:
         """All calls of one turn at once; their outputs in the order of the calls."""
         if len(calls) < 2:
@@ -132,7 +132,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         return [task.result() for task in running]
 
     async def _call_tool(
-        self, call: NeMoGymResponseFunctionToolCall, offered: set[str], jar: Jar
+        self, call: NeMoGymResponseFunctionToolCall, offered: set[str], jar: CookieJar
     ) -> NeMoGymFunctionCallOutput:
         """What the tool answered, an error included: the model is to see it. Only a tool out of reach fails."""
         if call.name not in offered or call.name in NOT_TOOLS or not TOOL_NAME.fullmatch(call.name):

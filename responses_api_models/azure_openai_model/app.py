@@ -10,9 +10,9 @@ from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.base import without_nulls
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.llm_api.endpoint_refusals import ended_completion
-from nemo_gym.llm_api.json_codec import encode, given_fields
-from nemo_gym.llm_api.normalize_completion import read_completion
+from nemo_gym.llm_api.endpoint_refusals import completion_refusal
+from nemo_gym.llm_api.json_codec import encode, set_fields
+from nemo_gym.llm_api.normalize_completion import normalize_completion
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_chat import chat_params, response_of
 
@@ -78,13 +78,13 @@ class AzureOpenAIModelServer(SimpleResponsesAPIModel):
 
     async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
         config = self.config
-        given = without_nulls(given_fields(body))
+        given = without_nulls(set_fields(body))
         raw = encode({**(config.extra_body or {}), **given, "model": config.openai_model})
         try:
             found = await self._pool.call(lambda client: client.post("/chat/completions", raw))
         except UpstreamError as error:
-            return ended_completion(error, model=config.openai_model)
-        return read_completion(found, url=config.base_url, text_of=self._pool.clients[0].text_of)
+            return completion_refusal(error, model=config.openai_model)
+        return normalize_completion(found, url=config.base_url, text_of=self._pool.clients[0].text_of)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from nemo_gym.common.paths import find
 from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject, without_nulls
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.llm_api.endpoint_refusals import ended_completion
-from nemo_gym.llm_api.json_codec import given_fields
-from nemo_gym.llm_api.normalize_completion import read_completion
+from nemo_gym.llm_api.endpoint_refusals import completion_refusal
+from nemo_gym.llm_api.json_codec import set_fields
+from nemo_gym.llm_api.normalize_completion import normalize_completion
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_chat import chat_params, response_of
 from responses_api_models.local_model.chat import complete_chat
@@ -102,8 +102,8 @@ class LocalModel(SimpleResponsesAPIModel):
         try:
             found = await self._complete(self._params(body))
         except UpstreamError as error:
-            return ended_completion(error, model=self._name)
-        return read_completion({**found, "model": self._name}, url=self._engine.url)
+            return completion_refusal(error, model=self._name)
+        return normalize_completion({**found, "model": self._name}, url=self._engine.url)
 
     async def _complete(self, params: JsonObject) -> JsonObject:
         with_tokens = self.config.return_token_id_information
@@ -112,7 +112,7 @@ class LocalModel(SimpleResponsesAPIModel):
         return await complete_chat(self._engine, params)
 
     def _params(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> JsonObject:
-        given = without_nulls(given_fields(body))
+        given = without_nulls(set_fields(body))
         asked = given.pop("max_completion_tokens", None)
         is_free = given.get("tools") and given.get("tool_choice", "auto") == "auto"
         if is_free and self._has_called_enough(given["messages"]):

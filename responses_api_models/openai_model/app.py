@@ -8,12 +8,12 @@ from pydantic import BaseModel, PrivateAttr, ValidationError
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
 from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI
-from nemo_gym.client.server_client import Jar
+from nemo_gym.client.server_client import CookieJar
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.llm_api.endpoint_refusals import ended_completion, ended_response
+from nemo_gym.llm_api.endpoint_refusals import completion_refusal, response_refusal
 from nemo_gym.llm_api.json_codec import changed, encode
-from nemo_gym.llm_api.normalize_completion import read_completion
+from nemo_gym.llm_api.normalize_completion import normalize_completion
 from nemo_gym.llm_api.responses import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
@@ -48,7 +48,7 @@ class SimpleModelServer(SimpleResponsesAPIModel):
             http=lambda: self.server_client.http,
         )
 
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
         model = self.config.openai_model
         update: dict[str, object] = {"model": model}
         if not isinstance(body.input, str) and not all(map(is_resubmittable, body.input)):
@@ -56,21 +56,21 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         try:
             raw = await self._post("/responses", changed(body, **update), jar)
         except UpstreamError as error:
-            return ended_response(error, body, model=model)
+            return response_refusal(error, body, model=model)
         return _read_response(raw, self._pool.clients[0])
 
     async def chat_completions(
-        self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: Jar
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: CookieJar
     ) -> NeMoGymChatCompletion:
         model = self.config.openai_model
         try:
             raw = await self._post("/chat/completions", changed(body, model=model), jar)
         except UpstreamError as error:
-            return ended_completion(error, model=model)
+            return completion_refusal(error, model=model)
         endpoint = self._pool.clients[0]
-        return read_completion(raw, url=endpoint.base_url, text_of=endpoint.text_of)
+        return normalize_completion(raw, url=endpoint.base_url, text_of=endpoint.text_of)
 
-    def _post(self, path: str, body: BaseModel, jar: Jar) -> Awaitable[bytes]:
+    def _post(self, path: str, body: BaseModel, jar: CookieJar) -> Awaitable[bytes]:
         extra = self.config.extra_body
         raw = encode(
             {**extra, **body.model_dump(mode="json", exclude_unset=True)} if extra else body, exclude_unset=True

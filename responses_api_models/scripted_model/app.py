@@ -11,7 +11,7 @@ import orjson
 from pydantic import PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.client.server_client import Answer
+from nemo_gym.client.server_client import ServerReply
 from nemo_gym.llm_api.chat import NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from responses_api_models.scripted_model.script import Conversation, Reply, Script
@@ -49,7 +49,7 @@ class ScriptedModel(SimpleResponsesAPIModel):
         replies, path = self.config.replies, self.config.script_fpath
         self._script = Script(replies) if replies is not None else Script.read(path or "")
 
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any] | Answer:
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any] | ServerReply:
         conversation = Conversation.of_responses(body.input)
         reply = self._script.reply(conversation)
         fault = await self._behave(reply)
@@ -75,7 +75,9 @@ class ScriptedModel(SimpleResponsesAPIModel):
             },
         }
 
-    async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> dict[str, Any] | Answer:
+    async def chat_completions(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming
+    ) -> dict[str, Any] | ServerReply:
         conversation = Conversation.of_chat([dict(message) for message in body.messages])
         reply = self._script.reply(conversation)
         fault = await self._behave(reply)
@@ -94,7 +96,7 @@ class ScriptedModel(SimpleResponsesAPIModel):
             "usage": {"prompt_tokens": heard, "completion_tokens": spoken, "total_tokens": heard + spoken},
         }
 
-    async def _behave(self, reply: Reply) -> Answer | None:
+    async def _behave(self, reply: Reply) -> ServerReply | None:
         """Take the time the script says, and give the fault it asks for."""
         latency_s = self.config.latency_s if reply.latency_s is None else reply.latency_s
         if latency_s > 0:
@@ -104,7 +106,7 @@ class ScriptedModel(SimpleResponsesAPIModel):
         headers = {} if reply.retry_after_s is None else {"Retry-After": f"{reply.retry_after_s:g}"}
         error = {"error": {"message": f"The script answers {reply.status}.", "type": "scripted"}}
         body = error if reply.garbage is None else reply.garbage.encode()
-        return Answer(self.config.name, reply.status or 200, body, headers=headers)
+        return ServerReply(self.config.name, reply.status or 200, body, headers=headers)
 
 
 def _output(reply: Reply) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, PrivateAttr
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
 from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI
-from nemo_gym.client.server_client import Jar
+from nemo_gym.client.server_client import CookieJar
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject, without_nulls
 from nemo_gym.llm_api.chat import (
@@ -18,9 +18,9 @@ from nemo_gym.llm_api.chat import (
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymChoice,
 )
-from nemo_gym.llm_api.endpoint_refusals import ended_completion
-from nemo_gym.llm_api.json_codec import given_fields
-from nemo_gym.llm_api.normalize_completion import read_completion
+from nemo_gym.llm_api.endpoint_refusals import completion_refusal
+from nemo_gym.llm_api.json_codec import set_fields
+from nemo_gym.llm_api.normalize_completion import normalize_completion
 from nemo_gym.llm_api.responses import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
@@ -118,7 +118,7 @@ class VLLMModel(SimpleResponsesAPIModel):
     def _clients(self, clients: list[NeMoGymAsyncOpenAI]) -> None:
         self._pool = EndpointPool(clients, self.config)
 
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: Jar) -> NeMoGymResponse:
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
         params = self._converter.responses_to_chat_completion_create_params(body)
         completion = await self._complete(params, jar)
         return response_of(
@@ -131,7 +131,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         )
 
     async def chat_completions(
-        self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: Jar
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: CookieJar
     ) -> NeMoGymChatCompletion:
         """Thoughts are in `<think>` tags here, whether or not the endpoint has them apart."""
         completion = await self._complete(body, jar)
@@ -142,24 +142,26 @@ class VLLMModel(SimpleResponsesAPIModel):
                 choice.message.content = think_tags([thought]) + (choice.message.content or "")
         return completion
 
-    async def _complete(self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: Jar) -> NeMoGymChatCompletion:
+    async def _complete(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: CookieJar
+    ) -> NeMoGymChatCompletion:
         params, session = self._params(body), self._pool.session(jar, self.config.name)
         endpoint = self._clients[0]
         try:
             found = await self._pool.call(lambda client: client.create_chat_completion(**params), session=session)
         except UpstreamError as error:
-            return ended_completion(error, model=self.config.model)
+            return completion_refusal(error, model=self.config.model)
         if self.config.return_token_id_information:
             prompt_ids = take_prompt_ids(found) or await self._tokenize(params, session)
             put_tokens(found, prompt_ids, url=endpoint.base_url)
-        completion = read_completion(found, url=endpoint.base_url, text_of=endpoint.text_of)
+        completion = normalize_completion(found, url=endpoint.base_url, text_of=endpoint.text_of)
         if not self.config.uses_reasoning_parser:
             _refuse_reasoning(completion, endpoint.base_url)
         return completion
 
     def _params(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> JsonObject:
         config = self.config
-        params = {**(config.extra_body or {}), **without_nulls(given_fields(body)), "model": config.model}
+        params = {**(config.extra_body or {}), **without_nulls(set_fields(body)), "model": config.model}
         params["messages"] = [self._message(dict(message)) for message in body.messages]
         template = {**(config.chat_template_kwargs or {}), **params.get("chat_template_kwargs", {})}
         if template:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.analysis.records import Dataset, StoredRolloutsError, prompt_digest, read_records
-from nemo_gym.rollouts.types import hash_of
+from nemo_gym.rollouts.types import hash_row
 from nemo_gym.testing import example_row
 from tests.jsonl import write_lines
 
@@ -54,7 +54,7 @@ def test_a_prompt_is_the_same_with_its_defaults_filled_in() -> None:
 def test_a_row_is_found_by_its_mark_past_empty_lines(tmp_path: Path) -> None:
     rows = write_lines(tmp_path / "rows.jsonl", [example_row("a"), "", example_row("b")])
     marked = write_lines(
-        tmp_path / "out.jsonl", [{"_task_index": 1, "_row_hash": hash_of(json.dumps(example_row("b")).encode())}]
+        tmp_path / "out.jsonl", [{"_task_index": 1, "_row_hash": hash_row(json.dumps(example_row("b")).encode())}]
     )
     with Dataset(str(rows)) as dataset:
         (stored,) = read_records(marked)

@@ -12,8 +12,8 @@ from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environme
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionConfig, RolloutCollectionHelper
-from nemo_gym.rollouts.types import hash_of
-from nemo_gym.runtime.stack import HeldServer, Stack, StackSpec
+from nemo_gym.rollouts.types import hash_row
+from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
 from nemo_gym.testing import (
     TRANSPORTS,
     Transport,
@@ -36,7 +36,7 @@ TOOLS: list[dict[str, Any]] = [
 ]
 
 
-def servers() -> list[HeldServer]:
+def servers() -> list[ServerSpec]:
     references: dict[str, Any] = {
         "resources_server": {"type": "resources_servers", "name": "counter"},
         "model_server": {"type": "responses_api_models", "name": "model"},
@@ -148,7 +148,7 @@ async def test_a_difference_within_the_tolerance_is_no_move(tmp_path: Path) -> N
 async def test_a_row_that_was_put_right_is_refused_unless_allowed(tmp_path: Path) -> None:
     async with running(servers()) as client:
         await collect(tmp_path, client)
-        hashes = [hash_of(json.dumps(row).encode()) for row in ROWS]
+        hashes = [hash_row(json.dumps(row).encode()) for row in ROWS]
         write_lines(tmp_path / "rows.jsonl", [*ROWS[:3], counter_row(4, start=1, expected=5)])
         with pytest.raises(StoredRolloutsError, match=r"row 3 of .* has changed since.*\+allow_changed_rows=true"):
             await reverified(tmp_path, client)
@@ -157,7 +157,7 @@ async def test_a_row_that_was_put_right_is_refused_unless_allowed(tmp_path: Path
     assert (report.changed_rows, report.up, report.largest[0].task_index) == (1, 1, 3)
     again = {record["_task_index"]: record["_row_hash"] for record in rows_of(tmp_path / "again.jsonl")}
     assert again[0] == hashes[0]
-    assert again[3] == hash_of((tmp_path / "rows.jsonl").read_bytes().splitlines()[3])
+    assert again[3] == hash_row((tmp_path / "rows.jsonl").read_bytes().splitlines()[3])
 
 
 async def test_a_tool_that_answers_otherwise_is_counted(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from nemo_gym.analysis.verifier_check import Checked, CheckVerifierConfig, VerifierReport, try_verifier
 from nemo_gym.analysis.verifier_probes import Gold, changed_text, guessed_golds, probes, probes_around
-from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import TRANSPORTS, Transport, calls, example_row, held, message, rows_of, running
 from resources_servers.example_stateful_counter.app import StatefulCounterResourcesServer
 from tests.commands import free_port, ng
@@ -21,16 +21,16 @@ MCQA_ROWS = "resources_servers/mcqa/data/example.jsonl"
 COUNTER_ROWS = "resources_servers/example_stateful_counter/data/example.jsonl"
 
 
-def mcqa() -> HeldServer:
+def mcqa() -> ServerSpec:
     return held("env", "resources_servers", "mcqa", domain="knowledge")
 
 
-def local(name: str) -> HeldServer:
+def local(name: str) -> ServerSpec:
     return held("env", "resources_servers", name, folder=SERVERS / "resources_servers" / name, domain="other")
 
 
 async def report_of(
-    server: HeldServer, rows: list[dict[str, Any]], *, transport: Transport = "direct", golds_of: Any = guessed_golds
+    server: ServerSpec, rows: list[dict[str, Any]], *, transport: Transport = "direct", golds_of: Any = guessed_golds
 ) -> VerifierReport:
     async with running([server], transport=transport) as client:
         return await try_verifier(CheckVerifierConfig(), client, Checked("env", rows, golds_of))

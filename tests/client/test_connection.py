@@ -257,5 +257,5 @@ async def test_a_server_with_a_certificate_is_spoken_to_only_if_it_is_to_be_trus
         await asyncio.sleep(0.02)
     assert trusted.stdout == "b'{}'\n" * 2, trusted.stderr
     assert (peer.connections, len(peer.requests)) == (1, 2)
-    assert "NotSentError" in doubtful.stderr
+    assert "ConnectError" in doubtful.stderr
     assert "certificate verify failed" in doubtful.stderr

@@ -18,9 +18,9 @@ from nemo_gym.client.load_balancer import (
     Lease,
 )
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.server_client import Jar
-from nemo_gym.common.deadline import under, within
-from nemo_gym.common.retry_stats import counting
+from nemo_gym.client.server_client import CookieJar
+from nemo_gym.common.deadline import limit_deadline, timeout
+from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import RolloutError, UpstreamError
 from tests.stub_endpoint import Request, completion, stub_endpoint
 
@@ -152,7 +152,7 @@ async def test_tries_are_counted(status: int, tries: int) -> None:
 async def test_a_pause_that_outlasts_the_deadline_is_not_made() -> None:
     async with stub_endpoint(lambda _: (503, {}, {"Retry-After": "30"})) as stub, HttpClient() as http:
         started = time.monotonic()
-        with under(5), pytest.raises(UpstreamError, match="503"):
+        with limit_deadline(5), pytest.raises(UpstreamError, match="503"):
             await chat(pool([stub.url], http))
         assert time.monotonic() - started < 2
         assert len(stub.requests) == 1
@@ -174,7 +174,7 @@ async def test_no_more_requests_than_allowed_are_in_flight_and_waiting_ends_with
             for _ in range(5):
                 group.create_task(endpoints.call(send))
             await asyncio.sleep(0.02)
-            with under(0.05), pytest.raises(UpstreamError, match="none of 2 places") as caught:
+            with limit_deadline(0.05), pytest.raises(UpstreamError, match="none of 2 places") as caught:
                 await endpoints.call(send)
             release.set()
         assert (most, running) == (2, 0)
@@ -189,11 +189,11 @@ async def test_only_time_that_ran_out_at_the_endpoint_counts_as_an_objection() -
     stalling = await asyncio.start_server(stall, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{stalling.sockets[0].getsockname()[1]}/v1"
     async with stalling, HttpClient() as http:
-        with counting() as tally, pytest.raises((RolloutError, UpstreamError), match=r"within 0\.1 s"):
-            async with within(0.1, what="The call"):
+        with track_retries() as tally, pytest.raises((RolloutError, UpstreamError), match=r"within 0\.1 s"):
+            async with timeout(0.1, what="The call"):
                 await chat(pool([url], http))
         assert tally.throttled == 1
-        with counting() as tally:
+        with track_retries() as tally:
             asking = asyncio.create_task(chat(pool([url], http)))
             await asyncio.sleep(0.1)
             asking.cancel()
@@ -216,7 +216,7 @@ def test_a_rollout_is_marked_only_if_there_is_a_choice() -> None:
     one, two = (
         EndpointPool.of(["http://a"] * count, api_key="", settings=settings, http=HttpClient) for count in (1, 2)
     )
-    jar = Jar()
+    jar = CookieJar()
     assert one.session(jar, "policy_model") is None
     assert not jar
     mark = two.session(jar, "policy_model")

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from nemo_gym.client.pool import LONGEST_PAUSE_S, HttpAnswer, HttpClient, NotSentError, pause_s
-from nemo_gym.client.server_client import Answer, ServerClient
-from nemo_gym.common.deadline import under
-from nemo_gym.common.retry_stats import counting
+from nemo_gym.client.pool import LONGEST_PAUSE_S, ConnectError, HttpAnswer, HttpClient, backoff_s
+from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.common.deadline import limit_deadline
+from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import RolloutError, UpstreamError
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -64,7 +64,7 @@ async def test_a_peer_that_breaks_off_is_an_error_that_names_it(talk: Talk) -> N
     async with peer_that(talk) as url, HttpClient() as http:
         with pytest.raises(UpstreamError, match=f"{url} did not answer: .*broke off") as caught:
             await http.fetch("POST", url, body=b"{}", timeout_s=5)
-        assert not isinstance(caught.value, NotSentError)
+        assert not isinstance(caught.value, ConnectError)
 
 
 async def test_a_peer_that_stalls_is_waited_for_no_longer_than_allowed() -> None:
@@ -72,13 +72,13 @@ async def test_a_peer_that_stalls_is_waited_for_no_longer_than_allowed() -> None
         with pytest.raises(UpstreamError, match=r"within 0\.1 s") as caught:
             await http.fetch("GET", url, timeout_s=0.1)
         assert caught.value.cause == "timeout"
-        with under(0.05), pytest.raises(UpstreamError, match=r"within 0\.0"):
+        with limit_deadline(0.05), pytest.raises(UpstreamError, match=r"within 0\.0"):
             await http.fetch("GET", url, timeout_s=60)
 
 
 async def test_nobody_there_is_an_error_that_says_nothing_was_sent() -> None:
     async with HttpClient() as http:
-        with pytest.raises(NotSentError, match="no connection"):
+        with pytest.raises(ConnectError, match="no connection"):
             await http.fetch("GET", "http://127.0.0.1:9", timeout_s=5)
 
 
@@ -91,7 +91,7 @@ async def test_a_peer_that_takes_no_connection_is_waited_for_as_long_as_told() -
             waiting.setblocking(False)
             waiting.connect_ex(listening.getsockname())
         async with HttpClient.of({"connect_timeout_s": 0.2}) as http:
-            with pytest.raises(NotSentError, match=r"no connection .* within 0\.2 s"):
+            with pytest.raises(ConnectError, match=r"no connection .* within 0\.2 s"):
                 await http.fetch("GET", f"http://127.0.0.1:{listening.getsockname()[1]}", timeout_s=5)
 
 
@@ -99,10 +99,10 @@ async def test_a_peer_that_takes_no_connection_is_waited_for_as_long_as_told() -
 def test_pauses_grow_up_to_a_limit_and_honour_what_the_server_asks(
     attempt: int, chance: float, asked: float | None
 ) -> None:
-    pause = pause_s(attempt, chance=chance, retry_after_s=asked)
+    pause = backoff_s(attempt, chance=chance, retry_after_s=asked)
     assert 0 < pause <= 2 * LONGEST_PAUSE_S
     assert pause >= min(asked or 0.0, 2 * LONGEST_PAUSE_S)
-    assert pause_s(attempt + 1, chance=chance) >= pause_s(attempt, chance=chance)
+    assert backoff_s(attempt + 1, chance=chance) >= backoff_s(attempt, chance=chance)
 
 
 async def test_a_large_body_arrives_whole() -> None:
@@ -136,7 +136,7 @@ async def test_a_server_that_cannot_be_reached_is_tried_again_as_long_as_there_i
         nobody_listens.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{nobody_listens.getsockname()[1]}"
         async with ServerClient(addresses={"agent": address}, http=HttpClient()) as client:
-            with counting() as tally, pytest.raises(RolloutError, match="no connection") as caught:
-                await client.call("agent", "/run", {}, answer=Answer, timeout_s=1.2)
+            with track_retries() as tally, pytest.raises(RolloutError, match="no connection") as caught:
+                await client.call("agent", "/run", {}, answer=ServerReply, timeout_s=1.2)
     assert caught.value.server == "agent"
     assert tally.retries >= 1

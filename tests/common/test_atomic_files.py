@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.common.atomic_files import check_writable, write_json, written_whole
+from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.errors import ConfigError, MissingPathError, StorageError
 from tests.jsonl import write_lines
 
 
 def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "out.jsonl"
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(b"old\n")
         assert not path.exists()
-    with contextlib.suppress(RuntimeError), written_whole(path) as file:
+    with contextlib.suppress(RuntimeError), atomic_write(path) as file:
         file.write(b"new\n")
         raise RuntimeError("half way")
     assert [entry.read_bytes() for entry in path.parent.iterdir()] == [b"old\n"]
@@ -37,7 +37,7 @@ def test_a_file_that_cannot_be_written_is_told_by_its_name(tmp_path: Path) -> No
         write_json(tmp_path / "taken.json", {})
     assert [path.name for path in tmp_path.iterdir()] == ["taken.json"]
     missing = tmp_path / "missing"
-    with pytest.raises(FileNotFoundError), written_whole(tmp_path / "new.json"):
+    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "new.json"):
         missing.read_bytes()
-    with pytest.raises(MissingPathError), written_whole(tmp_path / "new.json"):
+    with pytest.raises(MissingPathError), atomic_write(tmp_path / "new.json"):
         raise MissingPathError("no such dataset")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nemo_gym.common.deadline import current_deadline, time_for, under, within
+from nemo_gym.common.deadline import current_deadline, limit_deadline, time_left, timeout
 from nemo_gym.errors import RolloutError
 
 LONG_S, SHORT_S = 60.0, 0.01
@@ -12,7 +12,7 @@ LONG_S, SHORT_S = 60.0, 0.01
 
 async def test_what_takes_too_long_is_interrupted_and_named() -> None:
     with pytest.raises(RolloutError, match=r"Lunch did not finish within 0\.01 s") as caught:
-        async with within(SHORT_S, what="Lunch"):
+        async with timeout(SHORT_S, what="Lunch"):
             await asyncio.sleep(LONG_S)
     assert caught.value.cause == "timeout"
     assert current_deadline() is None
@@ -22,44 +22,44 @@ async def test_what_takes_too_long_is_interrupted_and_named() -> None:
 async def test_the_sooner_of_two_limits_holds_and_is_named(outer_s: float, inner_s: float) -> None:
     sooner = "outer" if outer_s < inner_s else "inner"
     with pytest.raises(RolloutError, match=sooner):
-        async with within(outer_s, what="outer"), within(inner_s, what="inner"):
+        async with timeout(outer_s, what="outer"), timeout(inner_s, what="inner"):
             await asyncio.sleep(LONG_S)
 
 
 async def test_nobody_gets_more_time_than_was_left() -> None:
-    async with within(1.0, what="outer"):
+    async with timeout(1.0, what="outer"):
         outer = current_deadline()
-        async with within(LONG_S, what="inner"):
+        async with timeout(LONG_S, what="inner"):
             assert current_deadline() is outer
-            assert time_for(LONG_S) <= 1.0
-        async with within(0.5, what="inner"):
-            assert time_for(LONG_S) <= 0.5
+            assert time_left(LONG_S) <= 1.0
+        async with timeout(0.5, what="inner"):
+            assert time_left(LONG_S) <= 0.5
         assert current_deadline() is outer
 
 
 async def test_a_task_that_inherits_a_deadline_is_interrupted_though_its_parent_has_gone_on() -> None:
     async def child() -> None:
-        async with within(LONG_S, what="child"):
+        async with timeout(LONG_S, what="child"):
             await asyncio.sleep(LONG_S)
 
-    async with within(SHORT_S, what="parent"):
+    async with timeout(SHORT_S, what="parent"):
         started = asyncio.create_task(child())
     with pytest.raises(RolloutError, match="child"):
         await started
 
 
 async def test_a_deadline_that_only_tells_is_enforced_by_the_next_hop() -> None:
-    with under(SHORT_S), pytest.raises(RolloutError, match="hop"):
-        async with within(LONG_S, what="hop"):
+    with limit_deadline(SHORT_S), pytest.raises(RolloutError, match="hop"):
+        async with timeout(LONG_S, what="hop"):
             await asyncio.sleep(LONG_S)
 
 
 async def test_a_timeout_of_the_code_inside_is_its_own() -> None:
     with pytest.raises(TimeoutError, match="mine"):
-        async with within(LONG_S, what="Lunch"):
+        async with timeout(LONG_S, what="Lunch"):
             raise TimeoutError("mine")
 
 
 async def test_without_a_limit_nothing_is_limited() -> None:
-    async with within(None, what="Lunch"):
+    async with timeout(None, what="Lunch"):
         assert current_deadline() is None

@@ -44,7 +44,7 @@ def test_threads_are_used_again_give_results_and_errors_and_end_with_the_loop() 
         return found
 
     before = set(threading.enumerate())
-    assert len(set(event_loop.run_beside(main()))) <= 2
+    assert len(set(event_loop.run_embedded(main()))) <= 2
     given_up_at = time.monotonic() + 10
     while set(threading.enumerate()) - before and time.monotonic() < given_up_at:
         time.sleep(0.01)

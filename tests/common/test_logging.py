@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from nemo_gym.common.logging import Seldom
+from nemo_gym.common.logging import RateLimitedLog
 
 
 def test_events_of_a_kind_are_logged_once_and_then_counted(caplog: pytest.LogCaptureFixture) -> None:
-    seldom = Seldom(logging.getLogger("test"), every_s=60)
+    seldom = RateLimitedLog(logging.getLogger("test"), every_s=60)
     for number in range(1000):
         seldom.warning("429", "answered %d", number)
     seldom.warning("500", "answered badly")
@@ -16,7 +16,7 @@ def test_events_of_a_kind_are_logged_once_and_then_counted(caplog: pytest.LogCap
 
 
 def test_the_next_line_tells_how_many_were_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    seldom = Seldom(logging.getLogger("test"), every_s=0)
+    seldom = RateLimitedLog(logging.getLogger("test"), every_s=0)
     seldom._since["429"] = (float("-inf"), 41)
     seldom.warning("429", "answered %d", 7)
     assert caplog.records[0].getMessage() == "answered 7 (and 41 more like it since the last such line)"

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from nemo_gym.common.deadline import within
+from nemo_gym.common.deadline import timeout
 from nemo_gym.compute.fork_server import MAX_TASKS
-from nemo_gym.compute.pool import MAX_ARGUMENT_BYTES, Compute, ComputeError, Overrun
+from nemo_gym.compute.pool import MAX_ARGUMENT_BYTES, Compute, ComputeError, LimitExceededError
 from nemo_gym.errors import RolloutError
 from nemo_gym.runtime.class_loader import load_server_class
 from tests import compute_functions as functions
@@ -53,7 +53,7 @@ async def test_what_a_function_raises_is_raised_with_its_trace(compute: Compute)
 async def test_a_function_that_overruns_is_killed_at_its_limit(single: Compute, function: Callable[[], None]) -> None:
     pid = await single.run(functions.process_id, timeout_s=5)
     started = time.monotonic()
-    with pytest.raises(Overrun, match=r"did not finish within 0\.2 s") as caught:
+    with pytest.raises(LimitExceededError, match=r"did not finish within 0\.2 s") as caught:
         await single.run(function, timeout_s=0.2)
     assert caught.value.limit == "time"
     assert await single.run(functions.double, 1, timeout_s=5) == 2
@@ -63,7 +63,7 @@ async def test_a_function_that_overruns_is_killed_at_its_limit(single: Compute, 
 
 async def test_a_function_that_takes_too_much_memory_is_ended(single: Compute) -> None:
     pid = await single.run(functions.process_id, timeout_s=5)
-    with pytest.raises(Overrun, match="more than 2048 MB of memory") as caught:
+    with pytest.raises(LimitExceededError, match="more than 2048 MB of memory") as caught:
         await single.run(functions.take_gigabytes, 10, timeout_s=5)
     assert caught.value.limit == "memory"
     assert pickle.loads(pickle.dumps(caught.value)).limit == "memory"
@@ -72,7 +72,7 @@ async def test_a_function_that_takes_too_much_memory_is_ended(single: Compute) -
 
 async def test_the_memory_limit_is_a_setting() -> None:
     async with Compute(workers=1, memory_mb=512) as pool:
-        with pytest.raises(Overrun, match="more than 512 MB"):
+        with pytest.raises(LimitExceededError, match="more than 512 MB"):
             await pool.run(functions.take_gigabytes, 1, timeout_s=5)
 
 
@@ -125,7 +125,7 @@ async def test_every_worker_hashes_alike_so_that_results_do_not_depend_on_the_ru
     hashes = set()
     for _ in range(2):
         async with Compute(workers=1) as pool:
-            hashes.add(await pool.run(functions.hash_of, "a text", timeout_s=5))
+            hashes.add(await pool.run(functions.hash_row, "a text", timeout_s=5))
     assert len(hashes) == 1
 
 
@@ -137,7 +137,7 @@ async def test_one_poisoned_task_among_a_hundred_costs_only_itself(compute: Comp
         for number in range(100)
     ]
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert isinstance(results.pop(10), Overrun)
+    assert isinstance(results.pop(10), LimitExceededError)
     assert results == [2 * number for number in range(100) if number != 10]
 
 
@@ -157,7 +157,7 @@ async def test_waiting_for_a_turn_counts_against_the_deadline(single: Compute) -
     first = asyncio.create_task(single.run(functions.sleep, 0.5, "first", timeout_s=5))
     await asyncio.sleep(0)
     with pytest.raises(RolloutError) as caught:
-        async with within(0.1, what="The rollout"):
+        async with timeout(0.1, what="The rollout"):
             await single.run(functions.double, 1, timeout_s=5)
     assert caught.value.cause == "timeout"
     assert await first == "first"
@@ -166,7 +166,7 @@ async def test_waiting_for_a_turn_counts_against_the_deadline(single: Compute) -
 async def test_a_deadline_ends_a_running_function_too(single: Compute) -> None:
     pid = await single.run(functions.process_id, timeout_s=5)
     with pytest.raises(RolloutError) as caught:
-        async with within(0.1, what="The rollout"):
+        async with timeout(0.1, what="The rollout"):
             await single.run(functions.loop_for_ever, timeout_s=60)
     assert caught.value.cause == "timeout"
     await gone([pid])

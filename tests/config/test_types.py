@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from nemo_gym.config.error_messages import explain
+from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.types import (
     AgentServerRef,
     BaseRunServerConfig,
@@ -48,7 +48,7 @@ def mistakes(block: Any) -> str:
     instance, error = maybe_get_server_instance_config("it", block)
     assert instance is None
     assert error is not None
-    return "\n".join(explain(error))
+    return "\n".join(error_lines(error))
 
 
 def test_importing_the_types_loads_nothing_heavy() -> None:

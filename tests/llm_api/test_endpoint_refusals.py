@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from nemo_gym.errors import UpstreamError
-from nemo_gym.llm_api.endpoint_refusals import ended_completion, ended_response, ending_of
+from nemo_gym.llm_api.endpoint_refusals import completion_refusal, ending_of, response_refusal
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 
 
@@ -144,7 +144,7 @@ def test_every_other_refusal_is_an_error(body: Any, status: int) -> None:
     error = refusal(body, status)
     assert ending_of(error) is None
     with pytest.raises(UpstreamError) as caught:
-        ended_completion(error, model="m")
+        completion_refusal(error, model="m")
     assert caught.value is error
 
 
@@ -154,11 +154,11 @@ def test_every_other_refusal_is_an_error(body: Any, status: int) -> None:
 )
 def test_an_ending_is_visible_and_says_nothing(body: Any, reason: str, finish: str) -> None:
     asked = NeMoGymResponseCreateParamsNonStreaming(input="Hi.", temperature=0.5)
-    response = ended_response(refusal(body), asked, model="m")
+    response = response_refusal(refusal(body), asked, model="m")
     assert (response.status, response.output, response.temperature) == ("incomplete", [], 0.5)
     assert response.incomplete_details is not None
     assert response.incomplete_details.reason == reason
     assert response.usage is not None
     assert response.usage.total_tokens == 0
-    completion = ended_completion(refusal(body), model="m")
+    completion = completion_refusal(refusal(body), model="m")
     assert (completion.choices[0].finish_reason, completion.choices[0].message.content) == (finish, None)

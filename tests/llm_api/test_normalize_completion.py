@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from nemo_gym.errors import UpstreamError
-from nemo_gym.llm_api.normalize_completion import read_completion
+from nemo_gym.llm_api.normalize_completion import normalize_completion
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_chat import output_items, response_of
 
@@ -132,7 +132,7 @@ GATEWAY = {  # LiteLLM, in front of another vendor
 
 @pytest.mark.parametrize("found", [OPENAI, VLLM, SGLANG, GATEWAY], ids=["OpenAI", "vLLM", "SGLang", "LiteLLM"])
 def test_a_whole_answer_of_each_kind_of_endpoint(found: dict[str, Any]) -> None:
-    completion = read_completion(orjson.dumps(found), url="u")
+    completion = normalize_completion(orjson.dumps(found), url="u")
     response = response_of(ASKED, completion, model="m", response_id="resp_1", created_at=0)
     assert response.usage is not None
     assert (response.usage.input_tokens, response.usage.output_tokens) == (9, 4)
@@ -171,7 +171,7 @@ MESSAGES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("message", "expected"), [case[1:] for case in MESSAGES], ids=[case[0] for case in MESSAGES])
 def test_a_message_is_read_where_it_stands(message: dict[str, Any], expected: dict[str, Any]) -> None:
-    completion = read_completion({"choices": [{"message": message}]}, url="u")
+    completion = normalize_completion({"choices": [{"message": message}]}, url="u")
     assert expected.items() <= completion.choices[0].message.model_dump().items()
 
 
@@ -189,7 +189,7 @@ CALLS: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize("finish_reason", [None, "stop", "tool_calls"])
 def test_a_call_is_read_whatever_is_left_out(call: dict[str, Any], arguments: str, finish_reason: str | None) -> None:
     message = {"content": None, "tool_calls": [call]}
-    completion = read_completion({"choices": [{"message": message, "finish_reason": finish_reason}]}, url="u")
+    completion = normalize_completion({"choices": [{"message": message, "finish_reason": finish_reason}]}, url="u")
     (made,) = output_items(completion.choices[0])
     assert (made.type, made.name, made.arguments) == ("function_call", "look", arguments)  # type: ignore[union-attr]
     assert made.call_id  # type: ignore[union-attr]
@@ -197,7 +197,7 @@ def test_a_call_is_read_whatever_is_left_out(call: dict[str, Any], arguments: st
 
 def test_the_old_way_to_call_is_read_too() -> None:
     message = {"content": None, "function_call": {"name": "look", "arguments": "{}"}}
-    (choice,) = read_completion({"choices": [{"message": message}]}, url="u").choices
+    (choice,) = normalize_completion({"choices": [{"message": message}]}, url="u").choices
     assert choice.finish_reason == "tool_calls"
     assert [item.type for item in output_items(choice)] == ["function_call"]
 
@@ -205,7 +205,7 @@ def test_the_old_way_to_call_is_read_too() -> None:
 @pytest.mark.parametrize("usage", [{}, None, {"prompt_tokens": None}])
 def test_usage_may_be_missing_or_in_part(usage: Any) -> None:
     found = {"choices": [{"message": {"content": "Hi."}}], "usage": usage}
-    completion = read_completion(found, url="u")
+    completion = normalize_completion(found, url="u")
     assert completion.usage is None or completion.usage.total_tokens == 0
 
 
@@ -228,5 +228,5 @@ def test_usage_may_be_missing_or_in_part(usage: Any) -> None:
 )
 def test_what_is_no_completion_is_an_error_of_the_model(found: Any) -> None:
     with pytest.raises(UpstreamError, match="http://model") as caught:
-        read_completion(found, url="http://model")
+        normalize_completion(found, url="http://model")
     assert caught.value.cause == "model"

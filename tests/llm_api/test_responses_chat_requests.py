@@ -7,7 +7,7 @@ import pytest
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.chat import NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.llm_api.json_codec import given_fields
+from nemo_gym.llm_api.json_codec import set_fields
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_chat import ChatMessages, UnsupportedError, chat_params
 
@@ -21,7 +21,7 @@ def asked(**fields: Any) -> NeMoGymResponseCreateParamsNonStreaming:
 
 def as_chat(given_input: Any = "Hi.", **fields: Any) -> dict[str, Any]:
     """The request in the chat dialect, as it is sent. It must also be valid if it is read."""
-    params = given_fields(chat_params(asked(input=given_input, **fields)))
+    params = set_fields(chat_params(asked(input=given_input, **fields)))
     NeMoGymChatCompletionCreateParamsNonStreaming.model_validate(params)
     return params
 
@@ -245,7 +245,7 @@ def test_parameters_become_those_of_the_chat_dialect(fields: dict[str, Any], exp
 
 
 def test_newer_endpoints_want_another_name_for_the_most_tokens() -> None:
-    sent = given_fields(chat_params(asked(max_output_tokens=5), max_tokens_key="max_completion_tokens"))
+    sent = set_fields(chat_params(asked(max_output_tokens=5), max_tokens_key="max_completion_tokens"))
     assert sent == {"messages": [], "max_completion_tokens": 5}
 
 

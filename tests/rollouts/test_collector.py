@@ -11,15 +11,15 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from nemo_gym.client.server_client import Answer, ServerClient
+from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper, attempt, collect
-from nemo_gym.rollouts.concurrency import Gate, Window
+from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
 from nemo_gym.rollouts.dataset import RolloutCollectionConfig, count_rollouts, read_rows
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.store import LineFile, failures_path
+from nemo_gym.rollouts.store import JsonlFile, failures_path
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
-from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, held, running
 
 AGENT_REFERENCES: dict[str, Any] = {
@@ -28,7 +28,7 @@ AGENT_REFERENCES: dict[str, Any] = {
 }
 
 
-def servers(**replies: Any) -> list[HeldServer]:
+def servers(**replies: Any) -> list[ServerSpec]:
     script = [
         {"user": "fail", "status": 400},
         {"user": "never", "latency_s": 60, "say": "late"},
@@ -217,19 +217,19 @@ async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed() -
     async def keep(outcome: Outcome) -> None:
         kept.append(outcome)
 
-    await collect(rows(), run, keep, Gate(Window(7, 7)))
+    await collect(rows(), run, keep, AdaptiveLimiter(AimdWindow(7, 7)))
     assert (most, len(kept)) == (7, 100)
 
 
 async def test_the_number_in_flight_adapts_no_further_than_told(tmp_path: Path) -> None:
     in_flight = most = 0
 
-    async def count(_server: str, path: str, _body: Any, send: Any) -> Answer:
+    async def count(_server: str, path: str, _body: Any, send: Any) -> ServerReply:
         nonlocal in_flight, most
         in_flight += path == "/run"
         most = max(most, in_flight)
         await asyncio.sleep(0.001)
-        answer: Answer = await send()
+        answer: ServerReply = await send()
         in_flight -= path == "/run"
         return answer
 
@@ -241,7 +241,7 @@ async def test_the_number_in_flight_adapts_no_further_than_told(tmp_path: Path) 
 
 
 async def test_an_endpoint_at_which_all_fails_is_not_asked_by_more_and_more() -> None:
-    gate = Gate(Window(1, 1000))
+    gate = AdaptiveLimiter(AimdWindow(1, 1000))
 
     async def run(row: Row) -> Outcome:
         return NoResult(row.id, "timeout", "no answer")
@@ -306,7 +306,7 @@ async def test_starting_anew_loses_nothing_however_often_it_is_done(tmp_path: Pa
 async def test_nobody_starts_anew_while_another_writes(tmp_path: Path) -> None:
     config = config_for(tmp_path, [counter_row("add 2")])
     await collected(config)
-    with contextlib.closing(LineFile(Path(config.output_jsonl_fpath))), pytest.raises(ConfigError, match="Another"):
+    with contextlib.closing(JsonlFile(Path(config.output_jsonl_fpath))), pytest.raises(ConfigError, match="Another"):
         await collected(config.model_copy(update={"resume": "restart"}))
     assert len((tmp_path / "deep/er/out.jsonl").read_bytes().splitlines()) == 1
 
@@ -407,18 +407,23 @@ async def test_a_record_is_passed_through_as_the_agent_sent_it() -> None:
         row = Row(RowId(7, 1, "abc"), "agent", orjson.dumps(counter_row("add 2")))
         outcome = await attempt(client, row, timeout_s=10)
         assert isinstance(outcome, Scored)
-        answer = await client.call("agent", "/run", counter_row("add 2"), answer=Answer)
+        answer = await client.call("agent", "/run", counter_row("add 2"), answer=ServerReply)
         marks = ["_task_index", "_repeat_index", "_row_hash", "_attempts", "_retries", "_seconds"]
         assert list(orjson.loads(outcome.line())) == [*orjson.loads(answer.content()), *marks]
 
 
 BLUNT = [
-    held("agent", "responses_api_agents", "blunt", folder=Path(__file__).parent.parent / "servers/responses_api_agents/blunt")
+    held(
+        "agent",
+        "responses_api_agents",
+        "blunt",
+        folder=Path(__file__).parent.parent / "servers/responses_api_agents/blunt",
+    )
 ]
 
 
 async def test_whatever_an_agent_answers_is_a_line_of_its_own_under_its_own_row(tmp_path: Path) -> None:
-    marked = {"reward": 1, "big": 10**30, **RowId(99, 3, "0" * 16).marks(), "_seconds": "long"}
+    marked = {"reward": 1, "big": 10**30, **RowId(99, 3, "0" * 16).metadata(), "_seconds": "long"}
     answers = ['{\n  "reward": 1,\n  "big": 1\n}\n', ' {"reward": 1} ', json.dumps(marked), '{"old": %s, "reward": 1}']
     answers[3] %= json.dumps(marked, separators=(",", ":"))
     config = config_for(tmp_path, [{"answer": answer} for answer in answers])
@@ -456,5 +461,5 @@ async def test_an_answer_without_a_finite_reward_is_no_result_for_programs_too(a
 async def test_a_failed_rollout_tells_a_program_the_cause() -> None:
     async with running(servers()) as client:
         with pytest.raises(RolloutError) as caught:
-            await client.call("agent", "/run", counter_row("please fail"), answer=Answer)
+            await client.call("agent", "/run", counter_row("please fail"), answer=ServerReply)
     assert (caught.value.cause, caught.value.server) == ("model", "policy_model")

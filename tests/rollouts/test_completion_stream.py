@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from nemo_gym.errors import RolloutError
-from nemo_gym.rollouts.completion_stream import Finishing, finished_blocking
-from nemo_gym.rollouts.stragglers import ENOUGH, Pace, watched
+from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
+from nemo_gym.rollouts.stragglers import ENOUGH, DurationPercentiles, with_straggler_policy
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 
 
@@ -20,11 +20,15 @@ async def sleeper(seconds: float) -> float:
 
 
 async def test_futures_are_settled_in_the_order_of_finishing() -> None:
-    assert [await future for future in Finishing([0.06, 0.02, 0.04], sleeper, parallel=3)] == [0.02, 0.04, 0.06]
+    assert [await future for future in CompletionOrderStream([0.06, 0.02, 0.04], sleeper, parallel=3)] == [
+        0.02,
+        0.04,
+        0.06,
+    ]
 
 
 async def test_all_futures_can_be_taken_before_any_is_awaited() -> None:
-    futures = list(Finishing([0.01] * 10, sleeper, parallel=2))
+    futures = list(CompletionOrderStream([0.01] * 10, sleeper, parallel=2))
     assert await asyncio.gather(*futures) == [0.01] * 10
 
 
@@ -38,7 +42,7 @@ async def test_rows_are_taken_only_as_places_get_free() -> None:
             most_ahead = max(most_ahead, taken - finished)
             yield 0.001
 
-    for future in Finishing(rows(), sleeper, parallel=4):
+    for future in CompletionOrderStream(rows(), sleeper, parallel=4):
         await future
         finished += 1
     assert finished == 30
@@ -47,7 +51,7 @@ async def test_rows_are_taken_only_as_places_get_free() -> None:
 
 async def test_a_failure_is_raised_where_it_is_awaited_and_the_others_go_on() -> None:
     results = []
-    for future in Finishing([0.01, -1.0, 0.02], sleeper, parallel=3):
+    for future in CompletionOrderStream([0.01, -1.0, 0.02], sleeper, parallel=3):
         try:
             results.append(await future)
         except RolloutError as error:
@@ -61,14 +65,14 @@ def broken_after(*seconds: float) -> Iterator[float]:
 
 
 async def test_rows_that_break_off_are_an_error_after_what_came_before() -> None:
-    futures = iter(Finishing(broken_after(0.01, 0.03), sleeper, parallel=2))
+    futures = iter(CompletionOrderStream(broken_after(0.01, 0.03), sleeper, parallel=2))
     assert [await next(futures), await next(futures)] == [0.01, 0.03]
     with pytest.raises(ValueError, match="no more rows"):
         next(futures)
 
 
 def test_plain_code_learns_of_rows_that_break_off() -> None:
-    futures = finished_blocking(broken_after(0.01, 0.03), sleeper, parallel=2)
+    futures = iter_completed_sync(broken_after(0.01, 0.03), sleeper, parallel=2)
     assert [next(futures).result(), next(futures).result()] == [0.01, 0.03]
     with pytest.raises(ValueError, match="no more rows"):
         next(futures)
@@ -85,7 +89,7 @@ async def test_cancelling_ends_what_runs() -> None:
             cancelled += 1
             raise
 
-    stream = Finishing(range(100), endless, parallel=7)
+    stream = CompletionOrderStream(range(100), endless, parallel=7)
     futures = iter(stream)
     next(futures)
     await asyncio.sleep(0.01)
@@ -95,7 +99,7 @@ async def test_cancelling_ends_what_runs() -> None:
 
 
 async def test_closing_settles_the_futures_of_rows_that_were_not_begun() -> None:
-    stream = iter(Finishing([60.0] * 5, sleeper, parallel=2))
+    stream = iter(CompletionOrderStream([60.0] * 5, sleeper, parallel=2))
     futures = [next(stream) for _ in range(4)]
     stream.close()  # type: ignore[attr-defined]
     ended = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 5)
@@ -103,20 +107,20 @@ async def test_closing_settles_the_futures_of_rows_that_were_not_begun() -> None
 
 
 async def test_closing_is_quiet_about_rows_that_broke_off() -> None:
-    stream = iter(Finishing(broken_after(0.01), sleeper, parallel=2))
+    stream = iter(CompletionOrderStream(broken_after(0.01), sleeper, parallel=2))
     next(stream)
     stream.close()  # type: ignore[attr-defined]
 
 
 def test_plain_code_gets_settled_futures() -> None:
-    futures = list(finished_blocking([0.06, -1.0, 0.03], sleeper, parallel=3))
+    futures = list(iter_completed_sync([0.06, -1.0, 0.03], sleeper, parallel=3))
     assert all(future.done() for future in futures)
     assert isinstance(futures[0].exception(), RolloutError)
     assert [future.result() for future in futures[1:]] == [0.03, 0.06]
 
 
 def test_plain_code_may_stop_early() -> None:
-    futures = finished_blocking([0.001] * 1000, sleeper, parallel=3)
+    futures = iter_completed_sync([0.001] * 1000, sleeper, parallel=3)
     assert next(futures).result() == 0.001
     futures.close()  # type: ignore[attr-defined]
 
@@ -131,17 +135,17 @@ async def test_a_straggler_is_hedged_or_given_up(action: str, expected: type) ->
         await asyncio.sleep(60 if tries == 1 else 0.001)
         return Scored(row.id, b'{"reward":1}', seconds=0.01)
 
-    pace = Pace()
+    pace = DurationPercentiles()
     for _ in range(ENOUGH):
         pace.add(0.01)
-    run_watched = watched(run, pace=pace, percentile=95, action=action)  # type: ignore[arg-type]
+    run_watched = with_straggler_policy(run, pace=pace, percentile=95, action=action)  # type: ignore[arg-type]
     outcome = await asyncio.wait_for(run_watched(Row(RowId(0, 0, ""), "agent", b"{}")), 10)
     assert isinstance(outcome, expected)
 
 
 async def test_giving_up_the_slowest_does_not_make_ever_more_of_them() -> None:
     """Were only the quick ones to set the pace, each one given up would make the next more likely to be."""
-    pace = Pace()
+    pace = DurationPercentiles()
     for number in range(100):
         pace.add(number / 1000)
 
@@ -149,7 +153,7 @@ async def test_giving_up_the_slowest_does_not_make_ever_more_of_them() -> None:
         await asyncio.sleep(60)
         return Scored(row.id, b'{"reward":1}')
 
-    run_watched = watched(run, pace=pace, percentile=50, action="give_up")
+    run_watched = with_straggler_policy(run, pace=pace, percentile=50, action="give_up")
     before = pace.percentile(50)
     rows = (Row(RowId(number, 0, ""), "agent", b'{"a":1}') for number in range(100))
     outcomes = await asyncio.gather(*map(run_watched, rows))
@@ -164,7 +168,7 @@ async def test_giving_up_the_slowest_does_not_make_ever_more_of_them() -> None:
 
 
 def test_the_pace_is_that_of_the_latest() -> None:
-    pace = Pace()
+    pace = DurationPercentiles()
     assert pace.percentile(50) is None
     for number in range(5000):
         pace.add(float(number))

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.rollouts.concurrency import DECREASE, START, Gate, Window
+from nemo_gym.rollouts.concurrency import DECREASE, START, AdaptiveLimiter, AimdWindow
 
 
 @given(
@@ -14,7 +14,7 @@ from nemo_gym.rollouts.concurrency import DECREASE, START, Gate, Window
 )
 def test_the_window_stays_within_its_bounds(bounds: tuple[int, int], told: list[tuple[bool, int]]) -> None:
     low, high = bounds[0], bounds[0] + bounds[1]
-    window = Window(low, high)
+    window = AimdWindow(low, high)
     for objected, era in told:
         if objected:
             window.objected(era)
@@ -24,7 +24,7 @@ def test_the_window_stays_within_its_bounds(bounds: tuple[int, int], told: list[
 
 
 def test_objections_to_what_was_started_together_count_once() -> None:
-    window = Window(1, 10_000)
+    window = AimdWindow(1, 10_000)
     for _ in range(50):
         window.objected(0)
     assert window.size == START * DECREASE
@@ -33,7 +33,7 @@ def test_objections_to_what_was_started_together_count_once() -> None:
 
 
 def test_it_doubles_with_every_round_trip_until_the_first_objection() -> None:
-    window = Window(1, 100_000)
+    window = AimdWindow(1, 100_000)
     for _ in range(START):
         window.succeeded()
     assert window.size == 2 * START
@@ -45,7 +45,7 @@ def test_it_doubles_with_every_round_trip_until_the_first_objection() -> None:
 
 
 def test_a_fixed_number_stays() -> None:
-    window = Window(5, 5)
+    window = AimdWindow(5, 5)
     window.objected(0)
     window.succeeded()
     assert window.size == 5
@@ -53,7 +53,7 @@ def test_a_fixed_number_stays() -> None:
 
 async def test_an_endpoint_that_takes_so_many_is_given_about_so_many() -> None:
     capacity, inside, most, objections = 40, 0, 0, 0
-    gate = Gate(Window(2, 1000))
+    gate = AdaptiveLimiter(AimdWindow(2, 1000))
 
     async def rollout(era: int) -> None:
         nonlocal inside, most, objections
@@ -74,7 +74,7 @@ async def test_an_endpoint_that_takes_so_many_is_given_about_so_many() -> None:
 
 
 async def test_failures_do_not_widen_the_window() -> None:
-    gate = Gate(Window(1, 1000))
+    gate = AdaptiveLimiter(AimdWindow(1, 1000))
     for scored in (False, True):
         gate.leave(await gate.enter(), throttled=False, scored=scored)
         assert gate.window.size == START + scored

@@ -13,12 +13,12 @@ import orjson
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.collector import RolloutCollectionHelper, traffic_of
+from nemo_gym.rollouts.collector import RolloutCollectionHelper, record_or_replay
 from nemo_gym.rollouts.dataset import RolloutCollectionConfig
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.recording import FILE, first_difference
 from nemo_gym.rollouts.store import StorageError
-from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, held, running
 
 ADD = {"name": "increment_counter", "arguments": {"count": 1}}
@@ -26,7 +26,7 @@ SCRIPT: list[dict[str, Any]] = [{"turn": 0, "call": [ADD, ADD]}, {"say": "Done."
 SETTINGS: dict[str, Any] = {"policy_model": {"responses_api_models": {"scripted_model": {}}}}
 
 
-def servers(replies: list[dict[str, Any]]) -> list[HeldServer]:
+def servers(replies: list[dict[str, Any]]) -> list[ServerSpec]:
     references: dict[str, Any] = {
         "resources_server": {"type": "resources_servers", "name": "counter"},
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
@@ -54,7 +54,7 @@ async def run(folder: Path, output: str, replies: list[dict[str, Any]], **option
         **options,
     )
     async with running(servers(replies)) as client:
-        with traffic_of(client, config, SETTINGS):
+        with record_or_replay(client, config, SETTINGS):
             return await RolloutCollectionHelper().run_from_config(config, client=client)
 
 

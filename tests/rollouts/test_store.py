@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.manifest import make_manifest, manifest_path, read_manifest, write_manifest
-from nemo_gym.rollouts.store import MAX_WAITING, Done, LineFile, RolloutStore, failures_path
-from nemo_gym.rollouts.types import NoResult, Outcome, RowId, Scored, hash_of, id_in
+from nemo_gym.rollouts.store import MAX_WAITING, CompletedIndex, JsonlFile, RolloutStore, failures_path
+from nemo_gym.rollouts.types import NoResult, Outcome, RowId, Scored, hash_row, parse_row_id
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from nemo_gym.rollouts.types import NoResult, Outcome, RowId, Scored, hash_of, i
 def test_half_a_last_line_is_dropped_and_the_next_follows_whole(tmp_path: Path, before: bytes, after: bytes) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(before)
-    file = LineFile(path)
+    file = JsonlFile(path)
     assert b"".join(file.lines()) == after
     assert path.read_bytes() == before
     file.repair()
@@ -39,11 +39,11 @@ def test_half_a_last_line_is_dropped_and_the_next_follows_whole(tmp_path: Path, 
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    first = LineFile(tmp_path / "out.jsonl")
+    first = JsonlFile(tmp_path / "out.jsonl")
     with pytest.raises(ConfigError, match="Another process is writing"):
-        LineFile(tmp_path / "out.jsonl")
+        JsonlFile(tmp_path / "out.jsonl")
     first.close()
-    LineFile(tmp_path / "out.jsonl").close()
+    JsonlFile(tmp_path / "out.jsonl").close()
 
 
 @pytest.mark.parametrize("name", ["folder", "file/out.jsonl"])
@@ -51,17 +51,17 @@ def test_an_output_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path, 
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"Cannot write .*Choose another output_jsonl_fpath"):
-        LineFile(tmp_path / name)
+        JsonlFile(tmp_path / name)
 
 
 def test_a_record_carries_its_identity_however_long_it_is() -> None:
-    row = RowId(123456, 7, hash_of(b"{}"))
+    row = RowId(123456, 7, hash_row(b"{}"))
     for text in ("x", "y" * 100_000, '"_task_index":1,"_repeat_index":2'):
         scored = Scored(row, orjson.dumps({"response": text, "reward": 1.0}))
-        assert id_in(scored.line()) == row
+        assert parse_row_id(scored.line()) == row
         assert orjson.loads(scored.line())["_row_hash"] == row.row_hash
-    assert id_in(NoResult(row, "model", "no", row={"text": "z" * 1000}).line()) == row
-    assert id_in(b'{"reward":1}') is None
+    assert parse_row_id(NoResult(row, "model", "no", row={"text": "z" * 1000}).line()) == row
+    assert parse_row_id(b'{"reward":1}') is None
 
 
 @given(
@@ -69,7 +69,7 @@ def test_a_record_carries_its_identity_however_long_it_is() -> None:
     asked=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 9))),
 )
 def test_done_knows_just_what_was_added(done: set[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
-    known = Done(num_repeats=10, by_content=False)
+    known = CompletedIndex(num_repeats=10, by_content=False)
     for task, repeat in done:
         known.add(RowId(task, repeat, ""))
     for task, repeat in asked:
@@ -77,7 +77,7 @@ def test_done_knows_just_what_was_added(done: set[tuple[int, int]], asked: list[
 
 
 def test_by_content_equal_rows_count_one_by_one() -> None:
-    known = Done(num_repeats=1, by_content=True)
+    known = CompletedIndex(num_repeats=1, by_content=True)
     known.add(RowId(5, 0, "same"))
     known.add(RowId(9, 0, "same"))
     assert [known.take(RowId(index, 0, "same")) for index in range(3)] == [True, True, False]

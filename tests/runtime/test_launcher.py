@@ -14,7 +14,7 @@ import psutil
 import pytest
 from omegaconf import DictConfig
 
-from nemo_gym.client.server_client import Answer, Jar, ask_head, base_url
+from nemo_gym.client.server_client import CookieJar, ServerReply, base_url, get_from_head
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import HeadServerError, PortError, RolloutError, StartupError
 from nemo_gym.runtime.launcher import Launcher
@@ -56,7 +56,7 @@ async def launched(**servers: dict[str, Any]) -> AsyncIterator[tuple[Launcher, l
 
 async def pid_of(launcher: Launcher, server: str) -> int:
     async with launcher.client() as client:
-        return int((await client.call(server, "/pid", answer=Answer)).content())
+        return int((await client.call(server, "/pid", answer=ServerReply)).content())
 
 
 async def test_servers_share_a_process_unless_one_asks_for_its_own() -> None:
@@ -93,7 +93,7 @@ async def pid_of_living(launcher: Launcher, server: str, *, not_pid: int) -> int
 async def test_a_worker_that_dies_in_a_request_fails_that_request_at_once() -> None:
     async with launched(one=environment("breakable")) as (launcher, _), launcher.client() as client:
         with pytest.raises(RolloutError) as caught:
-            await asyncio.wait_for(client.call("one", "/die", answer=Answer, cause="tool"), 10)
+            await asyncio.wait_for(client.call("one", "/die", answer=ServerReply, cause="tool"), 10)
         assert caught.value.cause == "tool"
         assert "broke off" in str(caught.value)
 
@@ -141,10 +141,10 @@ async def test_servers_beyond_loopback_ask_for_the_token_that_the_client_has() -
 async def test_their_head_server_asks_for_it_too_except_when_asked_how_it_is() -> None:
     async with launched(one=environment("breakable", host="0.0.0.0")) as (launcher, _):
         url = base_url(launcher.config.head_server.host, launcher.config.head_server.port)
-        assert b'"one":"up"' in await asyncio.to_thread(ask_head, url, "/health")
+        assert b'"one":"up"' in await asyncio.to_thread(get_from_head, url, "/health")
         with pytest.raises(HeadServerError, match="401"):
-            await asyncio.to_thread(ask_head, url, "/run")
-        assert b'"pid":' in await asyncio.to_thread(ask_head, url, "/run", token=launcher.token)
+            await asyncio.to_thread(get_from_head, url, "/run")
+        assert b'"pid":' in await asyncio.to_thread(get_from_head, url, "/run", token=launcher.token)
 
 
 async def test_stopping_does_not_wait_for_a_handler_that_never_ends() -> None:
@@ -155,16 +155,16 @@ async def test_stopping_does_not_wait_for_a_handler_that_never_ends() -> None:
         started = time.monotonic()
     assert time.monotonic() - started < 15
     (ended,) = await asyncio.gather(hanging, return_exceptions=True)
-    assert isinstance(ended, RolloutError) or (isinstance(ended, Answer) and ended.status >= 500)
+    assert isinstance(ended, RolloutError) or (isinstance(ended, ServerReply) and ended.status >= 500)
     await client.http.close()
 
 
 async def test_sessions_survive_many_requests_and_end_with_the_rollout() -> None:
     async with launched(ledger=environment("legacy_ledger")) as (launcher, _), launcher.client() as client:
-        jar = Jar()
+        jar = CookieJar()
         async with client.sessions(jar):
-            await client.call("ledger", "/seed_session", {"opening_balance": 5}, answer=Answer, jar=jar)
-            booked = await client.call("ledger", "/book", {"amount": 1}, answer=Answer, jar=jar)
+            await client.call("ledger", "/seed_session", {"opening_balance": 5}, answer=ServerReply, jar=jar)
+            booked = await client.call("ledger", "/book", {"amount": 1}, answer=ServerReply, jar=jar)
             assert booked.content() == b'{"balance":6,"currency":"EUR"}'
         assert not jar
 

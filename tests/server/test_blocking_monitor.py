@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.server.blocking_monitor import BLOCKED_AFTER_S
 from nemo_gym.testing import held, running
 from tests.commands import ng
@@ -41,7 +41,7 @@ policy_model:
 """
 
 
-def environment(implementation: str, *, name: str = "environment") -> HeldServer:
+def environment(implementation: str, *, name: str = "environment") -> ServerSpec:
     return held(name, "resources_servers", implementation, folder=SERVERS / implementation, domain="other")
 
 

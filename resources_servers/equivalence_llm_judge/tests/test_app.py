@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.client.server_client import Answer, ServerClient
+from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, held, rows_of, running, says, servers_of
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import last_match
@@ -27,7 +27,7 @@ Verdicts = dict[tuple[str, str], str]
 """What the judge says about a gold answer and a candidate."""
 
 
-def environment(**config: Any) -> HeldServer:
+def environment(**config: Any) -> ServerSpec:
     judge = {"judge_model_server": {"type": "responses_api_models", "name": "judge"}}
     return held(
         "equivalence_llm_judge",
@@ -37,11 +37,11 @@ def environment(**config: Any) -> HeldServer:
     )
 
 
-def judge_saying(*replies: dict[str, Any]) -> HeldServer:
+def judge_saying(*replies: dict[str, Any]) -> ServerSpec:
     return held("judge", "responses_api_models", "scripted_model", replies=list(replies))
 
 
-def judge_of(verdicts: Verdicts) -> HeldServer:
+def judge_of(verdicts: Verdicts) -> ServerSpec:
     """A judge that knows these cases, and fails on any other."""
     return judge_saying(*({"user": case(*pair), "say": f"I find: {label}"} for pair, label in verdicts.items()))
 
@@ -59,7 +59,7 @@ def row_with(response: Any, regex: str | None = None, **fields: Any) -> dict[str
 
 
 async def sent(client: ServerClient, row: dict[str, Any]) -> dict[str, Any]:
-    answer = await client.call("equivalence_llm_judge", "/verify", row, answer=Answer, cause="verifier")
+    answer = await client.call("equivalence_llm_judge", "/verify", row, answer=ServerReply, cause="verifier")
     value: dict[str, Any] = json.loads(answer.content())
     return value
 

@@ -9,11 +9,11 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from nemo_gym.client.server_client import Answer, ServerClient
+from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import RolloutError
-from nemo_gym.runtime.stack import HeldServer
+from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import (
     calls,
     example_row,
@@ -73,7 +73,7 @@ def script() -> list[dict[str, Any]]:
     ]
 
 
-def environment(name: str, **config: Any) -> HeldServer:
+def environment(name: str, **config: Any) -> ServerSpec:
     judge = {"type": "responses_api_models", "name": "judge"}
     settings = {"judge_model_server": judge, "judge_responses_create_params": {"input": [], "temperature": 0.1}}
     return held(name, "resources_servers", "math_with_judge", **{"domain": "math", **settings, **config})
@@ -105,7 +105,7 @@ async def verified(
 
 
 async def sent(client: ServerClient, name: str, row: dict[str, Any]) -> dict[str, Any]:
-    answer = await client.call(name, "/verify", row, answer=Answer, cause="verifier")
+    answer = await client.call(name, "/verify", row, answer=ServerReply, cause="verifier")
     value: dict[str, Any] = json.loads(answer.content())
     return value
 
@@ -298,8 +298,8 @@ async def test_odd_replies_break_nothing(client: ServerClient, reply: str) -> No
 async def test_a_worker_that_dies_is_no_result_and_says_verifier(client: ServerClient) -> None:
     asking = asyncio.create_task(verified(client, "patient", "4", ENDLESS))
     await asyncio.sleep(0.5)
-    nursery = next(child for child in psutil.Process().children() if "compute_worker" in " ".join(child.cmdline()))
-    for worker in nursery.children():
+    fork_server = next(child for child in psutil.Process().children() if "fork_server" in " ".join(child.cmdline()))
+    for worker in fork_server.children():
         worker.kill()
     with pytest.raises(RolloutError, match="ended with signal SIGKILL") as caught:
         await asking

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.client.server_client import ServerClient, base_url
-from nemo_gym.runtime.stack import HeldServer, Stack, StackSpec
+from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
 from nemo_gym.testing import TRANSPORTS, Transport, example_row, held, response_of, running, says
 
 Replies = list[dict[str, Any]]
@@ -28,7 +28,7 @@ def transport(request: pytest.FixtureRequest) -> Transport:
     return chosen
 
 
-def agent(**config: Any) -> HeldServer:
+def agent(**config: Any) -> ServerSpec:
     references: dict[str, Any] = {
         "resources_server": {"type": "resources_servers", "name": "environment"},
         "model_server": {"type": "responses_api_models", "name": "policy_model"},

@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from nemo_gym.base_responses_api_agent import SimpleResponsesAPIAgent
-from nemo_gym.client.server_client import Answer
+from nemo_gym.client.server_client import ServerReply
 
 
 class Wanted(BaseModel):
@@ -11,7 +11,7 @@ class Wanted(BaseModel):
 
 
 class BluntAgent(SimpleResponsesAPIAgent):
-    async def responses(self, body: Wanted) -> Answer:
-        return Answer(self.config.name, 200, body.answer.encode())
+    async def responses(self, body: Wanted) -> ServerReply:
+        return ServerReply(self.config.name, 200, body.answer.encode())
 
     run = responses
