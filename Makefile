@@ -19,7 +19,7 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench --output bench
 
 setup: $(READY)
 

@@ -17,19 +17,17 @@ import orjson
 import psutil
 
 from bench.endpoint import serving_endpoint
-from bench.load import quantile
+from bench.percentiles import quantile
 from bench.processes import memory, tree, tree_cpu_s
 from bench.report import Machine, table
-from bench.stacks import MODEL_CONFIG, WEATHER_CONFIG
-from bench.start import SCRIPTED_MODEL_CONFIG
-from nemo_gym.testing import message, response_of
+from bench.rollout_cost import MODEL_CONFIG, TWO_TURNS
 
 IN_FLIGHT = (1, 1_000, 4_000, 16_000)
 LATENCY_S = 1.0
 LONG_LATENCY_S = 30.0
 """Long enough for all of 16,000 rollouts to be in flight before the first of them is answered."""
 MANY_ROWS = 1_000_000
-REPLY_CHARS = 200
+SCRIPTED_MODEL_CONFIG = "responses_api_models/scripted_model/configs/scripted_model.yaml"
 LONGEST_S = 3600.0
 ROW = {"responses_create_params": {"input": "Hello."}}
 
@@ -55,22 +53,21 @@ class Run:
 
 async def measure(*, in_flight: int, latency_s: float) -> Run:
     """So many rows, all allowed to be in flight at once, against an endpoint in a process of its own."""
-    reply = orjson.dumps(response_of(message("cold " * (REPLY_CHARS // 5))))
-    async with serving_endpoint(reply, latency_s=latency_s) as stub:
+    with serving_endpoint(latency_s=latency_s) as stub:
         return await collect(
             f"{in_flight:,} in flight, {latency_s:g} s",
             rows=in_flight,
             in_flight=in_flight,
-            configs=[WEATHER_CONFIG, MODEL_CONFIG],
-            told=[f"+policy_base_url={stub.url}", "+policy_api_key=none", "+policy_model_name=stub"],
-            others=stub.pids,
+            configs=[TWO_TURNS.config, MODEL_CONFIG],
+            arguments=[f"+policy_base_url={stub.url}", "+policy_api_key=none", "+policy_model_name=stub"],
+            others=[stub.pid],
             latency_s=latency_s,
         )
 
 
 async def measure_many(rows: int) -> Run:
     """Very many short rows, answered at once by a scripted model in the collector itself."""
-    configs = [WEATHER_CONFIG, SCRIPTED_MODEL_CONFIG]
+    configs = [TWO_TURNS.config, SCRIPTED_MODEL_CONFIG]
     return await collect(f"{rows:,} rows, no latency", rows=rows, in_flight=64, configs=configs)
 
 
@@ -80,7 +77,7 @@ async def collect(
     rows: int,
     in_flight: int,
     configs: Sequence[str],
-    told: Sequence[str] = (),
+    arguments: Sequence[str] = (),
     others: Sequence[int] = (),
     latency_s: float | None = None,
 ) -> Run:
@@ -94,12 +91,12 @@ async def collect(
         collector = await asyncio.create_subprocess_exec(
             str(Path(sys.executable).parent / "ng_collect_rollouts"),
             f"+config_paths=[{','.join(configs)}]",
-            "+agent_name=simple_weather_simple_agent",
+            f"+agent_name={TWO_TURNS.agent}",
             "+input_jsonl_fpath=rows.jsonl",
             "+output_jsonl_fpath=out.jsonl",
             f"+num_samples_in_parallel={in_flight}",
             "+head_server.port=1",
-            *told,
+            *arguments,
             cwd=place,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
@@ -181,8 +178,8 @@ async def measure_all(rows: int) -> list[Run]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.capacity", description=__doc__)
     parser.add_argument("--rows", type=int, default=MANY_ROWS, help="how many rows the last collection has")
-    told = parser.parse_args()
-    page = as_markdown(asyncio.run(measure_all(told.rows)))
+    options = parser.parse_args()
+    page = as_markdown(asyncio.run(measure_all(options.rows)))
     print(page)
     (Path(__file__).parent / "capacity.md").write_text(page)
 

@@ -1,63 +1,118 @@
-"""A model endpoint that answers everything alike after a while, at almost no cost, so that it is its callers that are
-measured. Its process is given the listening socket, the latency, and on standard input what it answers."""
+"""A model endpoint that costs next to nothing: a raw asyncio protocol with prepared replies, in a process of its own.
 
+A request that offers tools and has no tool output yet gets a tool call; every other one gets a text."""
+
+import argparse
 import asyncio
 import os
+import re
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
-from bench.stub import Served
+import orjson
+
 from nemo_gym.common.event_loop import run
+from nemo_gym.llm_api.builders import calls, message, response_of
 from nemo_gym.server.uvicorn_runner import bind
 
-STOP_WITHIN_S = 10.0
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+STOP_TIMEOUT_S = 10.0
+USAGE = {
+    "input_tokens": 120,
+    "input_tokens_details": {"cached_tokens": 0},
+    "output_tokens": 60,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 180,
+}
+_CONTENT_LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
+_TOOLS = re.compile(rb'"tools":\s*\[\s*\{')
 
 
-class Answering(asyncio.Protocol):
-    """One connection. Requests on it come one after the other, as those of every pooled client do."""
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A running endpoint."""
 
-    def __init__(self, answer: bytes, latency_s: float) -> None:
-        self._answer, self._latency_s, self._received = answer, latency_s, b""
+    url: str
+    """Its OpenAI base URL."""
+    pid: int
+
+
+def response_body(*items: dict[str, Any]) -> bytes:
+    """A response with these output items."""
+    return orjson.dumps(response_of(*items, status="completed", parallel_tool_calls=True, tools=[], usage=USAGE))
+
+
+def http_response(body: bytes) -> bytes:
+    """The whole HTTP response."""
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+class StubProtocol(asyncio.Protocol):
+    """One connection; requests on it come one after the other."""
+
+    def __init__(self, text: bytes, tool_call: bytes, latency_s: float) -> None:
+        self._text, self._tool_call, self._latency_s, self._received = text, tool_call, latency_s, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        self._received += data
+        self._received = self._received + data if self._received else data
         head, end, body = self._received.partition(b"\r\n\r\n")
-        if end and len(body) >= int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
-            self._received = b""
-            asyncio.get_running_loop().call_later(self._latency_s, self._transport.write, self._answer)
+        length = _CONTENT_LENGTH.search(head)
+        if not end or len(body) < (int(length[1]) if length else 0):
+            return
+        self._received = b""
+        is_first_turn = b'"function_call_output"' not in body and _TOOLS.search(body)
+        answer = self._tool_call if is_first_turn else self._text
+        if self._latency_s:
+            asyncio.get_running_loop().call_later(self._latency_s, self._send, answer)
+        else:
+            self._transport.write(answer)
+
+    def _send(self, answer: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(answer)
 
 
-@asynccontextmanager
-async def serving_endpoint(body: bytes, *, latency_s: float) -> AsyncIterator[Served]:
-    """Serve in a process of its own, as long as the block lasts."""
+@contextmanager
+def serving_endpoint(*, latency_s: float = 0.0, body: bytes | None = None) -> Iterator[Endpoint]:
+    """Serve in a process of its own as long as the block lasts. Requests queue up until the process is ready.
+
+    `body` replaces the text response.
+    """
     with bind("127.0.0.1", 0) as listening:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.endpoint", str(listening.fileno()), str(latency_s)),
-            stdin=asyncio.subprocess.PIPE,
-            pass_fds=[listening.fileno()],
+        command = [sys.executable, "-m", "bench.endpoint", "--fd", str(listening.fileno())]
+        process = subprocess.Popen(
+            [*command, "--latency-s", str(latency_s)], pass_fds=[listening.fileno()], stdin=subprocess.PIPE
         )
-        if process.stdin is None:
-            raise AssertionError("it was asked to be a pipe")
-        process.stdin.write(body)
-        process.stdin.close()
         try:
-            yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", [process.pid])
+            if process.stdin is not None:
+                with process.stdin as pipe:
+                    pipe.write(body or response_body(message("The answer is \\boxed{B}.")))
+            yield Endpoint(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", process.pid)
         finally:
             process.terminate()
-            await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
+            process.wait(STOP_TIMEOUT_S)
 
 
-async def serve(fd: int, latency_s: float, body: bytes) -> None:
-    answer, listening = HEAD % len(body) + body, socket.socket(fileno=os.dup(fd))
-    server = await asyncio.get_running_loop().create_server(lambda: Answering(answer, latency_s), sock=listening)
+async def serve(fd: int, *, latency_s: float, body: bytes) -> None:
+    """Serve on an inherited listening socket until terminated."""
+    tool_call = response_body(calls("get_weather", {"city": "Oslo"}, call_id="call_1"))
+    answers = http_response(body), http_response(tool_call)
+    listening = socket.socket(fileno=os.dup(fd))
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: StubProtocol(*answers, latency_s), sock=listening)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    run(serve(int(sys.argv[1]), float(sys.argv[2]), sys.stdin.buffer.read()))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--latency-s", type=float, default=0.0)
+    options = parser.parse_args()
+    run(serve(options.fd, latency_s=options.latency_s, body=sys.stdin.buffer.read()))

@@ -1,19 +1,16 @@
-"""The results of a run: what was measured, which targets are met, and how both read as a page."""
+"""How the figures read as a page."""
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import metadata
 
-from bench.latency import Latency
-from bench.load import Settings
-from bench.rollouts import BARE, ONE_PROCESS, OVER_HTTP, TWO_TURNS, Figure
-from bench.start import Start
+from bench.rollout_cost import ONE_TURN, RolloutCost
 
-MOST_BARE_REQUESTS = {ONE_PROCESS: 2.5, OVER_HTTP: 5.0}
-"""What a rollout may cost: the endpoint's answer, and about as much again to decode, call, verify and encode."""
-MOST_START_CPU_S = 3.0
-MOST_IDLE_MB = 200.0
+TARGETS = {True: (3.0, 4.0), False: (5.0, 6.5)}
+"""Bare requests a rollout may cost, in one process and through `ng_run`: of one turn, and of two turns with a tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,113 +19,55 @@ class Machine:
 
     date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     python: str = platform.python_version()
+    aiohttp: str = field(default_factory=lambda: metadata.version("aiohttp"))
     cores: int = len(os.sched_getaffinity(0))
     load: float = field(default_factory=lambda: os.getloadavg()[0])
-    """How many processes others keep busy. More than there are cores, and the figures are those of a full machine."""
+    """Average number of busy processes in the last minute."""
 
     def __str__(self) -> str:
-        return f"{self.date}, Python {self.python}, {self.cores} cores"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A figure, and the most it may be."""
-
-    what: str
-    value: float
-    most: float
-    unit: str
-    met: bool
+        return f"{self.date}, Python {self.python}, aiohttp {self.aiohttp}, {self.cores} cores, load {self.load:.1f}"
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All that a run found out."""
+    """All figures of a run."""
 
     machine: Machine
-    settings: Settings
-    start: Start
-    rollouts: dict[str, Figure]
-    latency: list[Latency]
-    targets: list[Target]
-
-
-def targets_of(start: Start, rollouts: dict[str, Figure]) -> list[Target]:
-    """The figures that have a target."""
-    bare = "bare requests of CPU time"
-    found = [(name, rollouts[name].ratio, most, bare) for name, most in MOST_BARE_REQUESTS.items()]
-    found.append(("start of all servers", start.cpu_s, MOST_START_CPU_S, "s of CPU time"))
-    found.append(("idle stack", start.memory.pss_mb, MOST_IDLE_MB, "MB (PSS)"))
-    return [Target(what, value, most, unit, value <= most) for what, value, most, unit in found]
+    rows: int
+    costs: list[RolloutCost]
 
 
 def as_markdown(results: Results) -> str:
     """The page."""
-    machine, settings = results.machine, results.settings
-    parts = [
-        "# Benchmark",
-        f"{machine} with a load of {machine.load:.1f}. Made by `python -m bench`: the medians of "
-        f"{results.rollouts[BARE].rounds} rounds, {settings.in_flight} in flight, replies of {settings.reply_chars} "
-        "characters. A ratio compares with a bare aiohttp request to the same endpoint in the same round.",
-        _targets(results.targets),
-        "## CPU time",
-        _rollouts(results.rollouts),
-        "## Start",
-        _start(results.start),
-        f"## Latency above the model's {settings.latency_s:g} s",
-        _latency(results.latency),
+    ready = min(cost.ready_cpu_s for cost in results.costs)
+    idle = max(cost.idle_pss_mb for cost in results.costs)
+    about = (
+        f"{results.machine}. Made by `make bench`: {results.rows:,} rollouts of each kind by the real "
+        "`ng_collect_rollouts`, alone and with `ng_run`. CPU time of all processes, start-up subtracted. The endpoint "
+        "is a raw asyncio protocol; its CPU time is left out of both sides. The unit is one aiohttp request to the "
+        "same endpoint, 64 at once, in the same run."
+    )
+    head = ["rollout", "bare request", "one process", "target", "through `ng_run`", "target"]
+    rows = [_row(cost) for cost in results.costs]
+    start = (
+        f"`ng_run` is ready after {ready:.2f} s of CPU time and takes {idle:.0f} MB (PSS, all processes) when idle."
+    )
+    return f"# Cost of a rollout\n\n{about}\n\n{table(head, rows)}\n\n{start}\n"
+
+
+def _row(cost: RolloutCost) -> list[str]:
+    one, through = TARGETS[cost.name == ONE_TURN.name]
+    return [
+        *(cost.name, f"{cost.bare_us:.0f} µs"),
+        *(f"{cost.one_process_us:.0f} µs = {cost.one_process:.2f}", _met(cost.one_process, one)),
+        *(f"{cost.ng_run_us:.0f} µs = {cost.ng_run:.2f}", _met(cost.ng_run, through)),
     ]
-    return "\n\n".join(parts) + "\n"
 
 
-def _targets(targets: list[Target]) -> str:
-    rows = [
-        [each.what, f"{each.value:.2f} {each.unit}", f"at most {each.most:g}", "met" if each.met else "**missed**"]
-        for each in targets
-    ]
-    return table(["what", "found", "target", ""], rows)
+def _met(found: float, most: float) -> str:
+    return f"≤ {most:g}: {'met' if found <= most else '**missed**'}"
 
 
-def _rollouts(figures: dict[str, Figure]) -> str:
-    head = ["", "CPU ms, all processes", "ratio", "CPU ms, calling process", "ratio", "a second"]
-    rows = []
-    for name in (BARE, ONE_PROCESS, TWO_TURNS, OVER_HTTP):
-        each = figures[name]
-        found = f"{each.all_ms:.3f}", f"{each.ratio:.2f}", f"{each.own_ms:.3f}", f"{each.own_ratio:.2f}"
-        rows.append([name, *found, f"{each.calls_per_s:.0f}"])
-    return table(head, rows)
-
-
-def _start(start: Start) -> str:
-    head = ["CPU s until ready", "ratio to the imports alone", "seconds", "processes", "PSS MB", "RSS MB"]
-    row = [
-        f"{start.cpu_s:.2f}",
-        f"{start.ratio:.2f}",
-        f"{start.wall_s:.2f}",
-        str(start.processes),
-        f"{start.memory.pss_mb:.0f}",
-        f"{start.memory.rss_mb:.0f}",
-    ]
-    return table(head, [row])
-
-
-def _latency(latency: list[Latency]) -> str:
-    head = ["in flight", "bare p50 ms", "rollout p50 ms", "ratio", "bare p99 ms", "rollout p99 ms", "ratio"]
-    rows = [
-        [
-            str(each.in_flight),
-            *_compared(each.bare.p50_ms, each.rollout.p50_ms),
-            *_compared(each.bare.p99_ms, each.rollout.p99_ms),
-        ]
-        for each in latency
-    ]
-    return table(head, rows)
-
-
-def _compared(bare: float, measured: float) -> list[str]:
-    return [f"{bare:.1f}", f"{measured:.1f}", f"{measured / bare:.1f}"]
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))

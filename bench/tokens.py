@@ -49,7 +49,7 @@ def completion() -> bytes:
 
 async def measure() -> str:
     body = completion()
-    async with serving_endpoint(body, latency_s=0.0) as endpoint:
+    with serving_endpoint(body=body) as endpoint:
         return await _measured(body, endpoint.url)
 
 

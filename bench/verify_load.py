@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bench.load import quantile
+from bench.percentiles import quantile
 from bench.processes import tree_cpu_s
 from bench.verifiers import VERIFIERS
 from nemo_gym.client.server_client import ServerReply

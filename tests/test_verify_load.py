@@ -2,7 +2,6 @@ from dataclasses import asdict
 
 import pytest
 
-from bench.load import quantile
 from bench.verifiers import VERIFIERS
 from bench.verify_load import HEAD, as_row, measure_verify_load
 
@@ -20,8 +19,3 @@ def test_no_two_rows_are_alike(name: str) -> None:
     rows = [str(VERIFIERS[name].row(number)) for number in range(-50, 50)]
     assert len(set(rows)) == 100
     assert rows == [str(VERIFIERS[name].row(number)) for number in range(-50, 50)]
-
-
-@pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.5, 3.0), (0.99, 4.0), (1.0, 4.0)])
-def test_a_quantile_is_one_of_the_values(share: float, value: float) -> None:
-    assert quantile([4.0, 1.0, 3.0, 2.0], share) == value

@@ -1,0 +1,233 @@
+"""What a rollout costs a user: CPU time of the real command and all its processes, start-up subtracted, in units of
+one bare aiohttp request to the same endpoint in the same run. The endpoint's CPU time is left out of both sides."""
+
+import asyncio
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+
+from bench.endpoint import serving_endpoint
+from bench.processes import memory, tree, tree_cpu_s
+from nemo_gym.errors import GymError
+
+IN_FLIGHT = 64
+"""Of bare requests: enough to saturate one core."""
+WARM_UP_ROWS = 20
+"""The rows of the run whose CPU time counts as start-up."""
+READY_TIMEOUT_S = 60.0
+HEAD_PORT = 18417
+MODEL_CONFIG = "responses_api_models/openai_model/configs/openai_model.yaml"
+
+
+class BenchError(GymError):
+    """What was to be measured did not work, so there is no figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A kind of rollout."""
+
+    name: str
+    config: str
+    agent: str
+    row: dict[str, Any]
+
+
+TOOL = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Weather of a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "description": "The city's name."}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+OPTIONS = [{letter: f"{letter.lower()} market carbon signal orbit quantum"} for letter in "ABCDEFGHIJ"]
+QUESTION = "Reply with one option letter in \\boxed{}. river stone cloud engine matrix vector field theory lemma?\n"
+ONE_TURN = Scenario(
+    "one turn (mcqa)",
+    "resources_servers/mcqa/configs/mcqa.yaml",
+    "mcqa_simple_agent",
+    {
+        "responses_create_params": {"input": [{"role": "user", "content": QUESTION + str(OPTIONS)}]},
+        "options": OPTIONS,
+        "expected_answer": "B",
+        "grading_mode": "strict_single_letter_boxed",
+    },
+)
+TWO_TURNS = Scenario(
+    "two turns with a tool call (simple_weather)",
+    "resources_servers/example_simple_weather/configs/simple_weather.yaml",
+    "simple_weather_simple_agent",
+    {
+        "responses_create_params": {
+            "input": [
+                {"role": "developer", "content": "Use the tool when a city is named, then reply in one sentence."},
+                {"role": "user", "content": "What is the weather in Oslo?"},
+            ],
+            "tools": [TOOL],
+        }
+    },
+)
+SCENARIOS = (ONE_TURN, TWO_TURNS)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCost:
+    """The figures of one scenario."""
+
+    name: str
+    bare_us: float
+    """One bare aiohttp request."""
+    one_process_us: float
+    ng_run_us: float
+    ready_cpu_s: float
+    """Of `ng_run`, until all servers are ready."""
+    idle_pss_mb: float
+
+    @property
+    def one_process(self) -> float:
+        return self.one_process_us / self.bare_us
+
+    @property
+    def ng_run(self) -> float:
+        return self.ng_run_us / self.bare_us
+
+
+def measure(scenario: Scenario, *, rows: int) -> RolloutCost:
+    """Measure one scenario, the bare request before and after it."""
+    with serving_endpoint() as endpoint, tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        files = {count: _write_rows(place / f"rows_{count}.jsonl", scenario, count) for count in (WARM_UP_ROWS, rows)}
+        settings = [
+            f"+config_paths=[{scenario.config},{MODEL_CONFIG}]",
+            *(f"+policy_base_url={endpoint.url}", "+policy_api_key=none", "+policy_model_name=stub"),
+        ]
+
+        def cpu_of(count: int, arguments: Iterable[str]) -> float:
+            return collect(scenario.agent, files[count], place / f"out_{time.time_ns()}.jsonl", count, arguments)
+
+        bare = [bare_request_s(f"{endpoint.url}/responses", scenario, count=rows)]
+        one_process = cpu_of(rows, settings) - cpu_of(WARM_UP_ROWS, settings)
+        with running(settings) as pid:
+            ready_s, idle = tree_cpu_s(pid), memory(tree(pid)).pss_mb
+            use = [f"+head_server.port={HEAD_PORT}"]
+            before = cpu_of(WARM_UP_ROWS, use), tree_cpu_s(pid)
+            after = cpu_of(rows, use), tree_cpu_s(pid)
+        bare.append(bare_request_s(f"{endpoint.url}/responses", scenario, count=rows))
+    counted = rows - WARM_UP_ROWS
+    through = sum(after) - sum(before)
+    return RolloutCost(
+        name=scenario.name,
+        bare_us=statistics.mean(bare) * 1e6,
+        one_process_us=one_process / counted * 1e6,
+        ng_run_us=through / counted * 1e6,
+        ready_cpu_s=ready_s,
+        idle_pss_mb=idle,
+    )
+
+
+def collect(agent: str, rows: Path, output: Path, count: int, arguments: Iterable[str]) -> float:
+    """Run the real `ng_collect_rollouts` and return its CPU seconds, those of its children included."""
+    command = [
+        *(_script("ng_collect_rollouts"), *arguments, f"+agent_name={agent}"),
+        *(f"+input_jsonl_fpath={rows}", f"+output_jsonl_fpath={output}"),
+    ]
+    log = output.with_suffix(".log")
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+        _, _, usage = os.wait4(process.pid, 0)
+        process.returncode = 0
+    scored = len(output.read_bytes().splitlines()) if output.exists() else 0
+    if scored != count:
+        raise BenchError(f"{scored} of {count} rollouts were scored: {log.read_text()[-500:]}")
+    return usage.ru_utime + usage.ru_stime
+
+
+@contextmanager
+def running(settings: Sequence[str]) -> Iterator[int]:
+    """`ng_run` with these settings, ready, as long as the block lasts. Yields its process id."""
+    with tempfile.NamedTemporaryFile("rb") as log:
+        with Path(log.name).open("wb") as file:
+            command = [_script("ng_run"), *settings, f"+head_server.port={HEAD_PORT}"]
+            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+        try:
+            give_up_at = time.monotonic() + READY_TIMEOUT_S
+            while b"servers ready" not in Path(log.name).read_bytes():
+                if process.poll() is not None or time.monotonic() > give_up_at:
+                    raise BenchError(f"ng_run is not ready: {Path(log.name).read_text()[-500:]}")
+                time.sleep(0.05)
+            yield process.pid
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait(30)
+
+
+def bare_request_s(url: str, scenario: Scenario, *, count: int) -> float:
+    """CPU seconds of one saturated aiohttp request that encodes a row's parameters and decodes the reply."""
+    body = orjson.dumps(scenario.row["responses_create_params"]).decode()
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.rollout_cost", url, str(count), body], capture_output=True, text=True, check=True
+    )
+    return float(done.stdout)
+
+
+async def _drive_bare_requests(url: str, count: int, params: dict[str, Any]) -> float:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+
+        async def worker(numbers: Iterator[int]) -> None:
+            for number in numbers:
+                body = orjson.dumps({**params, "model": f"stub{number}"})
+                async with session.post(url, data=body, headers={"content-type": "application/json"}) as response:
+                    orjson.loads(await response.read())
+
+        async def drive(total: int) -> None:
+            numbers = iter(range(total))
+            await asyncio.gather(*(worker(numbers) for _ in range(IN_FLIGHT)))
+
+        await drive(count // 10)
+        before = _own_cpu_s()
+        await drive(count)
+        return (_own_cpu_s() - before) / count
+
+
+def _own_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _write_rows(path: Path, scenario: Scenario, count: int) -> Path:
+    """Rows that differ, as real ones do."""
+    with path.open("wb") as file:
+        for number in range(count):
+            file.write(orjson.dumps({**scenario.row, "uuid": f"row-{number}"}) + b"\n")
+    return path
+
+
+def _script(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    url, count, params = sys.argv[1:]
+    print(uvloop.run(_drive_bare_requests(url, int(count), orjson.loads(params))))
