@@ -189,7 +189,7 @@ class ServerClient:
             try:
                 got = await self._send("POST", server, path, body, jar or {}, timeout_s, ends_session=ends_session)
             except UpstreamError as error:
-                raise RolloutError(error.cause or cause, str(error), server=server) from error
+                raise RolloutError(error.cause or cause, str(error), server=server, retryable=True) from error
         if jar is not None:
             jar.merge(got.cookies)
             if ends_session and got.status < 400:
