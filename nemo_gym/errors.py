@@ -1,11 +1,14 @@
 """Everything raised on purpose. Each error survives pickling, so a trainer in another process can read it."""
 
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 Cause = Literal["model", "tool", "verifier", "judge", "environment", "timeout", "input", "internal"]
 """Why a rollout has no result, named for the boundary that failed."""
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
+
+PERMANENT_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
+"""Causes for which another attempt fails the same way, unless the error says otherwise."""
 
 
 class GymError(Exception):
@@ -66,13 +69,37 @@ class UpstreamError(GymError):
 
 
 class RolloutError(GymError):
-    """A rollout ended without a result. `cause` says at which boundary, `server` which one of the servers."""
+    """A rollout ended without a result. `cause` names the boundary that failed, `server` the server that reported it.
 
-    def __init__(self, cause: Cause, message: str, *, server: str | None = None) -> None:
+    `retryable` is False if another attempt would fail the same way; without it the cause decides. `code` is a
+    machine-readable detail, such as `session_lost`.
+    """
+
+    def __init__(
+        self,
+        cause: Cause,
+        message: str,
+        *,
+        server: str | None = None,
+        retryable: bool | None = None,
+        code: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.cause: Cause = cause
-        self.server = server
+        self.server, self.code = server, code
+        self.retryable = cause not in PERMANENT_CAUSES if retryable is None else retryable
 
 
-class SessionError(GymError):
-    """A session token was not made by this run, or names a session of another worker."""
+class SessionError(RolloutError):
+    """A request carries a session token that this server did not issue, or that belongs to another worker."""
+
+    CODE: ClassVar[str] = "session_invalid"
+
+    def __init__(self, message: str, *, server: str | None = None) -> None:
+        super().__init__("environment", message, server=server, code=self.CODE)
+
+
+class SessionLostError(SessionError):
+    """The session that a request names has ended, has expired, or was lost when its worker died."""
+
+    CODE = "session_lost"

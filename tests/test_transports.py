@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nemo_gym.base_resources_server import BaseVerifyRequest
-from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
-from nemo_gym.errors import RolloutError
+from nemo_gym.client.server_client import CookieJar, ServerReply
+from nemo_gym.errors import RolloutError, SessionLostError
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import Transport, calls, example_row, held, message, response_of, running, tool_output
 
@@ -207,11 +207,58 @@ async def test_an_unknown_server_is_named_with_the_nearest(transport: Transport)
             await client.send("countr", "/verify", {})
 
 
-async def test_direct_calls_share_the_object_only_with_the_model_that_owns_it() -> None:
-    async with running([counter()], transport="direct") as client:
-        assert isinstance(client, ServerClient)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_two_sessions_of_one_server_are_separate(transport: Transport) -> None:
+    async with running([counter()], transport=transport) as client:
         first, second = CookieJar(), CookieJar()
         await client.send("counter", "/seed_session", {"initial_count": 1}, jar=first)
         await client.send("counter", "/seed_session", {"initial_count": 2}, jar=second)
         assert (await client.send("counter", "/get_counter_value", jar=first)).content() == b'{"count":1}'
         assert (await client.send("counter", "/get_counter_value", jar=second)).content() == b'{"count":2}'
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    ("server", "seed", "tool"),
+    [("ledger", {"opening_balance": 1}, "/book"), ("counter", {"initial_count": 1}, "/get_counter_value")],
+)
+async def test_every_reply_carries_the_session_cookie(
+    transport: Transport, server: str, seed: dict[str, int], tool: str
+) -> None:
+    async with running([legacy_ledger(), counter()], transport=transport) as client:
+        seeded = (await client.post(server, "/seed_session", json=seed)).cookies
+        reply = await client.post(server, tool, json={"amount": 1}, cookies=seeded)
+        again = await client.post(server, tool, json={"amount": 1}, cookies=reply.cookies)
+        failed = await client.post(server, "/verify", json={}, cookies=again.cookies)
+        assert failed.status == 422
+        assert seeded == reply.cookies == again.cookies == failed.cookies
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_conversation_without_tool_calls_keeps_the_session_of_its_caller(transport: Transport) -> None:
+    servers = [counter(), agent("counter"), scripted([{"say": "Done."}])]
+    async with running(servers, transport=transport) as client:
+        seeded = await client.post("counter", "/seed_session", json={"initial_count": 7})
+        said = await client.post("agent", "/v1/responses", json={"input": "Hello."}, cookies=seeded.cookies)
+        assert said.cookies == seeded.cookies
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("server", ["ledger", "counter"])
+async def test_a_lost_session_raises_for_every_way_to_call(transport: Transport, server: str) -> None:
+    async with running([legacy_ledger(), counter()], transport=transport) as client:
+        jar = CookieJar()
+        await client.send(server, "/seed_session", {"opening_balance": 1, "initial_count": 1}, jar=jar)
+        lost = dict(jar)
+        async with client.sessions(closing := CookieJar()):
+            closing.update(lost)
+        calls = (
+            client.send(server, "/verify", {}, cause="verifier", jar=CookieJar(lost)),
+            client.call(server, "/verify", {}, answer=ServerReply, cause="verifier", jar=CookieJar(lost)),
+            client.post(server, "/verify", json={}, cookies=lost),
+        )
+        for call in calls:
+            with pytest.raises(SessionLostError) as caught:
+                await call
+            assert (caught.value.cause, caught.value.retryable) == ("environment", True)
+            assert caught.value.server == server

@@ -10,10 +10,16 @@ import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import ValidationError
 
-from nemo_gym.errors import CAUSES, Cause, RolloutError
+from nemo_gym.errors import CAUSES, Cause, RolloutError, SessionError, SessionLostError
 from nemo_gym.llm_api.json_codec import Decoder, encode
 
 T = TypeVar("T")
+
+TRANSIENT_STATUSES = frozenset((408, 429, 431, 502, 503, 504))
+"""An overloaded server, or a proxy without one: the handler itself did not fail."""
+SESSION_STATUSES = frozenset((401, 410))
+"""With these a server refuses a session token."""
+SESSION_ERRORS = {kind.CODE: kind for kind in (SessionError, SessionLostError)}
 
 
 @dataclass(slots=True)
@@ -111,21 +117,32 @@ def read_reply(got: ServerReply, path: str, kind: type[T], cause: Cause) -> T:
 
 
 def failure_in(got: ServerReply, path: str, cause: Cause) -> RolloutError:
-    """The error that the server's answer tells of. Its own word on the cause counts more than the caller's guess."""
-    told = error_told_in(got.content())
-    if told is not None:
-        told.server = told.server or got.server
-        return told
+    """The error that an error response stands for. The cause it names takes precedence over the caller's."""
+    error = error_told_in(got.content())
+    if error is not None:
+        error.server = error.server or got.server
+        return error
     message = f"{got.server}{path} answered {got.status}: {got.text()[:500]}"
-    return RolloutError("input" if got.status == 422 else cause, message, server=got.server)
+    retryable = True if got.status in TRANSIENT_STATUSES else None
+    return RolloutError("input" if got.status == 422 else cause, message, server=got.server, retryable=retryable)
+
+
+def raise_session_error(got: ServerReply) -> None:
+    """Raise if a server refused the session token: no caller may take that for a tool's or a model's answer."""
+    error = error_told_in(got.content())
+    if isinstance(error, SessionError):
+        raise error
 
 
 def error_told_in(content: bytes) -> RolloutError | None:
-    """The error that a server told of in the body of its answer, if it did."""
+    """The error that the body of an error response describes, if it does."""
     try:
         told = orjson.loads(content)["error"]
-        if told["cause"] in CAUSES:
-            return RolloutError(told["cause"], told["message"], server=told.get("server"))
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        pass
-    return None
+        cause, message, server, code = told["cause"], told["message"], told.get("server"), told.get("code")
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return None
+    if code in SESSION_ERRORS:
+        return SESSION_ERRORS[code](message, server=server)
+    if cause not in CAUSES:
+        return None
+    return RolloutError(cause, message, server=server, retryable=told.get("retryable"), code=code)

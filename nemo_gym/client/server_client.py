@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import orjson
 
 from nemo_gym.client.pool import ConnectError, HttpClient, backoff_s, shared_client
-from nemo_gym.client.reply import PeerResponse, failure_in, read_reply
+from nemo_gym.client.reply import SESSION_STATUSES, PeerResponse, failure_in, raise_session_error, read_reply
 from nemo_gym.client.reply import ServerReply as ServerReply
 from nemo_gym.common.deadline import fresh_deadline, time_left, timeout
 from nemo_gym.common.logging import RateLimitedLog
@@ -47,17 +47,9 @@ RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"  # noqa: S105 - the name of a variable
 class CookieJar(dict[str, str]):
     """The session cookies of one rollout: those that came with the request, and those that servers set since."""
 
-    def __init__(self, cookies: Mapping[str, str] | None = None) -> None:
-        super().__init__(cookies or {})
-        self.added: list[str] = []
-
     def merge(self, cookies: Mapping[str, str]) -> None:
-        """Keep what a server set. An answer that sets nothing takes nothing away."""
-        for name, value in cookies.items():
-            if self.get(name) != value:
-                self[name] = value
-                if name not in self.added:
-                    self.added.append(name)
+        """Add the cookies that a server set. A reply without cookies removes none."""
+        self.update(cookies)
 
     def forget(self, server: str) -> None:
         """Drop the session on that server, which has ended."""
@@ -184,12 +176,14 @@ class ServerClient:
         timeout_s: float = CALL_TIMEOUT_S,
         ends_session: bool = False,
     ) -> ServerReply:
-        """As `call`, but an answer is an answer, whatever its status. Only getting none is an error."""
+        """As `call`, but a reply is returned whatever its status. Only no reply, or a lost session, is an error."""
         async with timeout(timeout_s, what=f"{server}{path}"):
             try:
                 got = await self._send("POST", server, path, body, jar or {}, timeout_s, ends_session=ends_session)
             except UpstreamError as error:
-                raise RolloutError(error.cause or cause, str(error), server=server) from error
+                raise RolloutError(error.cause or cause, str(error), server=server, retryable=True) from error
+        if got.status in SESSION_STATUSES:
+            raise_session_error(got)
         if jar is not None:
             jar.merge(got.cookies)
             if ends_session and got.status < 400:
@@ -208,13 +202,18 @@ class ServerClient:
         timeout_s: float = CALL_TIMEOUT_S,
         **ignored: Any,
     ) -> PeerResponse:
-        """One request, its answer in the shape of an aiohttp response whatever the transport and the status."""
+        """One request, its reply in the shape of an aiohttp response whatever the transport and the status.
+
+        Raises SessionLostError if the server no longer has the session: that is no result for a model to see.
+        """
         if ignored:
             logger.debug("ServerClient.request passes over %s", sorted(ignored))
         sent = {name: item.value if isinstance(item, Morsel) else str(item) for name, item in (cookies or {}).items()}
         body = data if json is None else json
         async with timeout(timeout_s, what=f"{server_name}{url_path}"):
             got = await self._send(method.upper(), server_name, url_path, body, sent, timeout_s)
+        if got.status in SESSION_STATUSES:
+            raise_session_error(got)
         return PeerResponse(
             status=got.status,
             body=got.content(),

@@ -18,7 +18,7 @@ from nemo_gym.client.pool import backoff_s
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.retry_stats import track_retries
-from nemo_gym.errors import Cause, ConfigError, RolloutError
+from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
 from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
 from nemo_gym.rollouts.dataset import MAX_PARALLEL, MIN_PARALLEL, dataset_of, read_rows
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from nemo_gym.config.types import BaseServerConfig
 
 logger = logging.getLogger(__name__)
-
-PERMANENT_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
-"""Trying again would end the same way."""
 
 RESUME_HINT = "All that was reported as kept is there; start the same command again to do the rest."
 
@@ -95,6 +92,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         started_at=started_at,
         seconds=time.monotonic() - started,
         row=raw_json_or_text(row.body),
+        retryable=failure.retryable,
     )
 
 
@@ -134,7 +132,7 @@ def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: WriteO
     async def run(row: Row) -> Outcome:
         for number in range(1, config.max_attempts + 1):
             outcome = await attempt(client, row, timeout_s=config.rollout_timeout_s, number=number)
-            if isinstance(outcome, Scored) or number == config.max_attempts or outcome.cause in PERMANENT_CAUSES:
+            if isinstance(outcome, Scored) or number == config.max_attempts or not outcome.retryable:
                 return outcome
             await keep(replace(outcome, is_final=False))
             await asyncio.sleep(backoff_s(number))

@@ -111,6 +111,8 @@ class NoResult:
     seconds: float = 0.0
     row: Any = None
     """What was to be run, as far as it could be read."""
+    retryable: bool = True
+    """Whether another attempt may end differently."""
 
     def line(self) -> bytes:
         told = {

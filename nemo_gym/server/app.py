@@ -61,7 +61,7 @@ class ServerCore:
         except Exception as error:
             value = self.failed(error, cause=endpoint.cause)
         except BaseException:
-            if opened is not None and opened.is_new:  # cancelled before anybody was told its name
+            if opened is not None and opened.is_new:  # cancelled before the client received the token
                 self.sessions.release(opened.token)
             raise
         finally:
@@ -74,7 +74,7 @@ class ServerCore:
         answer = ServerReply(self.name, status, value, cookies_set_by(call), headers)
         if opened is not None and ends_session and status < 400:
             self.sessions.release(opened.token)
-        elif opened is not None and opened.is_new:
+        elif opened is not None:  # with every reply: a client may keep only the cookies of the last one
             answer.cookies[self.session_cookie] = opened.token
             opened.is_new = False
         return answer
@@ -277,7 +277,7 @@ class EndpointRoute:
 
 
 class SessionMiddleware:
-    """Gives `request.session` to a FastAPI app. The cookie goes out with the first answer, be it an error."""
+    """Gives `request.session` to a FastAPI app. The session cookie goes out with every reply, errors included."""
 
     def __init__(self, app: App, core: ServerCore) -> None:
         self._app, self._core = app, core
@@ -288,13 +288,16 @@ class SessionMiddleware:
             return
         core, headers = self._core, dict(scope["headers"])
         session: Session | None = None
-        started = False
+        status = 0
+
+        def ends_session() -> bool:
+            return _END in headers and 0 < status < 400
 
         async def send_with_cookie(message: MutableMapping[str, Any]) -> None:
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
-                started = True
-                if session is not None and session.is_new and _END not in headers:
+                status = message["status"]
+                if session is not None and not ends_session():
                     line = f"{core.session_cookie}={session.token}; {_SESSION_COOKIE}"
                     message["headers"] = [*message.get("headers", ()), (b"set-cookie", line.encode())]
                     session.is_new = False
@@ -306,13 +309,13 @@ class SessionMiddleware:
             scope["session"], scope[SESSION_IN_SCOPE] = session.data, session
             await self._app(scope, receive, send_with_cookie)
         except Exception as error:
-            if started:
+            if status:
                 raise
             await core.send(core.failed(error), receive, send_with_cookie)
         finally:
             if session is not None:
                 session.users -= 1
-                if _END in headers or session.is_new:
+                if ends_session() or session.is_new:
                     core.sessions.release(session.token)
 
 

@@ -200,8 +200,9 @@ def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
 
 
 def cookies_set_by(call: Call) -> dict[str, str]:
-    """The cookies that the answer must carry, beyond the session's own."""
-    found = {name: call.jar[name] for name in call.jar.added if name in call.jar} if call.jar else {}
+    """The cookies that the reply carries, besides the server's own session cookie: all that the handler has, so that a
+    caller who continues with the cookies of this reply keeps every session."""
+    found = dict(call.jar or {})
     return found if call.response is None else {**found, **set_cookies(call.response.raw_headers)}
 
 

@@ -5,7 +5,8 @@ import sys
 from typing import Any, NamedTuple
 
 from nemo_gym.client.reply import error_told_in
-from nemo_gym.errors import Cause, ConfigError, RolloutError, SessionError, UpstreamError
+from nemo_gym.compute.pool import ComputeError
+from nemo_gym.errors import Cause, ConfigError, RolloutError, SessionError, SessionLostError, UpstreamError
 from nemo_gym.server.endpoint import BadBodyError
 
 logger = logging.getLogger(__name__)
@@ -35,14 +36,12 @@ def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fail
         return Failure(422, {"detail": _details(error)})
     if isinstance(error, RefusedError):
         return Failure(error.status, {"detail": error.detail})
-    if isinstance(error, SessionError):
-        return Failure(401, {"detail": str(error)})
     if isinstance(error, RolloutError):
-        return _told(str(error), error.cause, error.server or server)
-    if isinstance(error, UpstreamError):
-        return _told(str(error), error.cause or cause, server)
+        return _response_to(error, server)
+    if isinstance(error, UpstreamError | ComputeError):
+        return _response_to(RolloutError(getattr(error, "cause", None) or cause, str(error), retryable=True), server)
     if isinstance(error, ConfigError):
-        return _told(str(error), cause, server)
+        return _response_to(RolloutError(cause, str(error), retryable=False), server)
     raised: Any = error
     if _is_a(error, "aiohttp", "ClientResponseError"):
         return _inner_failure(getattr(raised, "response_content", b""), key)
@@ -52,9 +51,21 @@ def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fail
     return Failure(500, repr(error))
 
 
-def _told(message: str, cause: Cause, server: str) -> Failure:
-    told = {"cause": cause, "message": message, "server": server}
-    return Failure(_STATUS_OF_CAUSE.get(cause, 502), {"detail": message, "error": told})
+def _response_to(error: RolloutError, server: str) -> Failure:
+    body = {
+        "cause": error.cause,
+        "message": str(error),
+        "server": error.server or server,
+        "retryable": error.retryable,
+        **({"code": error.code} if error.code else {}),
+    }
+    return Failure(_status_of(error), {"detail": str(error), "error": body})
+
+
+def _status_of(error: RolloutError) -> int:
+    if isinstance(error, SessionError):
+        return 410 if isinstance(error, SessionLostError) else 401
+    return _STATUS_OF_CAUSE.get(error.cause, 502)
 
 
 def _details(bad: BadBodyError) -> list[dict[str, Any]]:
@@ -74,9 +85,9 @@ def _found(value: Any) -> dict[str, Any]:
 
 def _inner_failure(content: bytes, key: str) -> Failure:
     """A handler called another server itself and let its failure through."""
-    told = error_told_in(content)
-    if told is not None:
-        return _told(str(told), told.cause, told.server or "")
+    error = error_told_in(content)
+    if error is not None:
+        return _response_to(error, "")
     return Failure(500, f"Hit an exception in {key} calling an inner server: {content!r}")
 
 

@@ -1,5 +1,5 @@
-"""Per-rollout state. A session is named by a token that only this run can have made, and it ends: when the rollout
-does, or when nobody has used it for its time to live."""
+"""Per-rollout state. A session is named by a signed token and ends with the rollout, or when it was unused for its
+time to live. A session that is gone never comes back empty: its token raises SessionLostError."""
 
 import asyncio
 import hmac
@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
-from nemo_gym.errors import SessionError
+from nemo_gym.errors import SessionError, SessionLostError
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class SessionState(BaseModel):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     def close(self) -> None:
-        """Called once when the session ends. Override to let go of processes, files and the like."""
+        """Called once when the session ends. Override to release processes, files and other resources."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Session:
     last_used: float = 0.0
     users: int = 0
     is_new: bool = True
-    """The peer has not been told the token yet."""
+    """The client has not received the token yet."""
 
     def state(self, kind: type[State]) -> State:
         """The state of that kind, made at first use."""
@@ -64,6 +64,8 @@ class SessionStore:
 
     def __init__(self, server: str, *, secret: bytes, worker: int = 0, time_to_live_s: float = TIME_TO_LIVE_S) -> None:
         self.server, self.worker, self.time_to_live_s = server, worker, time_to_live_s
+        self._incarnation = uuid4().hex[:8]
+        """Part of every token, so that a token issued before the worker was restarted is recognized."""
         self._secret = secret
         self._sessions: dict[str, Session] = {}
         self._sweeping = False
@@ -72,10 +74,10 @@ class SessionStore:
         return len(self._sessions)
 
     def open(self, token: str | None) -> Session:
-        """The session of `token`, or a new one when there is no token."""
-        session = self._sessions.pop(token, None) if token else None
+        """The session of `token`, or a new one if there is no token."""
+        session = self._sessions.pop(token, None) if token else self._new()
         if session is None:
-            session = self._unpickle(token) if token else self._fresh()
+            raise self._refusal(token or "")
         session.last_used = time.monotonic()
         self._sessions[session.token] = session
         self._sweep_later()
@@ -92,30 +94,31 @@ class SessionStore:
         for token in list(self._sessions):
             self.release(token)
 
-    def _fresh(self) -> Session:
+    def _new(self) -> Session:
         session_id = str(uuid4())
-        return Session(self._token(session_id), {SESSION_ID_KEY: session_id})
+        return Session(self._signed(f"{self.worker}.{self._incarnation}.{session_id}"), {SESSION_ID_KEY: session_id})
 
-    def _unpickle(self, token: str) -> Session:
-        """A session that has ended here, opened again empty under its old name, if the token is truly ours."""
-        worker, _, rest = token.partition(".")
-        session_id, _, _ = rest.partition(".")
-        expected = self._token(session_id, worker=worker)
-        if not hmac.compare_digest(expected.encode(), token.encode()):
-            raise SessionError(
-                f"The session token sent to '{self.server}' was not made by this run. "
-                "Expected none, or one that this server set; drop the cookie and start a new session."
+    def _refusal(self, token: str) -> SessionError:
+        """Why there is no session for a token."""
+        payload, _, _signature = token.rpartition(".")
+        if not hmac.compare_digest(self._signed(payload).encode(), token.encode()):
+            return SessionError(
+                f"'{self.server}' did not issue this session token, or has been restarted with another secret. "
+                "Send no session cookie to start a new session.",
+                server=self.server,
             )
+        worker, incarnation, session_id = payload.split(".")
         if worker != str(self.worker):
-            raise SessionError(
-                f"The session belongs to worker {worker} of '{self.server}', not to worker {self.worker}."
+            return SessionError(
+                f"The session belongs to worker {worker} of '{self.server}', not to worker {self.worker}.",
+                server=self.server,
             )
-        return Session(token, {SESSION_ID_KEY: session_id}, is_new=False)
+        reason = "it ended or expired" if incarnation == self._incarnation else "its worker was restarted"
+        return SessionLostError(f"'{self.server}' lost session {session_id}: {reason}.", server=self.server)
 
-    def _token(self, session_id: str, *, worker: str | None = None) -> str:
-        named = f"{self.worker if worker is None else worker}.{session_id}"
-        mark = hmac.digest(self._secret, f"{self.server}.{named}".encode(), "sha256").hex()[:32]
-        return f"{named}.{mark}"
+    def _signed(self, payload: str) -> str:
+        signature = hmac.digest(self._secret, f"{self.server}.{payload}".encode(), "sha256").hex()[:32]
+        return f"{payload}.{signature}"
 
     def _sweep_later(self) -> None:
         if self._sweeping:

@@ -221,4 +221,4 @@ def test_a_rollout_is_marked_only_if_there_is_a_choice() -> None:
     assert not jar
     mark = two.session(jar, "policy_model")
     assert mark == two.session(jar, "policy_model")
-    assert jar.added == ["Endpoint___policy_model"]
+    assert list(jar) == ["Endpoint___policy_model"]

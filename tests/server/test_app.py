@@ -133,7 +133,7 @@ async def test_a_forged_session_token_is_refused(token: str) -> None:
         client.cookies["Watched___test"] = token
         answer = await client.post("/count", json={})
         assert answer.status == 401
-        assert "was not made by this run" in answer.json()["detail"]
+        assert answer.json()["error"]["code"] == "session_invalid"
         assert (await client.another().post("/count", json={})).json() == 1
 
 
@@ -144,14 +144,22 @@ async def test_a_session_token_of_another_server_is_refused() -> None:
         assert (await other.post("/count", json={})).status == 401
 
 
-async def test_sessions_are_apart_and_end_when_told() -> None:
+async def test_sessions_are_separate_and_lost_once_deleted() -> None:
     async with client_for(Watched) as client:
         assert [(await client.post("/count", json={})).json() for _ in range(2)] == [1, 2]
         assert (await client.another().post("/count", json={})).json() == 1
         EVENTS.clear()
         await client.request("DELETE", "/session")
         assert EVENTS == ["closed"]
-        assert (await client.post("/count", json={})).json() == 1
+        lost = await client.post("/count", json={})
+        assert lost.status == 410
+        assert lost.json()["error"] == {
+            "cause": "environment",
+            "code": "session_lost",
+            "message": lost.json()["detail"],
+            "retryable": True,
+            "server": "test",
+        }
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from nemo_gym.errors import GymError, RolloutError, SessionError, UpstreamError
+from nemo_gym.errors import GymError, RolloutError, SessionError, SessionLostError, UpstreamError
 from nemo_gym.server.session import SESSION_ID_KEY, SessionState, SessionStore
 
 
@@ -37,7 +37,7 @@ def test_a_token_opens_its_own_session_and_state() -> None:
     assert first.data[SESSION_ID_KEY] != second.data[SESSION_ID_KEY]
 
 
-def test_a_released_session_is_closed_once_and_starts_empty_under_the_same_name() -> None:
+def test_a_released_session_is_closed_once_and_never_comes_back() -> None:
     CLOSED.clear()
     sessions = store()
     session = sessions.open(None)
@@ -45,9 +45,18 @@ def test_a_released_session_is_closed_once_and_starts_empty_under_the_same_name(
     sessions.release(session.token)
     sessions.release(session.token)
     assert CLOSED == [["a"]]
-    again = sessions.open(session.token)
-    assert again.data[SESSION_ID_KEY] == session.data[SESSION_ID_KEY]
-    assert again.state(Pages).seen == []
+    with pytest.raises(SessionLostError, match="ended or expired") as caught:
+        sessions.open(session.token)
+    assert (caught.value.cause, caught.value.code, caught.value.retryable) == ("environment", "session_lost", True)
+    assert len(sessions) == 0
+
+
+def test_a_session_of_an_earlier_incarnation_of_the_worker_is_lost() -> None:
+    token = store().open(None).token
+    restarted = store()
+    with pytest.raises(SessionLostError, match="worker was restarted"):
+        restarted.open(token)
+    assert len(restarted) == 0
 
 
 def test_a_state_that_fails_to_close_does_not_keep_the_others() -> None:
@@ -64,7 +73,8 @@ def test_a_state_that_fails_to_close_does_not_keep_the_others() -> None:
 async def test_a_session_that_nobody_uses_ends_by_itself() -> None:
     CLOSED.clear()
     sessions = store(time_to_live_s=0.1)
-    sessions.open(None).state(Pages)
+    unused = sessions.open(None)
+    unused.state(Pages)
     busy = sessions.open(None)
     busy.users += 1
     for _ in range(50):
@@ -73,21 +83,24 @@ async def test_a_session_that_nobody_uses_ends_by_itself() -> None:
             break
     assert CLOSED == [[]]
     assert len(sessions) == 1
+    with pytest.raises(SessionLostError):
+        sessions.open(unused.token)
 
 
-@pytest.mark.parametrize("tampered", ["", "x", "0.abc", "0.abc.def", "1.{id}.{mark}", "0.{id}.{mark}x", "0.{id}"])
+@pytest.mark.parametrize(
+    "tampered", ["x", "0.abc", "0.abc.def", "1.{made}.{id}.{signature}", "0.{made}.{id}.{signature}x", "0.{made}.{id}"]
+)
 def test_a_token_that_this_run_did_not_make_is_refused(tampered: str) -> None:
     sessions = store()
-    _worker, session_id, mark = sessions.open(None).token.split(".")
-    token = tampered.format(id=session_id, mark=mark)
-    if token:
-        with pytest.raises(SessionError):
-            sessions.open(token)
+    _worker, made, session_id, signature = sessions.open(None).token.split(".")
+    with pytest.raises(SessionError) as caught:
+        sessions.open(tampered.format(made=made, id=session_id, signature=signature))
+    assert caught.value.code == "session_invalid"
 
 
 def test_the_secret_of_another_run_makes_other_tokens() -> None:
     token = SessionStore("server", secret=b"other").open(None).token
-    with pytest.raises(SessionError, match="was not made by this run"):
+    with pytest.raises(SessionError, match="did not issue"):
         store().open(token)
 
 
@@ -103,6 +116,7 @@ def test_a_token_names_its_worker() -> None:
         RolloutError("judge", "no answer", server="judge"),
         UpstreamError("model", 429, "slow down", cause="model", retry_after_s=2.0),
         SessionError("gone"),
+        SessionLostError("gone", server="counter"),
     ],
 )
 def test_errors_survive_pickling(error: GymError) -> None:

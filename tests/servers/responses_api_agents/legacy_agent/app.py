@@ -1,4 +1,5 @@
-"""An agent the way they were first written: cookies passed by hand, answers read like aiohttp's."""
+"""An agent in the public style: after each step it keeps only the cookies of the last reply, and it shows every tool
+reply to the model, whatever its status."""
 
 from fastapi import Body, Request, Response
 from pydantic import ConfigDict
@@ -60,7 +61,7 @@ class LegacyAgent(SimpleResponsesAPIAgent):
                     data=call.arguments.encode(),
                     cookies=resources_cookies,
                 )
-                resources_cookies = answer.cookies or resources_cookies
+                resources_cookies = answer.cookies
                 output = (await answer.content.read()).decode()
                 outputs.append(
                     NeMoGymFunctionCallOutput(type="function_call_output", call_id=call.call_id, output=output)

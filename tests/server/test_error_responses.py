@@ -1,0 +1,123 @@
+"""An error response says whether another attempt can help, and the collector acts on it."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
+from nemo_gym.client.reply import ServerReply, error_told_in, failure_in
+from nemo_gym.compute.pool import ComputeError
+from nemo_gym.config.loading import load_config
+from nemo_gym.errors import ConfigError, RolloutError, SessionLostError, UpstreamError
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
+from nemo_gym.rollouts.dataset import RolloutCollectionConfig
+from nemo_gym.rollouts.store import failures_path
+from nemo_gym.runtime.launcher import Launcher
+from nemo_gym.testing import client_for, example_row, response_of
+
+MORTAL = """
+import os
+from pathlib import Path
+
+from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
+
+class MortalResourcesServer(SimpleResourcesServer):
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        if body.responses_create_params.input == "raise":
+            raise KeyError("no such answer")
+        died_once = Path(__file__).parent / "died"
+        if not died_once.exists():
+            died_once.touch()
+            os._exit(3)
+        return 1.0
+"""
+CONFIG = """
+mortal:
+  resources_servers:
+    mortal: {entrypoint: app.py, domain: other, isolation: process}
+agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {type: resources_servers, name: mortal}
+      model_server: {type: responses_api_models, name: policy_model}
+policy_model:
+  responses_api_models:
+    scripted_model: {entrypoint: app.py, replies: [{say: Done.}]}
+"""
+
+
+class Failing(SimpleResourcesServer):
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        raise ERRORS[str(body.responses_create_params.input)]
+
+
+ERRORS: dict[str, Exception] = {
+    "own code": KeyError("no such answer"),
+    "compute worker": ComputeError("its worker ended with signal SIGKILL"),
+    "another server": UpstreamError("judge", 0, "connection refused"),
+    "judge": RolloutError("judge", "no verdict"),
+    "no such server": ConfigError("No server is called 'jugde'."),
+    "told": RolloutError("verifier", "try later", retryable=True),
+    "session": SessionLostError("gone"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "retryable"),
+    [
+        ("own code", "verifier", False),
+        ("compute worker", "verifier", True),
+        ("another server", "verifier", True),
+        ("judge", "judge", True),
+        ("no such server", "verifier", False),
+        ("told", "verifier", True),
+        ("session", "environment", True),
+    ],
+)
+async def test_the_caller_learns_whether_to_retry(name: str, cause: str, retryable: bool) -> None:
+    row = {"responses_create_params": {"input": name}, "response": response_of()}
+    async with client_for(Failing) as client:
+        reply = await client.post("/verify", json=row)
+    error = failure_in(ServerReply("test", reply.status, reply.content), "/verify", "verifier")
+    assert (error.cause, error.retryable) == (cause, retryable)
+
+
+@pytest.mark.parametrize(("status", "retryable"), [(429, True), (503, True), (502, True), (500, False), (404, False)])
+def test_a_plain_error_of_a_verifier_is_judged_by_its_status(status: int, retryable: bool) -> None:
+    assert failure_in(ServerReply("v", status, b"oops"), "/verify", "verifier").retryable is retryable
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'{"error": "x"}', b'{"error": {"cause": "bad luck"}}'])
+def test_a_body_that_describes_no_error_of_ours_is_none(body: bytes) -> None:
+    assert error_told_in(body) is None
+
+
+async def test_a_verify_whose_server_died_is_retried_and_one_that_raises_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "resources_servers" / "mortal"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(MORTAL)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    rows: list[dict[str, Any]] = [example_row("die"), {"responses_create_params": {"input": "raise"}}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["config_paths=[config.yaml]", "head_server={host: 127.0.0.1, port: 0}"]
+    launcher = Launcher(load_config(arguments, use_dotenv=False, fill_ports=False), echo=print)
+    config = RolloutCollectionConfig(
+        agent_name="agent", input_jsonl_fpath="rows.jsonl", output_jsonl_fpath="out.jsonl", num_samples_in_parallel=1
+    )
+    async with launcher, launcher.client() as client:
+        helper = RolloutCollectionHelper()
+        metrics = await asyncio.wait_for(helper.run_from_config(config, client=client), 60)
+    assert (metrics.scored, metrics.failed) == (1, {"verifier": 1})
+    attempts = [orjson.loads(line) for line in failures_path(tmp_path / "out.jsonl").read_bytes().splitlines()]
+    assert [(told["_task_index"], told["attempt"], told["is_final"]) for told in attempts] == [
+        (0, 1, False),
+        (1, 1, True),
+    ]
