@@ -66,12 +66,14 @@ class UpstreamError(GymError):
 
 
 class RolloutError(GymError):
-    """A rollout ended without a result. `cause` says at which boundary, `server` which one of the servers."""
+    """A rollout ended without a result. `cause` says at which boundary, `server` which one of the servers, and `kind`,
+    where it is known, what kind of failure it was."""
 
-    def __init__(self, cause: Cause, message: str, *, server: str | None = None) -> None:
+    def __init__(self, cause: Cause, message: str, *, server: str | None = None, kind: str | None = None) -> None:
         super().__init__(message)
         self.cause: Cause = cause
         self.server = server
+        self.kind = kind
 
 
 class SessionError(GymError):

@@ -125,7 +125,7 @@ def error_told_in(content: bytes) -> RolloutError | None:
     try:
         told = orjson.loads(content)["error"]
         if told["cause"] in CAUSES:
-            return RolloutError(told["cause"], told["message"], server=told.get("server"))
+            return RolloutError(told["cause"], told["message"], server=told.get("server"), kind=told.get("kind"))
     except (orjson.JSONDecodeError, KeyError, TypeError):
         pass
     return None

@@ -91,6 +91,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         failure.cause,
         str(failure),
         failure.server,
+        failure.kind,
         attempt=number,
         started_at=started_at,
         seconds=time.monotonic() - started,
@@ -289,7 +290,7 @@ def record_outcome(metrics: RunningMetrics, outcome: Outcome) -> None:
     if isinstance(outcome, Scored):
         metrics.add({**outcome.figures, **outcome.metadata()})
     elif outcome.is_final:
-        metrics.add_failure(outcome.cause, task_index=outcome.id.task_index)
+        metrics.add_failure(outcome.cause, kind=outcome.kind, task_index=outcome.id.task_index)
 
 
 def _look_up_done(

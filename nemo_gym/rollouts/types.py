@@ -104,6 +104,8 @@ class NoResult:
     cause: Cause
     message: str
     server: str | None = None
+    kind: str | None = None
+    """What kind of failure it was, where that is known, such as `refused` of a judge."""
     attempt: int = 1
     is_final: bool = True
     """Whether it was the last attempt at this rollout."""
@@ -115,6 +117,7 @@ class NoResult:
     def line(self) -> bytes:
         told = {
             "cause": self.cause,
+            "kind": self.kind,
             "message": self.message,
             "server": self.server,
             "attempt": self.attempt,

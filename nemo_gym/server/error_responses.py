@@ -38,7 +38,7 @@ def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fail
     if isinstance(error, SessionError):
         return Failure(401, {"detail": str(error)})
     if isinstance(error, RolloutError):
-        return _told(str(error), error.cause, error.server or server)
+        return _told(str(error), error.cause, error.server or server, error.kind)
     if isinstance(error, UpstreamError):
         return _told(str(error), error.cause or cause, server)
     if isinstance(error, ConfigError):
@@ -52,8 +52,8 @@ def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fail
     return Failure(500, repr(error))
 
 
-def _told(message: str, cause: Cause, server: str) -> Failure:
-    told = {"cause": cause, "message": message, "server": server}
+def _told(message: str, cause: Cause, server: str, kind: str | None = None) -> Failure:
+    told = {"cause": cause, "message": message, "server": server, **({} if kind is None else {"kind": kind})}
     return Failure(_STATUS_OF_CAUSE.get(cause, 502), {"detail": message, "error": told})
 
 
@@ -76,7 +76,7 @@ def _inner_failure(content: bytes, key: str) -> Failure:
     """A handler called another server itself and let its failure through."""
     told = error_told_in(content)
     if told is not None:
-        return _told(str(told), told.cause, told.server or "")
+        return _told(str(told), told.cause, told.server or "", told.kind)
     return Failure(500, f"Hit an exception in {key} calling an inner server: {content!r}")
 
 
