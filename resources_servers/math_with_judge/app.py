@@ -25,11 +25,11 @@ class LibraryJudgeMathConfig(BaseResourcesServerConfig, JudgeConfig):
     """Whether the judge is asked about what the library does not find equal."""
 
     library_timeout_s: float = Field(default=15.0, gt=0)
-    """How long the library may take for a row. The default is what its own limits would allow it for reading two
-    answers and comparing them. What takes longer scores 0.0 and is marked."""
+    """CPU time limit of the library for one row. The default is the sum of the library's own limits for parsing two
+    answers and comparing them. A row that exceeds it scores 0.0, with `timed_out` in the record."""
 
     max_answer_chars: int = Field(default=1_000_000, ge=1)
-    """A longer reply is not checked at all: it scores 0.0 and is marked."""
+    """A longer reply is not checked: it scores 0.0, with `too_long` in the record."""
 
     def asks_judge(self) -> bool:
         return self.should_use_judge

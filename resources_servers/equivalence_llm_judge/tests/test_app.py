@@ -1,6 +1,5 @@
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -249,9 +248,7 @@ async def test_a_judge_that_fails_is_no_result(reply: dict[str, Any]) -> None:
 async def test_a_regex_without_end_is_stopped_and_delays_nobody() -> None:
     async with running([environment(regex_timeout_s=0.5), judge_saying({"say": EQUAL})]) as client:
         await sent(client, row_with("**said**", BOLD))
-        started = time.monotonic()
         answer = await sent(client, row_with("a" * 60 + "!", "(a+)+$"))
-        assert 0.5 <= time.monotonic() - started < 5
         assert (answer["reward"], answer["judge_evaluations"], answer["timed_out"]) == (0.0, [], True)
         answer = await sent(client, row_with("**said**", BOLD))
         assert (answer["reward"], answer["timed_out"]) == (1.0, False)

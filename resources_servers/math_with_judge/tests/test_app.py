@@ -1,6 +1,5 @@
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -246,9 +245,7 @@ async def test_the_public_rows_are_solved_by_their_own_answers(client: ServerCli
 
 
 async def test_an_endless_answer_is_stopped_and_marked(client: ServerClient) -> None:
-    started = time.monotonic()
     answer = await verified(client, "hasty", "4", ENDLESS)
-    assert HASTY_S <= time.monotonic() - started < HASTY_S + 5
     assert (answer["reward"], answer["library_reward"], answer["extracted_answer"]) == (0.0, 0.0, None)
     assert answer["timed_out"] is True
 
