@@ -1,6 +1,8 @@
-"""Ways to read an answer. Environments differ in what they take for the answer, and rewards depend on it, so there is
-no single one: choose by name. A refusal, a content that is a plain text, and a message that is not the model's say
-nothing. Each way takes time in proportion to the text, whatever the text."""
+"""Ways to read an answer out of a response.
+
+Environments differ in what counts as the answer, and rewards depend on it, so choose a function by its name. Refusals
+and messages that the model did not write have no text. A message whose content is a plain string has none either,
+except for `last_part_of_last_item`. Every function takes time linear in the text."""
 
 import re
 from collections.abc import Iterator
@@ -9,46 +11,59 @@ from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymResponse,
     NeMoGymResponseOutputMessage,
+    NeMoGymResponseOutputRefusal,
     NeMoGymResponseOutputText,
     ResponseItem,
 )
 
 LONG_TEXT = 32_768
-"""Characters. Judging a longer text may hold up other rollouts: do that in `nemo_gym.compute.pool`."""
+"""Characters. Checking a longer text may block other rollouts: run that in `nemo_gym.compute`."""
 
 _BOX = "\\boxed{"
 _NUMBER = re.compile(r"(?:(?<!\w)-)?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 def message_texts(response: NeMoGymResponse) -> list[list[str]]:
-    """The text parts of each message of the model, message by message."""
+    """The text parts of each assistant message."""
     return [_texts(parts) for item in response.output if (parts := _parts(item)) is not None]
 
 
 def last_text(response: NeMoGymResponse) -> str:
-    """The last message of the model: its text parts joined by newlines, stripped."""
+    """The last assistant message: its text parts joined by newlines, stripped."""
     messages = message_texts(response)
     return "\n".join(messages[-1]).strip() if messages else ""
 
 
 def all_text(response: NeMoGymResponse) -> str:
-    """All messages of the model: all text parts joined by newlines, stripped."""
+    """All assistant messages: all text parts joined by newlines, stripped."""
     return "\n".join(text for message in message_texts(response) for text in message).strip()
 
 
 def joined_text(response: NeMoGymResponse) -> str:
-    """All messages of the model: all text parts with nothing between, as they are."""
+    """All assistant messages: all text parts concatenated, not stripped."""
     return "".join(text for message in message_texts(response) for text in message)
 
 
 def first_part_of_last_item(response: NeMoGymResponse) -> str:
-    """The first part of the last item, if that is a message of the model and the part is a text."""
-    parts = _parts(response.output[-1]) if response.output else None
-    return "".join(_texts(parts[:1])) if parts else ""
+    """The first part of the last item, if that is an assistant message and the part is text."""
+    return "".join(_texts(_last_parts(response)[:1]))
+
+
+def last_part_of_last_item(response: NeMoGymResponse) -> str:
+    """The last part of the last item, if that is an assistant message and the part is text; or its plain string."""
+    last = response.output[-1] if response.output else None
+    if isinstance(last, NeMoGymEasyInputMessage) and last.role == "assistant" and isinstance(last.content, str):
+        return last.content
+    return "".join(_texts(_last_parts(response)[-1:]))
+
+
+def is_refusal(response: NeMoGymResponse) -> bool:
+    """True if the last item is an assistant message with a refusal in it."""
+    return any(isinstance(part, NeMoGymResponseOutputRefusal) for part in _last_parts(response))
 
 
 def boxes(text: str) -> Iterator[str]:
-    r"""What stands in each `\boxed{...}`, up to the first closing brace: braces do not nest here."""
+    r"""The content of each `\boxed{...}`, up to the first closing brace: braces do not nest here."""
     start = text.find(_BOX)
     while start != -1:
         end = text.find("}", start)
@@ -59,21 +74,25 @@ def boxes(text: str) -> Iterator[str]:
 
 
 def first_box(text: str) -> str | None:
-    """What stands in the first box."""
+    """The content of the first box."""
     return next(boxes(text), None)
 
 
 def last_number(response: NeMoGymResponse) -> float | None:
-    """The last number in the last message of the model; commas between thousands are fine."""
+    """The last number in the last assistant message, with or without commas between thousands."""
     numbers = _NUMBER.findall(last_text(response))
     return float(numbers[-1].replace(",", "")) if numbers else None
 
 
 def _parts(item: ResponseItem) -> list[object] | None:
-    """The content of a message of the model, part by part; None if the item is something else."""
+    """The content parts of an assistant message; None if the item is something else."""
     if not isinstance(item, NeMoGymResponseOutputMessage | NeMoGymEasyInputMessage) or item.role != "assistant":
         return None
     return [] if isinstance(item.content, str) else [*item.content]
+
+
+def _last_parts(response: NeMoGymResponse) -> list[object]:
+    return (_parts(response.output[-1]) or []) if response.output else []
 
 
 def _texts(parts: list[object]) -> list[str]:

@@ -1,15 +1,18 @@
-"""Ask a judge model whether two answers are equal, and read its verdict. A judge that fails is no verdict: it ends the
-rollout without a result (cause `judge`), never with a reward."""
+"""Ask a judge model whether two answers are equal, and read its verdict.
+
+A judge that gives no verdict ends the rollout without a result (cause `judge`), never with a reward, unless the
+configuration sets one for that kind of failure. Only a complete reply without a label is a verdict: not equal."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
+from nemo_gym.answers import all_text, is_refusal, last_part_of_last_item
 from nemo_gym.client.pool import ConnectError, backoff_s
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import current_deadline, timeout
@@ -20,20 +23,28 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseOutputMessage,
-    NeMoGymResponseOutputText,
 )
 
 logger = logging.getLogger(__name__)
 
 EQUAL_LABEL = "[[A=B]]"
 NOT_EQUAL_LABEL = "[[A!=B]]"
-MAX_TRIES = 2
-"""For connections that break and answers that are cut off. The model server itself tries again on an error status, and
-the client on a connection that cannot be made: trying those here too would multiply the load on what is overloaded."""
+NO_LABEL = "no_label"
+"""What a record says in `judge_failure` if the judge's reply was complete, but without a label."""
+MAX_ATTEMPTS = 2
+"""For broken connections and truncated replies. The model server retries error statuses and the client retries failed
+connects; retrying those here too would multiply the load on an overloaded endpoint."""
+
+ReplyFailure = Literal["context_overflow", "content_filter", "incomplete", "refused", "empty"]
+"""Replies without a verdict that a policy could provoke, so a reward can be configured for them."""
+CallFailure = Literal["failed", "cancelled", "queued", "in_progress", "timeout", "error"]
+"""Infrastructure failures: these never get a reward."""
+JudgeFailure = ReplyFailure | CallFailure
+_UNFINISHED: tuple[CallFailure, ...] = ("failed", "cancelled", "queued", "in_progress")
 
 
 class JudgeServerRef(BaseModel):
-    """The model that judges. The name may be left open by a configuration that never asks."""
+    """The judge model. The name may be missing if the configuration never asks it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,26 +53,31 @@ class JudgeServerRef(BaseModel):
 
 
 class JudgeConfig(BaseModel):
-    """How the configuration of an environment describes its judge. Inherit it beside the environment's own base."""
+    """The judge settings of an environment. Inherit this beside the environment's own config base."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     judge_model_server: JudgeServerRef = Field(default_factory=JudgeServerRef)
-    """Which model judges."""
+    """The model that judges."""
 
     judge_responses_create_params: NeMoGymResponseCreateParamsNonStreaming = Field(
         default_factory=lambda: NeMoGymResponseCreateParamsNonStreaming(input=[])
     )
-    """What it is asked with, such as its temperature. The input is filled in."""
+    """Request parameters for the judge, such as its temperature. `input` is replaced."""
 
     judge_endpoint_max_concurrency: int | None = Field(default=64, ge=1)
-    """How many questions may be open at once; null for any number."""
+    """The maximum number of concurrent judge requests; null for no limit."""
 
     judge_timeout_s: float = Field(default=600.0, gt=0)
-    """How long one question may take, waiting for its turn included."""
+    """The timeout of one judge request, including the wait for a free slot."""
+
+    judge_failure_reward: FiniteFloat | dict[ReplyFailure, FiniteFloat] | None = None
+    """The reward when the judge's reply has no verdict (context_overflow, content_filter, incomplete, refused, empty):
+    one number for all kinds, or one for each kind. Kinds without a reward end the rollout without a result, as do all
+    infrastructure failures. Set it if a policy learns to provoke such replies to avoid low rewards."""
 
     def asks_judge(self) -> bool:
-        """Whether the judge is ever asked, and so has to be named."""
+        """True if the judge can be asked, so its name is required."""
         return True
 
     @model_validator(mode="after")
@@ -73,7 +89,7 @@ class JudgeConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was asked, what came back, and how it was read."""
+    """The request, the reply, and the label found in it (None if there is none)."""
 
     params: NeMoGymResponseCreateParamsNonStreaming
     response: NeMoGymResponse
@@ -82,14 +98,29 @@ class Verdict:
 
 
 class JudgeEvaluation(BaseModel):
-    """A verdict as a record keeps it."""
+    """A verdict as a record stores it."""
 
     responses_create_params: NeMoGymResponseCreateParamsNonStreaming
     response: NeMoGymResponse
+    verdict_label: str | None
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Self:
+        return cls(responses_create_params=verdict.params, response=verdict.response, verdict_label=verdict.label)
+
+
+class JudgeError(RolloutError):
+    """The judge gave no verdict. `code` says why; `verdict` has the request and the reply, if there was one."""
+
+    def __init__(
+        self, kind: JudgeFailure, message: str, *, server: str | None = None, verdict: Verdict | None = None
+    ) -> None:
+        super().__init__("judge", message, server=server, code=kind)
+        self.verdict = verdict
 
 
 class Judge:
-    """Asks one model for verdicts, not more at once than its configuration allows."""
+    """Asks one model for verdicts, within the configured concurrency."""
 
     def __init__(
         self,
@@ -99,55 +130,106 @@ class Judge:
         equal_label: str = EQUAL_LABEL,
         not_equal_label: str = NOT_EQUAL_LABEL,
     ) -> None:
-        self._server = config.judge_model_server.name or ""
-        self._params, self._timeout_s = config.judge_responses_create_params, config.judge_timeout_s
-        self._opening = [] if system is None else [NeMoGymEasyInputMessage(role="system", content=system)]
+        self._config, self._server = config, config.judge_model_server.name or ""
+        self._system_messages = [] if system is None else [NeMoGymEasyInputMessage(role="system", content=system)]
         self._equal_label, self._not_equal_label = equal_label, not_equal_label
-        most = config.judge_endpoint_max_concurrency
-        self._turns: AbstractAsyncContextManager[Any] = nullcontext() if most is None else asyncio.Semaphore(most)
+        limit = config.judge_endpoint_max_concurrency
+        self._slots: AbstractAsyncContextManager[Any] = nullcontext() if limit is None else asyncio.Semaphore(limit)
 
     async def ask(self, client: ServerClient, prompt: str) -> Verdict:
-        """The verdict on one question."""
+        """Ask one question. Raises `JudgeError` if the reply has no verdict, or there is no reply."""
         question = NeMoGymEasyInputMessage(role="user", content=prompt)
-        params = changed(self._params, input=[*self._opening, question])
-        rollout = current_deadline()
-        try:
-            async with timeout(self._timeout_s, what=f"The judge '{self._server}'"), self._turns:
-                response = await self._response(client, params)
-        except GymError as error:
-            if rollout is not None and rollout.left_s() <= 0:
-                raise
-            raise RolloutError("judge", f"The judge failed: {error}", server=self._server) from error
-        label = first_of(last_text(response), self._equal_label, self._not_equal_label)
-        return Verdict(params, response, label, is_equal=label == self._equal_label)
+        params = changed(self._config.judge_responses_create_params, input=[*self._system_messages, question])
+        response = await self._response(client, params)
+        label = first_label(last_part_of_last_item(response), self._equal_label, self._not_equal_label)
+        verdict = Verdict(params, response, label, is_equal=label == self._equal_label)
+        failure = failure_kind(response)
+        if failure is not None:
+            reason = f": {response.error.message}" if response.error else ""
+            message = f"The reply of judge '{self._server}' has no verdict ({failure}{reason})."
+            raise JudgeError(failure, message, server=self._server, verdict=verdict)
+        return verdict
+
+    def failure_reward(self, error: JudgeError) -> float:
+        """The reward configured for this kind of failure. Raises `error` if there is none."""
+        rewards = self._config.judge_failure_reward
+        if isinstance(rewards, float) and error.code in get_args(ReplyFailure):
+            return rewards
+        if isinstance(rewards, dict) and error.code in rewards:
+            return rewards[error.code]
+        raise error
 
     async def _response(
         self, client: ServerClient, params: NeMoGymResponseCreateParamsNonStreaming
     ) -> NeMoGymResponse:
-        for attempt in range(1, MAX_TRIES + 1):
+        rollout = current_deadline()
+        try:
+            async with timeout(self._config.judge_timeout_s, what=f"The judge '{self._server}'"), self._slots:
+                return await self._call(client, params)
+        except GymError as error:
+            if rollout is not None and rollout.left_s() <= 0:
+                raise
+            raise JudgeError(_call_failure(error), f"The judge failed: {error}", server=self._server) from error
+
+    async def _call(self, client: ServerClient, params: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                response = await client.call(
+                return await client.call(
                     self._server,
                     "/v1/responses",
                     params,
                     answer=NeMoGymResponse,
                     cause="judge",
-                    timeout_s=self._timeout_s,
+                    timeout_s=self._config.judge_timeout_s,
                 )
-                break
             except RolloutError as error:
-                if attempt == MAX_TRIES or not _may_be_luck(error):
+                if attempt == MAX_ATTEMPTS or not _is_retryable(error):
                     raise
-                logger.warning("the judge is asked again after attempt %d of %d: %s", attempt, MAX_TRIES, error)
+                logger.warning("judge request failed, attempt %d of %d: %s", attempt, MAX_ATTEMPTS, error)
                 await asyncio.sleep(backoff_s(attempt))
-        if response.error is not None or response.status in ("failed", "cancelled"):
-            found = response.error or response.status
-            raise RolloutError("judge", f"{self._server} gave no answer: {found}", server=self._server)
-        return response
+        raise AssertionError("unreachable")
 
 
-def _may_be_luck(error: RolloutError) -> bool:
-    """Whether another try may end better: the connection broke, or the answer is no response."""
+def failure_kind(response: NeMoGymResponse) -> JudgeFailure | None:
+    """Why a reply has no verdict; None if it is complete and says something."""
+    if response.error is not None:
+        return "failed"
+    for status in _UNFINISHED:
+        if response.status == status:
+            return status
+    details = response.incomplete_details
+    reason = None if details is None else details.reason
+    if reason == "content_filter":
+        return "content_filter"
+    if reason is not None or response.status == "incomplete" or _last_message_is_incomplete(response):
+        return "context_overflow" if _generated_nothing(response) else "incomplete"
+    if is_refusal(response):
+        return "refused"
+    return None if all_text(response) or last_part_of_last_item(response).strip() else "empty"
+
+
+def _last_message_is_incomplete(response: NeMoGymResponse) -> bool:
+    last = response.output[-1] if response.output else None
+    return isinstance(last, NeMoGymResponseOutputMessage) and last.status != "completed"
+
+
+def _generated_nothing(response: NeMoGymResponse) -> bool:
+    """True for a prompt that did not fit: the reply stopped at a length limit before its first token."""
+    return not response.output and response.usage is not None and response.usage.output_tokens == 0
+
+
+def _call_failure(error: GymError) -> CallFailure:
+    if isinstance(error, RolloutError):
+        for status in _UNFINISHED:
+            if error.code == status:
+                return status
+        if error.cause == "timeout":
+            return "timeout"
+    return "error"
+
+
+def _is_retryable(error: RolloutError) -> bool:
+    """True if the connection broke or the reply is not a valid response."""
     reason = error.__cause__
     if isinstance(reason, UpstreamError):
         return reason.cause != "timeout" and not isinstance(reason, ConnectError)
@@ -155,26 +237,20 @@ def _may_be_luck(error: RolloutError) -> bool:
 
 
 async def ask_both_ways(ask: Callable[[str, str], Awaitable[Verdict]], one: str, other: str) -> list[Verdict]:
-    """Ask about two answers and, if they are found equal, again with their places swapped.
+    """Ask about two answers and, if they are found equal, again with the answers swapped.
 
-    A judge may favour a place; the answers are equal only if the last verdict says so, too.
+    A judge may favour a position; the answers are equal only if the last verdict says so too.
     """
     verdict = await ask(one, other)
     return [verdict, await ask(other, one)] if verdict.is_equal else [verdict]
 
 
-def last_text(response: NeMoGymResponse) -> str:
-    """The text of the last part of the last item, if that is a message of the model."""
-    last = response.output[-1] if response.output else None
-    if not isinstance(last, NeMoGymResponseOutputMessage | NeMoGymEasyInputMessage) or last.role != "assistant":
-        return ""
-    if isinstance(last.content, str):
-        return last.content
-    part = last.content[-1] if last.content else None
-    return part.text if isinstance(part, NeMoGymResponseOutputText) else ""
+def missing_label(verdicts: Sequence[Verdict]) -> str | None:
+    """What a record says in `judge_failure` about verdicts it was scored by: whether any of them has no label."""
+    return NO_LABEL if any(verdict.label is None for verdict in verdicts) else None
 
 
-def first_of(text: str, *labels: str) -> str | None:
-    """The label that stands first in the text, if any does."""
+def first_label(text: str, *labels: str) -> str | None:
+    """The label that occurs first in the text, if any does."""
     found = [(text.find(label), label) for label in labels if label in text]
     return min(found)[1] if found else None

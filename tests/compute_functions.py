@@ -87,6 +87,20 @@ def sleep(seconds: float, value: Any = None) -> Any:
     return value
 
 
+def use_cpu_and_stop(seconds: float) -> str:
+    """Compute until that much CPU time is used, stop until somebody sends SIGCONT, and do so again."""
+    _use_cpu(seconds)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    _use_cpu(seconds)
+    return "done"
+
+
+def _use_cpu(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
 def open_files() -> list[str]:
     """What the files that this process holds open are."""
     here = "/proc/self/fd"

@@ -1,15 +1,17 @@
 """Verdicts of a scripted judge, and what becomes of a judge that fails."""
 
 import asyncio
+import pickle
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from nemo_gym.answers import last_part_of_last_item
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.deadline import timeout
 from nemo_gym.errors import RolloutError
-from nemo_gym.judge import MAX_TRIES, Judge, JudgeConfig, Verdict, ask_both_ways, first_of, last_text
+from nemo_gym.judge import MAX_ATTEMPTS, Judge, JudgeConfig, JudgeError, Verdict, ask_both_ways, first_label
 from nemo_gym.llm_api.responses import NeMoGymResponse
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import TRANSPORTS, Transport, calls, held, message, response_of, running, says
@@ -53,7 +55,7 @@ def part(text: str) -> dict[str, Any]:
     ],
 )
 def test_the_last_part_of_the_last_item_is_the_verdict(response: dict[str, Any], text: str) -> None:
-    assert last_text(NeMoGymResponse.model_validate(response)) == text
+    assert last_part_of_last_item(NeMoGymResponse.model_validate(response)) == text
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_the_last_part_of_the_last_item_is_the_verdict(response: dict[str, Any],
     ],
 )
 def test_the_first_label_wins(text: str, label: str | None) -> None:
-    assert first_of(text, "[[A=B]]", "[[A!=B]]") == label
+    assert first_label(text, "[[A=B]]", "[[A!=B]]") == label
 
 
 @pytest.mark.parametrize(
@@ -77,8 +79,7 @@ def test_the_first_label_wins(text: str, label: str | None) -> None:
         ({"say": "Same. [[A=B]]"}, "[[A=B]]", True),
         ({"say": "Not the same. [[A!=B]]"}, "[[A!=B]]", False),
         ({"say": "I cannot tell."}, None, False),
-        ({"think": "[[A=B]]"}, None, False),
-        ({}, None, False),
+        ({"say": "[[A=B]]", "call": [{"name": "help"}]}, None, False),
     ],
 )
 async def test_a_judge_that_answers_gives_a_verdict(reply: dict[str, Any], label: str | None, is_equal: bool) -> None:
@@ -117,8 +118,10 @@ async def test_a_judge_is_asked_with_the_configured_params_and_messages(transpor
         ({"user": "something else", "say": "[[A=B]]"}, "no reply"),
         (
             {"garbage": '{"id":"r","created_at":0,"model":"m","output":[],"status":"failed"}'},
-            "gave no answer: failed",
+            r"has no verdict \(failed\)",
         ),
+        ({"think": "[[A=B]]"}, r"has no verdict \(empty\)"),
+        ({}, r"has no verdict \(empty\)"),
         ({"say": "[[A=B]]", "latency_s": 9}, r"did not finish within 1\.5 s"),
     ],
 )
@@ -138,9 +141,9 @@ async def test_a_rollout_whose_own_time_is_up_says_so() -> None:
 async def test_an_answer_that_was_cut_off_is_asked_for_again_but_not_for_ever() -> None:
     last_chance: dict[str, Any] = {"user": "equal", "say": "[[A=B]]"}
     garbage = {"user": "equal", "garbage": "{cut"}
-    assert (await asked({**garbage, "times": MAX_TRIES - 1}, last_chance)).is_equal
+    assert (await asked({**garbage, "times": MAX_ATTEMPTS - 1}, last_chance)).is_equal
     with pytest.raises(RolloutError):
-        await asked({**garbage, "times": MAX_TRIES}, last_chance)
+        await asked({**garbage, "times": MAX_ATTEMPTS}, last_chance)
 
 
 async def test_an_error_status_is_not_tried_again_since_the_model_server_did() -> None:
@@ -185,7 +188,7 @@ async def test_no_more_questions_are_open_than_allowed(most: int | None, most_as
     assert peer.most_asking == most_asking
 
 
-def test_the_limit_is_64_unless_told_otherwise() -> None:
+def test_the_default_limit_is_64() -> None:
     assert config().judge_endpoint_max_concurrency == 64
 
 
@@ -222,3 +225,14 @@ async def test_answers_that_are_found_equal_are_shown_again_the_other_way_round(
 def test_a_judge_that_is_asked_has_to_be_named() -> None:
     with pytest.raises(ValidationError, match=r"judge_model_server\.name has to be given"):
         JudgeConfig()
+
+
+def test_a_judge_error_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(JudgeError("refused", "no verdict", server="judge")))
+    assert (error.cause, error.code, error.server, str(error)) == ("judge", "refused", "judge", "no verdict")
+
+
+@pytest.mark.parametrize("reward", [float("nan"), {"failed": 0.0}, {"unknown": 0.0}])
+def test_a_failure_reward_is_finite_and_for_replies_only(reward: Any) -> None:
+    with pytest.raises(ValidationError):
+        config(judge_failure_reward=reward)

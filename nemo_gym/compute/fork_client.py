@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +31,22 @@ class WorkerDiedError(Exception):
     """A worker was lost in the middle of its task."""
 
 
+class CpuTimeExceededError(Exception):
+    """A task used more CPU time than it may."""
+
+
+class WallTimeExceededError(Exception):
+    """A task did not use up its CPU time, but took too long all the same: it waits, or the machine is overloaded."""
+
+
+class TimeLimits(NamedTuple):
+    """How much CPU time a task may use, and how long it may take. Whether an answer is right must not depend on how
+    busy the machine is, so only the first is a property of the task."""
+
+    cpu_s: float
+    wall_s: float
+
+
 class Frame(NamedTuple):
     kind: Kind
     payload: bytes
@@ -46,8 +64,8 @@ class Worker:
         """Known once it has been forked."""
         self._ending: asyncio.Future[int | None] | None = None
 
-    async def ask(self, task: bytes, timeout_s: float) -> Frame:
-        """The answer to a task, or TimeoutError. The limit is on the function alone; its import comes before."""
+    async def ask(self, task: bytes, limits: TimeLimits) -> Frame:
+        """The answer to a task. The limits are on the function alone; its import comes before."""
         try:
             async with asyncio.timeout(START_WITHIN_S):
                 self._writer.write(FRAME.pack(Kind.TASK, len(task)) + task)
@@ -58,17 +76,25 @@ class Worker:
         except _BROKEN as error:
             raise NotStartedError("the worker died before it began.") from error
         try:
-            return first if first.kind is not Kind.STARTED else await self._outcome(timeout_s)
+            return first if first.kind is not Kind.STARTED else await self._outcome(limits)
         except _BROKEN as error:
             raise WorkerDiedError from error
 
-    async def _outcome(self, timeout_s: float) -> Frame:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                return await self.frame()
+    async def _outcome(self, limits: TimeLimits) -> Frame:
+        cpu_clock, wall_clock = _cpu_clock(self.pid), time.monotonic
+        cpu_end, wall_end = cpu_clock() + limits.cpu_s, wall_clock() + limits.wall_s
+        left_s = min(limits)
+        while left_s > 0:
+            # CPU time never passes faster than wall time, so there is no need to look at the clock before.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(left_s, SECOND_LOOK_S)):
+                    return await self.frame()
+            left_s = min(cpu_end - cpu_clock(), wall_end - wall_clock())
         # The answer may be there, unseen, if our own loop was too busy to look.
-        async with asyncio.timeout(SECOND_LOOK_S):
-            return await self.frame()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SECOND_LOOK_S):
+                return await self.frame()
+        raise CpuTimeExceededError if cpu_clock() >= cpu_end else WallTimeExceededError
 
     async def frame(self) -> Frame:
         """The next thing it tells."""
@@ -175,6 +201,21 @@ class ForkServer:
         ending = self._endings.pop(number, None)
         if ending is not None and not ending.done():
             ending.set_result(code)
+
+
+def _cpu_clock(pid: int | None) -> Callable[[], float]:
+    """The CPU time that a process has used. Where the system does not tell, it counts as busy all the time."""
+    if sys.platform != "linux" or pid is None:
+        return time.monotonic
+    clock = (~pid << 3) | 2  # as clock_getcpuclockid(3) makes it
+
+    def seconds() -> float:
+        try:
+            return time.clock_gettime(clock)
+        except OSError:  # it has ended, as its connection will tell
+            return 0.0
+
+    return seconds
 
 
 def _environment() -> dict[str, str]:

@@ -13,7 +13,16 @@ from typing import Any, Literal, Self, TypeVar, TypeVarTuple
 
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.folder_imports import folder_of
-from nemo_gym.compute.fork_client import ForkServer, Frame, NotStartedError, Worker, WorkerDiedError
+from nemo_gym.compute.fork_client import (
+    CpuTimeExceededError,
+    ForkServer,
+    Frame,
+    NotStartedError,
+    TimeLimits,
+    WallTimeExceededError,
+    Worker,
+    WorkerDiedError,
+)
 from nemo_gym.compute.fork_server import ForkRequest, Kind, Module, Task
 from nemo_gym.errors import GymError
 
@@ -24,6 +33,9 @@ MIN_WORKERS = 2
 """Unless told otherwise, so that one endless task never holds up all others."""
 MEMORY_MB = 2048
 """What a worker may have if nobody says otherwise. Symbolic mathematics takes about a hundred."""
+WALL_TIME_FACTOR, MIN_WALL_TIMEOUT_S = 10, 60.0
+"""The default limit on wall-clock time: this many times the CPU time limit, and at least that many seconds. Generous,
+since each process is slower on a machine with more processes than cores."""
 MAX_ARGUMENT_BYTES = 32 * 2**20
 
 
@@ -67,16 +79,27 @@ class Compute:
             if name not in self._modules:
                 self._modules[name] = _module(name)
 
-    async def run(self, function: Callable[[*Arguments], T], *args: *Arguments, timeout_s: float) -> T:
+    async def run(
+        self,
+        function: Callable[[*Arguments], T],
+        *args: *Arguments,
+        timeout_s: float,
+        wall_timeout_s: float | None = None,
+    ) -> T:
         """What `function(*args)` returns or raises, computed in the main thread of another process.
 
-        The function must be importable by its module and name. Waiting for a turn does not count against `timeout_s`,
-        but it does against the deadline of the running task. If that task is cancelled, the function is killed.
+        `timeout_s` limits the CPU time it uses: what exceeds it raises `LimitExceededError`, however fast the machine
+        is. `wall_timeout_s` (default: ten times as much, at least a minute) limits the time it takes. What exceeds
+        only that is stuck or on an overloaded machine, which says nothing about its arguments: `ComputeError`.
+
+        The function must be importable by its module and name. Waiting for a turn counts against the deadline of the
+        running task only. If that task is cancelled, the function is killed.
         """
+        limits = TimeLimits(timeout_s, wall_timeout_s or max(WALL_TIME_FACTOR * timeout_s, MIN_WALL_TIMEOUT_S))
         what, task = f"{function.__module__}.{function.__qualname__}()", _pickled(function, args)
         self.warm(function.__module__)
         async with timeout(None, what=what), self._turns:
-            answer = await self._answer(task, what, timeout_s)
+            answer = await self._answer(task, what, limits)
         if answer.kind is Kind.OUT_OF_MEMORY:
             raise LimitExceededError(f"{what} needed more than {self._memory_mb} MB of memory.", limit="memory")
         if answer.kind is Kind.FAILED:
@@ -94,23 +117,26 @@ class Compute:
         if self._fork_server is not None:
             self._fork_server.close()
 
-    async def _answer(self, task: bytes, what: str, timeout_s: float) -> Frame:
+    async def _answer(self, task: bytes, what: str, limits: TimeLimits) -> Frame:
         """One worker's answer; another's if that one is lost before it begins."""
         with contextlib.suppress(NotStartedError):
-            return await self._attempt(task, what, timeout_s)
+            return await self._attempt(task, what, limits)
         try:
-            return await self._attempt(task, what, timeout_s)
+            return await self._attempt(task, what, limits)
         except NotStartedError as error:
             raise ComputeError(f"{what} could not be handed to a worker: {error}") from error
 
-    async def _attempt(self, task: bytes, what: str, timeout_s: float) -> Frame:
+    async def _attempt(self, task: bytes, what: str, limits: TimeLimits) -> Frame:
         worker = self._idle_worker() or await self._start()
         is_fit = False
         try:
-            answer = await worker.ask(task, timeout_s)
+            answer = await worker.ask(task, limits)
             is_fit = answer.kind is not Kind.OUT_OF_MEMORY
-        except TimeoutError as error:
-            raise LimitExceededError(f"{what} did not finish within {timeout_s:g} s.", limit="time") from error
+        except CpuTimeExceededError as error:
+            message = f"{what} did not finish within {limits.cpu_s:g} s of CPU time."
+            raise LimitExceededError(message, limit="time") from error
+        except WallTimeExceededError as error:
+            raise ComputeError(f"{what} did not finish within {limits.wall_s:g} s of wall-clock time.") from error
         except WorkerDiedError as error:
             code = await self._discard(worker)
             raise ComputeError(f"{what} did not finish: its worker ended with {_named(code)}.") from error

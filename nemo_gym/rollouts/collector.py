@@ -88,6 +88,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         failure.cause,
         str(failure),
         failure.server,
+        failure.code,
         attempt=number,
         started_at=started_at,
         seconds=time.monotonic() - started,
@@ -287,7 +288,7 @@ def record_outcome(metrics: RunningMetrics, outcome: Outcome) -> None:
     if isinstance(outcome, Scored):
         metrics.add({**outcome.figures, **outcome.metadata()})
     elif outcome.is_final:
-        metrics.add_failure(outcome.cause, task_index=outcome.id.task_index)
+        metrics.add_failure(outcome.cause, code=outcome.code, task_index=outcome.id.task_index)
 
 
 def _look_up_done(

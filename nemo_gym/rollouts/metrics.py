@@ -17,6 +17,9 @@ PASS_THRESHOLD = 1.0
 ANSWER_FIELDS = ("extracted_answer", "parsed_option", "answer")
 """Where environments put what they read as the model's answer. The first one that a record has is its vote."""
 
+JUDGE_FAILURE_FIELD = "judge_failure"
+"""Where a judged environment says that its judge gave no verdict, and why."""
+
 MAX_VOTERS = 64
 """The largest k of majority@k: beyond, counting the votes takes longer than it is worth."""
 
@@ -103,6 +106,8 @@ class RunningMetrics:
         self.num_repeats, self.pass_threshold = num_repeats, pass_threshold
         self.scored = 0
         self.failed: Counter[Cause] = Counter()
+        self.judge_failures: Counter[str] = Counter()
+        """By kind, whether they left the rollout without a result or a reward is configured for them."""
         self._open: dict[int | None, _Task] = defaultdict(_Task)
         """The rows that are not complete. One that nobody can tell from others is complete at once."""
         self._estimates = _Estimates()
@@ -120,6 +125,8 @@ class RunningMetrics:
         self._tokens.add(_tokens(record))
         self._add_marks(record)
         index = record.get(TASK_INDEX_KEY_NAME)
+        if record.get(JUDGE_FAILURE_FIELD):
+            self.judge_failures[record[JUDGE_FAILURE_FIELD]] += 1
         task = self._open[index]
         task.sums.add(figures)
         if "reward" in figures:
@@ -131,9 +138,11 @@ class RunningMetrics:
                 task.vote(record[told], passed=passed)
         self._count_outcome(index)
 
-    def add_failure(self, cause: Cause, *, task_index: int | None = None) -> None:
+    def add_failure(self, cause: Cause, *, code: str | None = None, task_index: int | None = None) -> None:
         """Take in a rollout without a result: an outcome of its row, but no figure."""
         self.failed[cause] += 1
+        if cause == "judge" and code is not None:
+            self.judge_failures[code] += 1
         self._count_outcome(task_index)
 
     def means(self) -> dict[str, float]:
@@ -152,6 +161,7 @@ class RunningMetrics:
             "scored": self.scored,
             "failed": self.failed.total(),
             "failures_by_cause": dict(sorted(self.failed.items())),
+            "judge_failures": dict(sorted(self.judge_failures.items())),
             "tasks": estimates.tasks,
             "reward": reward,
             "pass_threshold": self.pass_threshold,
@@ -229,6 +239,9 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
     causes = ", ".join(f"{cause} {count}" for cause, count in summary["failures_by_cause"].items())
     failed = f", {summary['failed']} without a result ({causes})" if causes else ""
     yield f"{summary['scored']} scored rollouts of {summary['tasks']} tasks{failed}"
+    if summary["judge_failures"]:
+        kinds = (f"{kind} {count}" for kind, count in summary["judge_failures"].items())
+        yield f"judge replies without a verdict: {', '.join(kinds)}"
     chances = {name: told for name, told in summary.items() if name.startswith(("pass@", "majority@"))}
     rows = {"reward": summary["reward"], **chances, **summary["fields"]}
     width = max(map(len, rows))

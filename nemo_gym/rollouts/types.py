@@ -104,6 +104,8 @@ class NoResult:
     cause: Cause
     message: str
     server: str | None = None
+    code: str | None = None
+    """Machine-readable detail of the cause, such as `refused` of a judge or `session_lost`."""
     attempt: int = 1
     is_final: bool = True
     """Whether it was the last attempt at this rollout."""
@@ -117,6 +119,7 @@ class NoResult:
     def line(self) -> bytes:
         told = {
             "cause": self.cause,
+            "code": self.code,
             "message": self.message,
             "server": self.server,
             "attempt": self.attempt,

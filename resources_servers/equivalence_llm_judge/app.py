@@ -1,33 +1,33 @@
-"""Short answers, graded by a judge model: is the answer equivalent to the gold answer?"""
+"""Short answers: a judge model decides whether they are equivalent to the gold answer."""
 
 from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, PrivateAttr
 
+from nemo_gym.answers import last_text
 from nemo_gym.base_resources_server import BaseVerifyResponse, SimpleResourcesServer
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.compute.pool import Compute, LimitExceededError
-from nemo_gym.judge import Judge, JudgeEvaluation, Verdict, ask_both_ways
+from nemo_gym.judge import Judge, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import last_match
-from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest, last_reply
-
-
-class EquivalenceEvaluation(JudgeEvaluation):
-    verdict_label: str | None
+from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest
 
 
 class EquivalenceVerifyResponse(BaseVerifyResponse):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     expected_answer: str
-    judge_evaluations: list[EquivalenceEvaluation]
+    judge_evaluations: list[JudgeEvaluation]
+
+    judge_failure: str | None
+    """`no_label` if a reply of the judge had no label, or the kind of failure that `judge_failure_reward` scored."""
 
     timed_out: bool
-    """The regex took longer on the reply than it may, and was stopped."""
+    """The regex exceeded its time limit on the reply."""
 
     too_long: bool
-    """The reply is longer than what is judged."""
+    """The reply is longer than `max_answer_chars`."""
 
 
 class _Case(NamedTuple):
@@ -36,12 +36,12 @@ class _Case(NamedTuple):
     question: str
     expected: str
     answer: str
-    """What of the reply counts."""
+    """The extracted part of the reply."""
     reply: str
     has_regex: bool
-    """Whether the row says how to find the answer in the reply, and this was done."""
+    """True if the row's own regex extracted the answer."""
     is_long: bool
-    """Whether the row says so, but its gold answer is too long for that."""
+    """True if the row has a regex, but its gold answer is too long for extraction."""
 
 
 class _Score(NamedTuple):
@@ -68,7 +68,7 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
     async def verify(
         self, body: EquivalenceVerifyRequest, client: ServerClient, compute: Compute
     ) -> EquivalenceVerifyResponse:
-        reply = last_reply(body.response)
+        reply = last_text(body.response)
         if len(reply) > self.config.max_answer_chars:
             return _response(body, _Score(0.0, []), too_long=True)
         question = await self._part(body.question(), self.config.question_extract_regex, compute)
@@ -76,7 +76,11 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
             case = await self._case(body, question, reply, compute)
         except LimitExceededError:
             return _response(body, _Score(0.0, []), timed_out=True)
-        return _response(body, await self._score(case, client))
+        try:
+            return _response(body, await self._score(case, client))
+        except JudgeError as error:
+            verdicts = [] if error.verdict is None else [error.verdict]
+            return _response(body, _Score(self._judge.failure_reward(error), verdicts), judge_failure=error.code)
 
     async def _case(self, body: EquivalenceVerifyRequest, question: str, reply: str, compute: Compute) -> _Case:
         expected, longest = body.gold_answer(), self.config.extraction_length_threshold
@@ -86,7 +90,7 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
         return _Case(question, expected, answer, reply, has_regex=of_row is not None and not is_long, is_long=is_long)
 
     async def _part(self, text: str, regex: str | None, compute: Compute) -> str:
-        """What a regex finds in a text; all of it if there is no regex, or none that finds anything."""
+        """What a regex matches in a text; the whole text without a regex or a match."""
         if not regex:
             return text
         found = await compute.run(last_match, regex, text, timeout_s=self.config.regex_timeout_s)
@@ -111,19 +115,20 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
 
 
 def _response(
-    body: EquivalenceVerifyRequest, score: _Score, *, timed_out: bool = False, too_long: bool = False
+    body: EquivalenceVerifyRequest,
+    score: _Score,
+    *,
+    judge_failure: str | None = None,
+    timed_out: bool = False,
+    too_long: bool = False,
 ) -> EquivalenceVerifyResponse:
     return EquivalenceVerifyResponse(
         responses_create_params=body.responses_create_params,
         response=body.response,
         reward=score.reward,
         expected_answer=body.gold_answer(),
-        judge_evaluations=[
-            EquivalenceEvaluation(
-                responses_create_params=verdict.params, response=verdict.response, verdict_label=verdict.label
-            )
-            for verdict in score.verdicts
-        ],
+        judge_evaluations=[JudgeEvaluation.of(verdict) for verdict in score.verdicts],
+        judge_failure=judge_failure or missing_label(score.verdicts),
         timed_out=timed_out,
         too_long=too_long,
     )

@@ -49,10 +49,10 @@ class EquivalenceConfig(BaseResourcesServerConfig, JudgeConfig):
     """What it is worth to be found equal at the second chance."""
 
     regex_timeout_s: float = Field(default=2.0, gt=0)
-    """How long a regex may take. A reply on which it takes longer scores 0.0 and is marked."""
+    """CPU time limit of a regex. A reply that exceeds it scores 0.0, with `timed_out` in the record."""
 
     max_answer_chars: int = Field(default=1_000_000, ge=1)
-    """A longer reply is not judged: it scores 0.0 and is marked."""
+    """A longer reply is not judged: it scores 0.0, with `too_long` in the record."""
 
     def prompt_template(self) -> str:
         """The template, known to be one."""

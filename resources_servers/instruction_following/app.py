@@ -18,7 +18,7 @@ from resources_servers.instruction_following.punkt import ensure_tables
 
 class InstructionFollowingResourcesServerConfig(BaseResourcesServerConfig):
     check_timeout_s: float = Field(default=10.0, gt=0)
-    """How long checking an answer may take. A keyword is a pattern, and a pattern can run for ever."""
+    """CPU time limit for checking an answer. Keywords are regexes from the data and may never finish."""
 
 
 # A field called `kwargs` confuses mypy's plugin for pydantic, hence the two remarks.

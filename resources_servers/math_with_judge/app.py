@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from nemo_gym.answers import joined_text
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -12,7 +13,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.compute.pool import Compute, LimitExceededError
-from nemo_gym.judge import Judge, JudgeConfig, JudgeEvaluation, Verdict, ask_both_ways
+from nemo_gym.judge import Judge, JudgeConfig, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
 from resources_servers.math_with_judge import prompts
 from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check
 
@@ -24,11 +25,11 @@ class LibraryJudgeMathConfig(BaseResourcesServerConfig, JudgeConfig):
     """Whether the judge is asked about what the library does not find equal."""
 
     library_timeout_s: float = Field(default=15.0, gt=0)
-    """How long the library may take for a row. The default is what its own limits would allow it for reading two
-    answers and comparing them. What takes longer scores 0.0 and is marked."""
+    """CPU time limit of the library for one row. The default is the sum of the library's own limits for parsing two
+    answers and comparing them. A row that exceeds it scores 0.0, with `timed_out` in the record."""
 
     max_answer_chars: int = Field(default=1_000_000, ge=1)
-    """A longer reply is not checked at all: it scores 0.0 and is marked."""
+    """A longer reply is not checked: it scores 0.0, with `too_long` in the record."""
 
     def asks_judge(self) -> bool:
         return self.should_use_judge
@@ -47,6 +48,9 @@ class MathVerifyResponse(BaseVerifyResponse):
     library_reward: float
     judge_evaluations: list[JudgeEvaluation] | None
 
+    judge_failure: str | None
+    """`no_label` if a reply of the judge had no label, or the kind of failure that `judge_failure_reward` scored."""
+
     timed_out: bool
     """The library took more time, or memory, than it may, and was stopped."""
 
@@ -59,6 +63,12 @@ class _Checked(NamedTuple):
     timed_out: bool = False
 
 
+class _Judged(NamedTuple):
+    reward: float
+    verdicts: list[Verdict] | None = None
+    failure: str | None = None
+
+
 class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
     config: LibraryJudgeMathConfig
 
@@ -68,21 +78,21 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
         self._judge = Judge(self.config, system=prompts.SYSTEM)
 
     async def verify(self, body: MathVerifyRequest, client: ServerClient, compute: Compute) -> MathVerifyResponse:
-        reply = body.response.output_text
+        reply = joined_text(body.response)
         too_long = len(reply) > self.config.max_answer_chars
         checked = _Checked(NOTHING) if too_long else await self._checked(body.expected_answer, reply, compute)
-        reward, verdicts = checked.found.reward, None
-        if self.config.should_use_judge and reward <= 0.5 and not too_long:
-            verdicts = await self._verdicts(body, reply, client)
-            reward = float(verdicts[-1].is_equal)
+        judged = _Judged(checked.found.reward)
+        if self.config.should_use_judge and judged.reward <= 0.5 and not too_long:
+            judged = await self._judged(body, reply, client)
         return MathVerifyResponse(
             responses_create_params=body.responses_create_params,
             response=body.response,
-            reward=reward,
+            reward=judged.reward,
             expected_answer=body.expected_answer,
             extracted_answer=checked.found.extracted,
             library_reward=checked.found.reward,
-            judge_evaluations=verdicts and [_evaluation(verdict) for verdict in verdicts],
+            judge_evaluations=judged.verdicts and [JudgeEvaluation.of(verdict) for verdict in judged.verdicts],
+            judge_failure=judged.failure,
             timed_out=checked.timed_out,
             too_long=too_long,
         )
@@ -93,15 +103,16 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
         except LimitExceededError:
             return _Checked(NOTHING, timed_out=True)
 
-    async def _verdicts(self, body: MathVerifyRequest, reply: str, client: ServerClient) -> list[Verdict]:
+    async def _judged(self, body: MathVerifyRequest, reply: str, client: ServerClient) -> _Judged:
         async def ask(answer_a: str, answer_b: str) -> Verdict:
             return await self._judge.ask(client, prompts.question(body.question, answer_a, answer_b))
 
-        return await ask_both_ways(ask, body.expected_answer, reply)
-
-
-def _evaluation(verdict: Verdict) -> JudgeEvaluation:
-    return JudgeEvaluation(responses_create_params=verdict.params, response=verdict.response)
+        try:
+            verdicts = await ask_both_ways(ask, body.expected_answer, reply)
+        except JudgeError as error:
+            found = None if error.verdict is None else [error.verdict]
+            return _Judged(self._judge.failure_reward(error), found, error.code)
+        return _Judged(float(verdicts[-1].is_equal), verdicts, missing_label(verdicts))
 
 
 if __name__ == "__main__":

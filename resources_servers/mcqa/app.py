@@ -17,7 +17,7 @@ from resources_servers.mcqa.extraction import GradingMode, extracted, lettered
 
 class McqaResourcesServerConfig(BaseResourcesServerConfig):
     check_timeout_s: float = Field(default=10.0, gt=0)
-    """How long looking for the answer may take. A regex in a row can run for ever."""
+    """CPU time limit for finding the answer. A regex in a row may never finish."""
 
 
 class McqaVerifyRequest(BaseVerifyRequest):

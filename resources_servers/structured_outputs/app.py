@@ -17,7 +17,7 @@ from resources_servers.structured_outputs.schemas import fits
 
 class StructuredOutputsResourcesServerConfig(BaseResourcesServerConfig):
     check_timeout_s: float = Field(default=10.0, gt=0)
-    """How long checking a reply may take. A pattern in a schema can run for ever."""
+    """CPU time limit for checking a reply. A pattern in a schema may never finish."""
 
 
 class StructuredOutputsVerifyRequest(BaseVerifyRequest):

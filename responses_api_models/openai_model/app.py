@@ -9,7 +9,7 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Simpl
 from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
 from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.client.server_client import CookieJar
-from nemo_gym.errors import UpstreamError
+from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.llm_api.endpoint_refusals import completion_refusal, response_refusal
 from nemo_gym.llm_api.json_codec import changed, encode
@@ -86,10 +86,10 @@ def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
         found = error.errors(include_url=False, include_input=False)[0]
         text = f"{found['loc']}: {found['msg']}): {endpoint.text_of(raw)}"
         raise UpstreamError(endpoint.base_url, 200, f"no NeMoGymResponse ({text}", cause="model") from error
-    if response.status in ("failed", "cancelled"):
-        told = f"{response.error.code}: {response.error.message}" if response.error else "no reason given"
-        text = f"a response that has {response.status} ({endpoint.text_of(told.encode())})"
-        raise UpstreamError(endpoint.base_url, 200, text, cause="model")
+    if response.status in ("failed", "cancelled", "queued", "in_progress"):
+        reason = f"{response.error.code}: {response.error.message}" if response.error else "no reason given"
+        text = f"{endpoint.base_url} answered 200: a response that is {response.status}"
+        raise RolloutError("model", f"{text} ({endpoint.text_of(reason.encode())})", code=response.status)
     return response
 
 

@@ -2,10 +2,11 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.answers import last_text
 from nemo_gym.llm_api.responses import NeMoGymResponse
 from nemo_gym.testing import calls, message, response_of, says
 from resources_servers.equivalence_llm_judge.engine import last_match
-from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest, last_reply
+from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest
 
 BOLD = r"\*\*(.*?)\*\*"
 
@@ -53,7 +54,7 @@ REFUSAL = {"type": "refusal", "refusal": "no"}
     ],
 )
 def test_the_texts_of_the_last_message_are_the_reply(response: dict[str, Any], text: str) -> None:
-    assert last_reply(NeMoGymResponse.model_validate(response)) == text
+    assert last_text(NeMoGymResponse.model_validate(response)) == text
 
 
 USER, LIST = (

