@@ -103,3 +103,12 @@ class SessionLostError(SessionError):
     """The session that a request names has ended, has expired, or was lost when its worker died."""
 
     CODE = "session_lost"
+
+
+class OverloadedError(RolloutError):
+    """A server refused a request before any handler saw it, because it is at one of its limits."""
+
+    CODE: ClassVar[str] = "overloaded"
+
+    def __init__(self, message: str, *, server: str | None = None) -> None:
+        super().__init__("environment", message, server=server, code=self.CODE)

@@ -96,7 +96,7 @@ async def client_for(
                 server_client=server_client or ServerClient(http=http),
             )
             server.core(compute=compute)
-            app = server.mounted()
+            app = server.asgi_app()
             async with app.lifespan(), serving({port: app}, [listening]):
                 yield BrowserLikeClient(server, base_url(LOOPBACK, port), http)
 

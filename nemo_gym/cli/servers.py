@@ -22,6 +22,7 @@ from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig
 from nemo_gym.errors import GymError, HeadServerError, StartupError
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
+from nemo_gym.runtime.run_identity import check_run_identity
 
 START_WITHIN_S = 3600.0
 """A server's virtualenv may have to be made first."""
@@ -189,13 +190,15 @@ class StatusConfig(BaseNeMoGymCLIConfig):
 
 @command(StatusConfig)
 def status() -> None:
-    """Show what runs and how it is."""
+    """Show the servers and their health. The exit code is 1 if a server is unhealthy or there is no run."""
     try:
         instances = running_servers(_head())
     except HeadServerError as error:
         print(f"{error}\nStart servers with `ng_run`.")
         sys.exit(1)
     display_status(instances)
+    if any(instance.status != "success" for instance in instances):
+        sys.exit(1)
 
 
 def running_servers(head: BaseServerConfig) -> list[ServerInstanceDisplayConfig]:
@@ -248,7 +251,7 @@ def stop() -> None:
     """Stop a run from elsewhere, as Ctrl+C in its terminal would."""
     head = _head()
     url = base_url(head.host, head.port)
-    pid = orjson.loads(get_from_head(url, "/run", token=run_token(head.port)))["pid"]
+    pid = check_run_identity(orjson.loads(get_from_head(url, "/run", token=run_token(head.port))))
     os.kill(pid, signal.SIGTERM)
     given_up_at = time.monotonic() + STOP_WITHIN_S
     with contextlib.suppress(HeadServerError):

@@ -10,16 +10,16 @@ import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import ValidationError
 
-from nemo_gym.errors import CAUSES, Cause, RolloutError, SessionError, SessionLostError
+from nemo_gym.errors import CAUSES, Cause, OverloadedError, RolloutError, SessionError, SessionLostError
 from nemo_gym.llm_api.json_codec import Decoder, encode
 
 T = TypeVar("T")
 
 TRANSIENT_STATUSES = frozenset((408, 429, 431, 502, 503, 504))
 """An overloaded server, or a proxy without one: the handler itself did not fail."""
-SESSION_STATUSES = frozenset((401, 410))
-"""With these a server refuses a session token."""
-SESSION_ERRORS = {kind.CODE: kind for kind in (SessionError, SessionLostError)}
+REFUSAL_STATUSES = frozenset((401, 410, 503))
+"""With these a server refuses a request before any handler sees it."""
+REFUSALS = {kind.CODE: kind for kind in (SessionError, SessionLostError, OverloadedError)}
 
 
 @dataclass(slots=True)
@@ -127,10 +127,11 @@ def failure_in(got: ServerReply, path: str, cause: Cause) -> RolloutError:
     return RolloutError("input" if got.status == 422 else cause, message, server=got.server, retryable=retryable)
 
 
-def raise_session_error(got: ServerReply) -> None:
-    """Raise if a server refused the session token: no caller may take that for a tool's or a model's answer."""
+def raise_refusal(got: ServerReply) -> None:
+    """Raise if the server refused the request: no agent may take that for the answer of a tool or a model."""
     error = error_told_in(got.content())
-    if isinstance(error, SessionError):
+    if isinstance(error, SessionError | OverloadedError):
+        error.server = error.server or got.server
         raise error
 
 
@@ -141,8 +142,8 @@ def error_told_in(content: bytes) -> RolloutError | None:
         cause, message, server, code = told["cause"], told["message"], told.get("server"), told.get("code")
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return None
-    if code in SESSION_ERRORS:
-        return SESSION_ERRORS[code](message, server=server)
+    if code in REFUSALS:
+        return REFUSALS[code](message, server=server)
     if cause not in CAUSES:
         return None
     return RolloutError(cause, message, server=server, retryable=told.get("retryable"), code=code)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import orjson
 
 from nemo_gym.client.pool import ConnectError, HttpClient, backoff_s, shared_client
-from nemo_gym.client.reply import SESSION_STATUSES, PeerResponse, failure_in, raise_session_error, read_reply
+from nemo_gym.client.reply import REFUSAL_STATUSES, PeerResponse, failure_in, raise_refusal, read_reply
 from nemo_gym.client.reply import ServerReply as ServerReply
 from nemo_gym.common.deadline import fresh_deadline, time_left, timeout
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.paths import cache_dir, nearest
 from nemo_gym.common.retry_stats import HEADER as TALLY_HEADER
 from nemo_gym.common.retry_stats import add_retry_header, record_retry
-from nemo_gym.errors import Cause, ConfigError, HeadServerError, RolloutError, UpstreamError
+from nemo_gym.errors import Cause, ConfigError, HeadServerError, OverloadedError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import encode
 
 if TYPE_CHECKING:
@@ -182,8 +182,8 @@ class ServerClient:
                 got = await self._send("POST", server, path, body, jar or {}, timeout_s, ends_session=ends_session)
             except UpstreamError as error:
                 raise RolloutError(error.cause or cause, str(error), server=server, retryable=True) from error
-        if got.status in SESSION_STATUSES:
-            raise_session_error(got)
+        if got.status in REFUSAL_STATUSES:
+            raise_refusal(got)
         if jar is not None:
             jar.merge(got.cookies)
             if ends_session and got.status < 400:
@@ -212,8 +212,8 @@ class ServerClient:
         body = data if json is None else json
         async with timeout(timeout_s, what=f"{server_name}{url_path}"):
             got = await self._send(method.upper(), server_name, url_path, body, sent, timeout_s)
-        if got.status in SESSION_STATUSES:
-            raise_session_error(got)
+        if got.status in REFUSAL_STATUSES:
+            raise_refusal(got)
         return PeerResponse(
             status=got.status,
             body=got.content(),
@@ -314,11 +314,13 @@ class ServerClient:
                 got = await self.http.fetch(
                     method, url, body=raw, headers=headers, cookies=cookies, timeout_s=timeout_s, server=server
                 )
-            except ConnectError as error:
+                if got.status in REFUSAL_STATUSES:
+                    raise_refusal(ServerReply(server, got.status, got.body))
+            except (ConnectError, OverloadedError) as error:
                 pause = backoff_s(attempt)
                 if attempt == MAX_CONNECT_TRIES or pause >= time_left(math.inf):
-                    raise  # which tells more than the time running out
-                record_retry(retries=1)
+                    raise  # which says more than a timeout
+                record_retry(retries=1, throttled=isinstance(error, OverloadedError))
                 seldom.warning(server, "%s; attempt %d of %d", error, attempt, MAX_CONNECT_TRIES)
                 await asyncio.sleep(pause)
             else:

@@ -1,14 +1,16 @@
-"""The head server: where a run tells what it consists of. Its answers hold no secret."""
+"""The head server: reports the configuration, the servers and the health of a run. It holds no secret."""
 
-import os
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from nemo_gym.client.server_client import TOKEN_HEADER, ServerReply
-from nemo_gym.server.app import Receive, Scope, Send, is_admitted, send_answer
+from nemo_gym.client.server_client import ServerReply
+from nemo_gym.runtime.run_identity import run_identity
+from nemo_gym.server.asgi import Receive, Scope, Send, send_reply
+from nemo_gym.server.error_responses import RefusedError
+from nemo_gym.server.limits import ServerLimits
+from nemo_gym.server.request_checks import check_origin, check_token
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 
@@ -32,7 +34,7 @@ class ServerInstanceDisplayConfig(BaseModel):
 
 
 class HeadServer:
-    """A small ASGI app. The launcher owns what it tells, and hands it in as functions."""
+    """A small ASGI app. The launcher passes in what it reports as functions."""
 
     def __init__(
         self,
@@ -41,23 +43,35 @@ class HeadServer:
         instances: Callable[[], list[ServerInstanceDisplayConfig]],
         health: Callable[[], dict[str, str]],
         token: str | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
-        self._answers: dict[str, Callable[[], Any]] = {
+        self._responses: dict[str, Callable[[], Any]] = {
             "/global_config_dict_yaml": config_yaml,
             "/server_instances": instances,
             "/health": lambda: {"status": "ok", "servers": health()},
-            "/run": lambda: {"pid": os.getpid(), "start_time": self._started},
+            "/run": run_identity,
         }
-        self._token, self._started = token, time.time()
+        self._token, self._allowed_hosts = token, (limits or ServerLimits()).allowed_hosts
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await send_answer(ServerReply("head_server", *self._answer(scope)), send)
+            await send_reply(ServerReply("head_server", *self._reply(scope)), send)
 
-    def _answer(self, scope: Scope) -> tuple[int, Any]:
-        tell = self._answers.get(scope["path"])
-        if scope["path"] != "/health" and not is_admitted(dict(scope["headers"]), self._token):
-            return 401, {"detail": f"This run asks for its token in the header '{TOKEN_HEADER}'."}
-        if tell is None or scope["method"] != "GET":
+    def _reply(self, scope: Scope) -> tuple[int, Any]:
+        respond = self._responses.get(scope["path"])
+        try:
+            self._check(scope)
+        except RefusedError as error:
+            if scope["path"] == "/health" and error.status == 401:  # for probes, which have no token
+                return 200, {"status": "ok"}
+            return error.status, {"detail": error.detail}
+        if respond is None or scope["method"] != "GET":
             return 404, {"detail": "Not Found"}
-        return 200, tell()
+        return 200, respond()
+
+    def _check(self, scope: Scope) -> None:
+        headers = dict(scope["headers"])
+        if self._token is None:
+            check_origin(scope, headers, self._allowed_hosts)
+        else:
+            check_token(headers, self._token, "head_server")

@@ -20,6 +20,8 @@ from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
 from nemo_gym.runtime.stack import ServerSpec, StackSpec
 from nemo_gym.runtime.supervisor import WorkerProcess
 from nemo_gym.runtime.venvs import python_for
+from nemo_gym.server.limits import ServerLimits
+from nemo_gym.server.request_checks import is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serving
 
 READY_WITHIN_S = 300.0
@@ -34,7 +36,7 @@ class Launcher:
         self.config, self._echo = config.copy(), echo
         self._instances = server_instances(config)
         self.token: str | None = config.get("run_token") or (
-            None if all(_is_loopback(host) for host in self._hosts()) else secrets.token_urlsafe(24)
+            None if all(is_loopback(host) for host in self._hosts()) else secrets.token_urlsafe(24)
         )
         self._secret = secrets.token_hex(32)
         self._sockets: dict[str, socket.socket] = {}
@@ -77,8 +79,15 @@ class Launcher:
             self._sockets[instance.name] = self._exit.enter_context(self._bind(instance))
         self._note_addresses()
         published = dump(self.config, masked=True)
-        app = HeadServer(config_yaml=lambda: published, instances=self.running, health=self.health, token=self.token)
-        await self._exit.enter_async_context(serving({head.getsockname()[1]: app}, [head]))
+        limits = ServerLimits.of(self._settings())
+        app = HeadServer(
+            config_yaml=lambda: published,
+            instances=self.running,
+            health=self.health,
+            token=self.token,
+            limits=limits,
+        )
+        await self._exit.enter_async_context(serving({head.getsockname()[1]: app}, [head], limits))
         groups = await asyncio.to_thread(grouped, self._instances)
         workers = [self._worker(index, python, group) for index, (python, group) in enumerate(groups)]
         for worker in workers:
@@ -247,7 +256,3 @@ async def _cancelled(task: "asyncio.Future[Any]") -> None:
 def _address(bound: socket.socket) -> tuple[str, int]:
     host, port = bound.getsockname()[:2]
     return host, port
-
-
-def _is_loopback(host: str) -> bool:
-    return host.startswith("127.") or host in ("localhost", "::1")

@@ -15,8 +15,9 @@ from nemo_gym.compute.pool import Compute
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.class_loader import load_server_class
-from nemo_gym.server.app import MAX_BODY_BYTES, ServerApp
+from nemo_gym.server.app import ServerApp
 from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
+from nemo_gym.server.limits import ServerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Stack:
 
     def __init__(self, spec: StackSpec, *, direct: bool = True) -> None:
         self.spec, self._direct = spec, direct
+        self.limits = ServerLimits.of(spec.config)
         self.apps: dict[str, ServerApp] = {}
         self._exit = AsyncExitStack()
         self.client = ServerClient()
@@ -99,7 +101,7 @@ class Stack:
     def _handlers(self) -> Handlers:
         handlers: Handlers = {}
         for app in self.apps.values():
-            app.watch_for(handlers)
+            app.register_handlers(handlers)
         return handlers
 
     def _mount(self, held: ServerSpec, secret: bytes, compute: Compute) -> ServerApp:
@@ -111,6 +113,5 @@ class Stack:
             place = f"{held.name}.{held.server_type}.{held.implementation}"
             lines = [f"{place} does not fit {error.title}:", *error_lines(error)]
             raise ConfigError("\n".join(lines)) from error
-        server.core(secret=secret, worker=self.spec.worker, compute=compute)
-        limit = self.spec.config.get("max_body_bytes", MAX_BODY_BYTES)
-        return server.mounted(token=self.spec.token, max_body_bytes=limit)
+        server.core(secret=secret, worker=self.spec.worker, compute=compute, limits=self.limits)
+        return server.asgi_app(token=self.spec.token, limits=self.limits)

@@ -30,7 +30,7 @@ async def serve(spec: StackSpec) -> None:
     async with Stack(spec) as stack:
         sockets = {held.name: socket.socket(fileno=held.fd) for held in spec.servers if held.fd is not None}
         ports = {bound.getsockname()[1]: stack.apps[name] for name, bound in sockets.items()}
-        async with serving(ports, list(sockets.values())):
+        async with serving(ports, list(sockets.values()), stack.limits):
             await stop.wait()
 
 

@@ -12,8 +12,11 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.compute.pool import Compute
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.errors import ConfigError
-from nemo_gym.server.app import MAX_BODY_BYTES, EndpointRoute, ServerApp, ServerCore, SessionMiddleware
+from nemo_gym.server.app import ServerApp
+from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Endpoint
+from nemo_gym.server.fastapi_bridge import EndpointRoute, SessionMiddleware
+from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.session import TIME_TO_LIVE_S, SessionStore
 from nemo_gym.server.uvicorn_runner import bind, serve_until_interrupted
 
@@ -42,8 +45,8 @@ class BaseServer(BaseModel):
         name = os.environ.get(NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME)
         if not name:
             raise ConfigError(
-                f"{NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME} is not set: a server started by hand must be told which "
-                "instance of the configuration it is. Usually `ng_run` starts servers."
+                f"{NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME} is not set: a server that you start yourself needs the name of "
+                "its instance in the configuration. Usually `ng_run` starts servers."
             )
         block: Any = OmegaConf.to_container(get_first_server_config_dict(get_global_config_dict(), name), resolve=True)
         return cls.config_class().model_validate({**block, "name": name})
@@ -56,7 +59,7 @@ class BaseServer(BaseModel):
 
 
 class SimpleServer(BaseServer):
-    """A server that handlers make. Subclasses list their endpoints; routes of FastAPI may stand beside them."""
+    """A server made of handlers. Subclasses list their endpoints, and may add FastAPI routes."""
 
     SESSION_TIME_TO_LIVE_S: ClassVar[float] = TIME_TO_LIVE_S
 
@@ -69,8 +72,8 @@ class SimpleServer(BaseServer):
         return []
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """What is held open while the server answers, such as a process or a pool. No request comes before it is
-        entered. Nothing, unless overridden."""
+        """Override to keep something open while the server answers, such as a process or a pool. It is entered before
+        the first request."""
         return nullcontext()
 
     def setup_webserver(self) -> "FastAPI":
@@ -84,15 +87,23 @@ class SimpleServer(BaseServer):
             app.router.routes.append(Route(endpoint.path, EndpointRoute(self.core(), endpoint), methods=["POST"]))
         return app
 
-    def core(self, *, secret: bytes | None = None, worker: int = 0, compute: Compute | None = None) -> ServerCore:
-        """What the handlers run in. Made once; whoever holds the server asks first, gives the run's secret, and closes
-        the pool it gives. One that nobody gave starts nothing before it is used, and ends with the process."""
+    def core(
+        self,
+        *,
+        secret: bytes | None = None,
+        worker: int = 0,
+        compute: Compute | None = None,
+        limits: ServerLimits | None = None,
+    ) -> ServerCore:
+        """What the handlers run in, created by the first call. A worker makes that call, with the run's secret and a
+        pool that it closes itself. A pool created here starts no process before it is used."""
         if self._core is None:
             sessions = SessionStore(
                 self.config.name,
                 secret=secret or secrets.token_bytes(32),
                 worker=worker,
                 time_to_live_s=self.SESSION_TIME_TO_LIVE_S,
+                max_sessions=(limits or ServerLimits()).max_sessions,
             )
             self._core = ServerCore(
                 name=self.config.name,
@@ -103,16 +114,16 @@ class SimpleServer(BaseServer):
             )
         return self._core
 
-    def mounted(self, *, token: str | None = None, max_body_bytes: int = MAX_BODY_BYTES) -> ServerApp:
-        """This server made callable: by FastAPI if the class brings routes of its own, else without it."""
-        brings_routes = not type(self).setup_webserver.__module__.startswith("nemo_gym.")
+    def asgi_app(self, *, token: str | None = None, limits: ServerLimits | None = None) -> ServerApp:
+        """This server as an app: with FastAPI if the class adds routes of its own, else without."""
+        adds_routes = not type(self).setup_webserver.__module__.startswith("nemo_gym.")
         return ServerApp(
-            self.core(),
+            self.core(limits=limits),
             self.endpoints(),
-            foreign=self.setup_webserver() if brings_routes else None,
+            fastapi_app=self.setup_webserver() if adds_routes else None,
             lifespan=self.lifespan,
             token=token,
-            max_body_bytes=max_body_bytes,
+            limits=limits,
         )
 
     def get_session_middleware_key(self) -> str:
@@ -131,13 +142,13 @@ class SimpleServer(BaseServer):
         """Serve this one server, in a process of its own, until it is interrupted."""
         from nemo_gym.config.loading import get_global_config_dict
 
-        config = cls.load_config_from_global_config()
-        client = ServerClient(global_config_dict=get_global_config_dict())
-        app = cls(config=config, server_client=client).mounted()
+        config, settings = cls.load_config_from_global_config(), get_global_config_dict()
+        limits = ServerLimits.of(settings)
+        app = cls(config=config, server_client=ServerClient(global_config_dict=settings)).asgi_app(limits=limits)
 
         async def serve() -> None:
             with bind(config.host, config.port) as listening:
                 async with app.lifespan():
-                    await serve_until_interrupted({listening.getsockname()[1]: app}, [listening])
+                    await serve_until_interrupted({listening.getsockname()[1]: app}, [listening], limits)
 
         asyncio.run(serve())

@@ -1,4 +1,4 @@
-"""One handler of a server. What it needs it names in its signature, by type; here that is found out once, at start."""
+"""One handler of a server. Its signature names by type what it needs; the signature is read once, at start."""
 
 import asyncio
 import inspect
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 _OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-FAR_AWAY_S = 10 * 365 * 86400.0
+NO_DEADLINE_S = 10 * 365 * 86400.0
 
 
 @dataclass(slots=True)
 class Call:
-    """One request, whatever brought it."""
+    """One request, by HTTP or direct."""
 
     path: str
     body: Any
@@ -37,12 +37,12 @@ class Call:
     scope: Mapping[str, Any] | None = None
     jar: CookieJar | None = None
     response: "Response | None" = None
-    given_away: bool = False
-    """Whether the sender of a live body has no more use for it."""
+    body_is_owned: bool = False
+    """True if the caller gives a live body away, so that the handler may change it."""
 
 
 class BadBodyError(Exception):
-    """A body that does not fit. Kept apart from a ValidationError that a handler lets escape."""
+    """A request body that is not valid. Distinct from a ValidationError that a handler raises."""
 
     def __init__(self, error: ValidationError) -> None:
         super().__init__(str(error))
@@ -54,7 +54,7 @@ Finish = Callable[[Any, Any], Any]
 
 
 class Endpoint:
-    """A bound method with all it takes to call it: from bytes or from an object, with or without HTTP."""
+    """A bound method and how to call it: with a body of bytes or an object, by HTTP or direct."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Endpoint:
     ) -> None:
         self.path, self.function, self.cause, self.finish = path, function, cause, finish
         self.reads_only = reads_only
-        """The handler promises not to change its body, so a live one need not be copied for it."""
+        """The handler does not change its body, so a live one is not copied for it."""
         self.is_async = inspect.iscoroutinefunction(function)
         self._decode: Decoder | None = None
         self.arguments: type[BaseModel] | None = None
@@ -76,10 +76,10 @@ class Endpoint:
         self._provide = self._plan(is_tool=is_tool)
 
     async def __call__(self, call: Call) -> Any:
-        """Decode the body, gather what the handler asked for, run it."""
+        """Decode the body, collect what the handler needs, run it."""
         if self._decode is not None:
             try:
-                call.body = self._decode(call.body, shared=call.given_away or self.reads_only)
+                call.body = self._decode(call.body, shared=call.body_is_owned or self.reads_only)
             except ValidationError as error:
                 raise BadBodyError(error) from error
         given = {name: provide(call) for name, provide in self._provide.items()}
@@ -134,7 +134,8 @@ class Endpoint:
         place = f"{self.function.__qualname__}() asks for '{parameter}'"
         return (
             f"{place}, which nothing provides. A handler may name: a body (a pydantic model), its session (a "
-            "SessionState subclass), a ServerClient, a Compute, a Deadline, a Jar, or FastAPI's Request and Response."
+            "SessionState subclass), a ServerClient, a Compute, a Deadline, a CookieJar, or FastAPI's Request and "
+            "Response."
         )
 
 
@@ -148,14 +149,14 @@ def _session(call: Call) -> Session:
     return call.session
 
 
-def _jar(call: Call) -> CookieJar:
+def _cookie_jar(call: Call) -> CookieJar:
     if call.jar is None:
         call.jar = CookieJar(call.cookies)
     return call.jar
 
 
 def _deadline(_call: Call) -> Deadline:
-    return current_deadline() or Deadline.after(FAR_AWAY_S)
+    return current_deadline() or Deadline.after(NO_DEADLINE_S)
 
 
 def _request(call: Call) -> "Request":
@@ -175,13 +176,13 @@ def _response(call: Call) -> "Response":
 _PROVIDED: dict[type, Provide] = {
     ServerClient: lambda call: call.client,
     Compute: lambda call: call.compute,
-    CookieJar: _jar,
+    CookieJar: _cookie_jar,
     Deadline: _deadline,
 }
 
 
 def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
-    """What an ASGI server would tell about a request that never was on a wire."""
+    """The ASGI scope of a direct call."""
     cookie = "; ".join(f"{name}={value}" for name, value in call.cookies.items())
     return {
         "type": "http",
@@ -207,7 +208,7 @@ def cookies_set_by(call: Call) -> dict[str, str]:
 
 
 def set_cookies(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The cookies that the headers of an answer set."""
+    """The cookies that the headers of a reply set."""
     lines = (value.decode("latin-1") for name, value in headers if name.lower() == b"set-cookie")
     pairs = (line.split(";", 1)[0].partition("=") for line in lines)
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,4 +1,4 @@
-"""What a caller is told when a handler fails: a status and a JSON body, the same over HTTP and in a direct call."""
+"""Error responses: a status and a JSON body, the same over HTTP and in a direct call."""
 
 import logging
 import sys
@@ -6,15 +6,25 @@ from typing import Any, NamedTuple
 
 from nemo_gym.client.reply import error_told_in
 from nemo_gym.compute.pool import ComputeError
-from nemo_gym.errors import Cause, ConfigError, RolloutError, SessionError, SessionLostError, UpstreamError
+from nemo_gym.errors import (
+    Cause,
+    ConfigError,
+    OverloadedError,
+    RolloutError,
+    SessionError,
+    SessionLostError,
+    UpstreamError,
+)
 from nemo_gym.server.endpoint import BadBodyError
 
 logger = logging.getLogger(__name__)
 
 MAX_FOUND = 300
 MAX_DETAILS = 20
-"""A body with more mistakes than that is of another kind altogether."""
+"""The first validation errors are enough to see what is wrong."""
 _STATUS_OF_CAUSE: dict[Cause, int] = {"timeout": 504, "input": 422, "internal": 500}
+
+_STATUS_OF_REFUSAL: dict[type[RolloutError], int] = {SessionLostError: 410, SessionError: 401, OverloadedError: 503}
 
 
 class Failure(NamedTuple):
@@ -23,7 +33,7 @@ class Failure(NamedTuple):
 
 
 class RefusedError(Exception):
-    """A request turned away before any handler saw it."""
+    """A request that is refused before any handler sees it."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -31,7 +41,7 @@ class RefusedError(Exception):
 
 
 def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:
-    """The answer that stands for `error`. What nobody foresaw is logged with its trace."""
+    """The error response to `error`. An unexpected one is logged with its traceback."""
     if isinstance(error, BadBodyError):
         return Failure(422, {"detail": _details(error)})
     if isinstance(error, RefusedError):
@@ -63,13 +73,14 @@ def _response_to(error: RolloutError, server: str) -> Failure:
 
 
 def _status_of(error: RolloutError) -> int:
-    if isinstance(error, SessionError):
-        return 410 if isinstance(error, SessionLostError) else 401
+    for kind, status in _STATUS_OF_REFUSAL.items():
+        if isinstance(error, kind):
+            return status
     return _STATUS_OF_CAUSE.get(error.cause, 502)
 
 
 def _details(bad: BadBodyError) -> list[dict[str, Any]]:
-    """Each mistake as FastAPI lists it. What was found is told when it is short enough to help."""
+    """Validation errors as FastAPI lists them. The input is included if it is short."""
     found = bad.error.errors(include_url=False, include_context=False)[:MAX_DETAILS]
     return [
         {"type": item["type"], "loc": ["body", *item["loc"]], "msg": item["msg"], **_found(item["input"])}
@@ -84,7 +95,7 @@ def _found(value: Any) -> dict[str, Any]:
 
 
 def _inner_failure(content: bytes, key: str) -> Failure:
-    """A handler called another server itself and let its failure through."""
+    """A handler called another server and did not handle its error response."""
     error = error_told_in(content)
     if error is not None:
         return _response_to(error, "")
@@ -92,5 +103,5 @@ def _inner_failure(content: bytes, key: str) -> Failure:
 
 
 def _is_a(error: Exception, module: str, name: str) -> bool:
-    """Whether it is an error of a module that, if nobody has imported it, cannot have raised it."""
+    """isinstance, without importing the module: if nobody has imported it, it cannot have raised the error."""
     return module in sys.modules and isinstance(error, getattr(sys.modules[module], name))

@@ -3,6 +3,7 @@ time to live. A session that is gone never comes back empty: its token raises Se
 
 import asyncio
 import hmac
+import itertools
 import logging
 import time
 from dataclasses import dataclass, field
@@ -11,13 +12,16 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
-from nemo_gym.errors import SessionError, SessionLostError
+from nemo_gym.errors import OverloadedError, SessionError, SessionLostError
 
 logger = logging.getLogger(__name__)
 
 SESSION_ID_KEY = "session_id"
 TIME_TO_LIVE_S = 4 * 3600.0
 """Longer than any rollout we know; only sessions whose rollout never ended are left to this."""
+
+EVICTABLE_AFTER_S = 600.0
+"""A server with as many sessions as it may have ends those that were not used for this long."""
 
 State = TypeVar("State", bound="SessionState")
 
@@ -62,8 +66,17 @@ class Session:
 class SessionStore:
     """The sessions of one server in one worker, the least recently used first."""
 
-    def __init__(self, server: str, *, secret: bytes, worker: int = 0, time_to_live_s: float = TIME_TO_LIVE_S) -> None:
-        self.server, self.worker, self.time_to_live_s = server, worker, time_to_live_s
+    def __init__(
+        self,
+        server: str,
+        *,
+        secret: bytes,
+        worker: int = 0,
+        time_to_live_s: float = TIME_TO_LIVE_S,
+        max_sessions: int = 100_000,
+    ) -> None:
+        self.server, self.worker = server, worker
+        self.time_to_live_s, self.max_sessions = time_to_live_s, max_sessions
         self._incarnation = uuid4().hex[:8]
         """Part of every token, so that a token issued before the worker was restarted is recognized."""
         self._secret = secret
@@ -95,6 +108,10 @@ class SessionStore:
             self.release(token)
 
     def _new(self) -> Session:
+        if len(self._sessions) >= self.max_sessions and not self._evict(EVICTABLE_AFTER_S):
+            raise OverloadedError(
+                f"'{self.server}' has {len(self._sessions)} sessions, all in use (max_sessions).", server=self.server
+            )
         session_id = str(uuid4())
         return Session(self._signed(f"{self.worker}.{self._incarnation}.{session_id}"), {SESSION_ID_KEY: session_id})
 
@@ -131,13 +148,16 @@ class SessionStore:
         loop.call_later(self.time_to_live_s / 4, self._sweep)
 
     def _sweep(self) -> None:
-        """End the sessions that nobody has used for their time to live."""
         self._sweeping = False
-        expired_at = time.monotonic() - self.time_to_live_s
-        for token, session in list(self._sessions.items()):
-            if session.last_used > expired_at:
-                break
-            if not session.users:
-                self.release(token)
+        self._evict(self.time_to_live_s)
         if self._sessions:
             self._sweep_later()
+
+    def _evict(self, unused_for_s: float) -> int:
+        """End the sessions that nobody has used for so long, and return how many there were."""
+        expired_at = time.monotonic() - unused_for_s
+        oldest = itertools.takewhile(lambda session: session.last_used <= expired_at, self._sessions.values())
+        expired = [session.token for session in oldest if not session.users]
+        for token in expired:
+            self.release(token)
+        return len(expired)

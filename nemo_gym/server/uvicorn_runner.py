@@ -1,4 +1,4 @@
-"""Serve ASGI apps on sockets that somebody else has bound, all of them in the running event loop."""
+"""Serve ASGI apps on bound sockets, all of them in the running event loop."""
 
 import asyncio
 import logging
@@ -11,22 +11,24 @@ from typing import Any
 import uvicorn
 
 from nemo_gym.errors import PortError
+from nemo_gym.server.http_protocol import limited_protocol
+from nemo_gym.server.limits import ServerLimits
 
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 75
 BACKLOG = 16_384
 GRACE_S = 3
-"""How long requests in flight may still take once the server is told to stop."""
+"""How long requests in flight may take after the server was told to stop."""
 POLL_S = 0.002
-"""uvicorn tells of its start and of its connections by plain attributes only."""
+"""uvicorn reports its start and its connections by plain attributes only."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. From here on connections queue up, so nobody can take the port and nobody is refused."""
+    """A listening socket: from here on connections queue up, and nobody else can take the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio sends without delay only on sockets that name it, and those that are
-    # accepted inherit it: else every answer on a kept connection waits 40 ms for the other side's acknowledgement.
+    # The protocol is named because asyncio sets TCP_NODELAY only on sockets that name it, and accepted sockets inherit
+    # it. Without it every reply on a reused connection waits 40 ms for the other side's acknowledgement.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -39,8 +41,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers and its clock: whoever holds the loop decides when to stop, and the server
-    neither wakes up to look nor waits longer than requests in flight need."""
+    """uvicorn without its signal handlers and its polling: it stops when `stop` is set and waits no longer than the
+    requests in flight need."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -70,14 +72,17 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(apps: Mapping[int, Any], sockets: list[socket.socket]) -> AsyncIterator[None]:
-    """Serve each app on the port it stands under, as long as the block lasts. One server loop for all of them."""
+async def serving(
+    apps: Mapping[int, Any], sockets: list[socket.socket], limits: ServerLimits | None = None
+) -> AsyncIterator[None]:
+    """Serve each app on its port while the block runs. One uvicorn server for all of them."""
 
     async def dispatch(scope: Any, receive: Any, send: Any) -> None:
         await apps[scope["server"][1]](scope, receive, send)
 
     config = uvicorn.Config(
         dispatch,
+        http=limited_protocol(limits or ServerLimits()),
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -101,10 +106,12 @@ async def serving(apps: Mapping[int, Any], sockets: list[socket.socket]) -> Asyn
         await running
 
 
-async def serve_until_interrupted(apps: Mapping[int, Any], sockets: list[socket.socket]) -> None:
+async def serve_until_interrupted(
+    apps: Mapping[int, Any], sockets: list[socket.socket], limits: ServerLimits | None = None
+) -> None:
     """Serve until SIGINT or SIGTERM, then finish what is in flight."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with serving(apps, sockets):
+    async with serving(apps, sockets, limits):
         await stop.wait()

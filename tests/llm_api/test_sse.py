@@ -60,7 +60,7 @@ async def test_events_come_as_a_stream() -> None:
 
 async def test_a_peer_in_the_same_worker_gets_all_events_at_once() -> None:
     config = {"name": "test", "host": "127.0.0.1", "port": 0, "entrypoint": "app.py"}
-    app = Speaker(config=Speaker.config_class().model_validate(config), server_client=ServerClient()).mounted()
+    app = Speaker(config=Speaker.config_class().model_validate(config), server_client=ServerClient()).asgi_app()
     answer = await app.direct("POST", "/count", {"to": 2}, {})
     assert (answer.status, answer.content()) == (200, b"data: 0\n\ndata: 1\n\n")
 
@@ -94,7 +94,8 @@ async def test_a_stream_ends_when_the_client_goes_away() -> None:
 async def hang_up_during(client: BrowserLikeClient, path: str) -> None:
     port = int(client.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{{}}".encode())
+    headers = "host: localhost\r\ncontent-type: application/json\r\ncontent-length: 2"
+    writer.write(f"POST {path} HTTP/1.1\r\n{headers}\r\n\r\n{{}}".encode())
     assert b"200" in await asyncio.wait_for(reader.readline(), 5)
     writer.close()
 

@@ -138,10 +138,11 @@ async def test_servers_beyond_loopback_ask_for_the_token_that_the_client_has() -
             assert (await client.send("one", "/pid")).status == 401
 
 
-async def test_their_head_server_asks_for_it_too_except_when_asked_how_it_is() -> None:
+async def test_their_head_server_shows_nothing_but_that_it_is_up_without_the_token() -> None:
     async with launched(one=environment("breakable", host="0.0.0.0")) as (launcher, _):
         url = base_url(launcher.config.head_server.host, launcher.config.head_server.port)
-        assert b'"one":"up"' in await asyncio.to_thread(get_from_head, url, "/health")
+        assert await asyncio.to_thread(get_from_head, url, "/health") == b'{"status":"ok"}'
+        assert b'"one":"up"' in await asyncio.to_thread(get_from_head, url, "/health", token=launcher.token)
         with pytest.raises(HeadServerError, match="401"):
             await asyncio.to_thread(get_from_head, url, "/run")
         assert b'"pid":' in await asyncio.to_thread(get_from_head, url, "/run", token=launcher.token)

@@ -19,7 +19,8 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import TOKEN_HEADER, ServerClient, base_url
 from nemo_gym.common.deadline import HEADER, Deadline
-from nemo_gym.server.app import cookies_in
+from nemo_gym.server.asgi import parse_cookies
+from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.testing import BrowserLikeClient, client_for, example_row, response_of
 
@@ -65,6 +66,7 @@ class Watched(SimpleResourcesServer):
 
 
 EVENTS: list[str] = []
+POST = b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ async def test_a_body_that_says_it_is_too_large_is_refused_unread() -> None:
     async with small_server() as (client, port):
         assert (await client.post("/verify", content=b"x" * 2000)).status == 413
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /verify HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n")
+        writer.write(POST % b"/verify" + b"content-length: 99999999999\r\n\r\n")
         assert b" 413 " in await asyncio.wait_for(reader.readline(), 5)
         writer.close()
 
@@ -106,7 +108,7 @@ async def test_a_body_that_says_it_is_too_large_is_refused_unread() -> None:
 async def test_a_body_that_grows_too_large_is_refused() -> None:
     async with small_server() as (client, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /verify HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(POST % b"/verify" + b"transfer-encoding: chunked\r\n\r\n")
         for _ in range(3):
             writer.write(b"200\r\n" + b"x" * 512 + b"\r\n")
         assert b" 413 " in await asyncio.wait_for(reader.readline(), 5)
@@ -118,7 +120,7 @@ async def test_a_body_that_grows_too_large_is_refused() -> None:
 async def small_server(*, token: str | None = None) -> AsyncIterator[tuple[BrowserLikeClient, int]]:
     config = {"name": "test", "host": "127.0.0.1", "port": 0, "entrypoint": "app.py"}
     server = Watched(config=Watched.config_class().model_validate(config), server_client=ServerClient())
-    app = server.mounted(token=token, max_body_bytes=1000)
+    app = server.asgi_app(token=token, limits=ServerLimits(max_body_bytes=1000))
     with bind("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         async with serving({port: app}, [listening]), HttpClient() as http:
@@ -187,6 +189,14 @@ async def test_the_time_left_travels_with_the_request_and_ends_it() -> None:
         assert answer.json()["error"]["cause"] == "timeout"
 
 
+@pytest.mark.parametrize("time_left", ["soon", "", "nan", "inf", "-1", "1e999"])
+async def test_a_malformed_time_left_is_a_bad_request(time_left: str) -> None:
+    async with client_for(Watched) as client:
+        reply = await client.request("POST", "/time_left", b"{}", {HEADER: time_left})
+        assert reply.status == 400
+        assert HEADER in reply.json()["detail"]
+
+
 class Routed(Watched):
     """Brings a FastAPI app of its own."""
 
@@ -202,7 +212,7 @@ async def test_work_for_a_client_that_goes_away_is_cancelled(kind: type[SimpleRe
     async with client_for(kind) as client:
         port = int(client.url.rpartition(":")[2])
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b'POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 11\r\n\r\n{"log": []}')
+        writer.write(POST % b"/wait" + b'content-length: 11\r\n\r\n{"log": []}')
         await writer.drain()
         await asyncio.sleep(0.3)
         writer.close()
@@ -229,7 +239,7 @@ async def test_a_request_has_its_session_whichever_way_it_came() -> None:
     row = example_row(response=response_of())
     async with client_for(Asking) as client:
         answer = await client.post("/verify", json=row)
-        direct = await client.server.mounted().direct("POST", "/verify", row, {})
+        direct = await client.server.asgi_app().direct("POST", "/verify", row, {})
         assert (answer.status, direct.status) == (200, 200)
         assert answer.content == direct.content()
 
@@ -263,10 +273,10 @@ async def test_a_client_that_sends_half_a_request_does_not_hold_up_others() -> N
     async with client_for(Watched) as client:
         port = int(client.url.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as stalled:
-            stalled.sendall(b"POST /verify HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{")
+            stalled.sendall(POST % b"/verify" + b"content-length: 50\r\n\r\n{")
             assert (await client.post("/verify", json=example_row(response=response_of()))).status == 200
 
 
 def test_cookies_are_read_as_they_come() -> None:
-    assert cookies_in(b"a=1; b=2=3;c=") == {"a": "1", "b": "2=3", "c": ""}
-    assert cookies_in(b"") == {}
+    assert parse_cookies(b"a=1; b=2=3;c=") == {"a": "1", "b": "2=3", "c": ""}
+    assert parse_cookies(b"") == {}

@@ -62,7 +62,7 @@ async def test_a_server_with_routes_of_its_own_streams_too(path: str, body: dict
 async def test_a_peer_in_the_same_worker_gets_all_events_at_once() -> None:
     config = {"name": "test", "host": "", "port": 0, "entrypoint": "", "replies": [{"say": "Hello."}]}
     server = ScriptedModel(config=ScriptedModel.config_class().model_validate(config), server_client=ServerClient())
-    answer = await server.mounted().direct("POST", "/v1/responses", {**HELLO, "stream": True}, {})
+    answer = await server.asgi_app().direct("POST", "/v1/responses", {**HELLO, "stream": True}, {})
     assert answer.content().startswith(b"event: response.created\ndata: ")
 
 

@@ -1,0 +1,77 @@
+"""ASGI in and out: read a request's body and cookies, send a reply."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from nemo_gym.client.server_client import ServerReply
+from nemo_gym.server.error_responses import RefusedError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+BODY_TIMEOUT_S = 120.0
+SESSION_COOKIE_ATTRIBUTES = "path=/; Max-Age=1209600; httponly; samesite=lax"
+
+
+def parse_cookies(header: bytes) -> dict[str, str]:
+    """The cookies of a `Cookie` header."""
+    pairs = (part.partition("=") for part in header.decode("latin-1").split(";") if part)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+async def read_body(receive: Receive) -> bytes:
+    """All of a request's body."""
+    parts: list[bytes] = []
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise RefusedError(400, "The client disconnected before its body was complete.")
+                parts.append(message.get("body", b""))
+                if not message.get("more_body"):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+    except TimeoutError as error:
+        raise RefusedError(408, f"The body did not arrive within {BODY_TIMEOUT_S:g} s.") from error
+
+
+def limit_body(receive: Receive, max_bytes: int) -> Receive:
+    """`receive`, until more than `max_bytes` have come."""
+    received = 0
+
+    async def receive_limited() -> MutableMapping[str, Any]:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > max_bytes:
+            raise body_too_large(max_bytes, f"more than {max_bytes}")
+        return message
+
+    return receive_limited
+
+
+def body_too_large(max_bytes: int, found: str) -> RefusedError:
+    return RefusedError(413, f"The body has {found} bytes, expected at most {max_bytes} (max_body_bytes).")
+
+
+async def send_reply(reply: ServerReply, send: Send, *, session_cookie: str = "") -> None:
+    """Send a reply whose value is complete."""
+    is_text = isinstance(reply.value, bytes) and reply.value[:1] not in (b"{", b"[", b'"')
+    content_type = "text/plain; charset=utf-8" if is_text else "application/json"
+    body = reply.content()
+    headers = reply_headers(reply, content_type, session_cookie)
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def reply_headers(reply: ServerReply, content_type: str, session_cookie: str) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", content_type.encode())]
+    headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in reply.headers.items()]
+    for name, value in reply.cookies.items():
+        attributes = SESSION_COOKIE_ATTRIBUTES if name == session_cookie else "path=/"
+        headers.append((b"set-cookie", f"{name}={value}; {attributes}".encode()))
+    return headers

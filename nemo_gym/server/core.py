@@ -1,0 +1,92 @@
+"""What a server's handlers run in: sessions, the client for other servers, error responses."""
+
+from collections.abc import Mapping
+from contextlib import aclosing
+
+from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.common.deadline import Deadline, timeout
+from nemo_gym.compute.pool import Compute
+from nemo_gym.errors import Cause
+from nemo_gym.llm_api.sse import CONTENT_TYPE as EVENT_STREAM
+from nemo_gym.llm_api.sse import EventStream, event
+from nemo_gym.server.asgi import Receive, Send, reply_headers, send_reply
+from nemo_gym.server.disconnect import cancel_on_disconnect
+from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by
+from nemo_gym.server.error_responses import failure_of
+from nemo_gym.server.session import Session, SessionStore
+
+_FORWARDED_HEADERS = frozenset(("retry-after",))
+"""Headers of a reply that a handler returns, or forwards from another server, which are meant for the caller."""
+
+
+class ServerCore:
+    """The name of a server, its sessions, its client for other servers, its pool for CPU-heavy work."""
+
+    def __init__(
+        self, *, name: str, session_cookie: str, sessions: SessionStore, client: ServerClient, compute: Compute
+    ) -> None:
+        self.name, self.session_cookie, self.sessions, self.client = name, session_cookie, sessions, client
+        self.compute = compute
+        self.is_stateful = True
+
+    async def run(self, endpoint: Endpoint, call: Call, *, ends_session: bool = False) -> ServerReply:
+        """Call a handler. An exception becomes an error response."""
+        opened: Session | None = None
+        try:
+            if self.is_stateful and call.session is None:
+                opened = call.session = self.sessions.open(call.cookies.get(self.session_cookie))
+                opened.users += 1
+            value = await endpoint(call)
+            status = 200 if call.response is None else call.response.status_code
+        except Exception as error:
+            value = self.failed(error, cause=endpoint.cause)
+        except BaseException:
+            if opened is not None and opened.is_new:  # cancelled before the client received the token
+                self.sessions.release(opened.token)
+            raise
+        finally:
+            if opened is not None:
+                opened.users -= 1
+        headers: Mapping[str, str] = {}
+        if isinstance(value, ServerReply):
+            headers = {name: text for name, text in value.headers.items() if name.lower() in _FORWARDED_HEADERS}
+            status, value = value.status, value.value
+        reply = ServerReply(self.name, status, value, cookies_set_by(call), headers)
+        if opened is not None and ends_session and status < 400:
+            self.sessions.release(opened.token)
+        elif opened is not None:  # with every reply: a client may keep only the cookies of the last one
+            reply.cookies[self.session_cookie] = opened.token
+            opened.is_new = False
+        return reply
+
+    def failed(self, error: Exception, *, cause: Cause = "internal") -> ServerReply:
+        """The error response to an exception."""
+        return ServerReply(self.name, *failure_of(error, server=self.name, key=self.session_cookie, cause=cause))
+
+    async def send(
+        self, reply: ServerReply, receive: Receive, send: Send, *, deadline: Deadline | None = None
+    ) -> None:
+        """Send a reply, or its events as they come."""
+        if isinstance(reply.value, EventStream):
+            await self._send_events(reply, reply.value, receive, send, deadline)
+        else:
+            await send_reply(reply, send, session_cookie=self.session_cookie)
+
+    async def _send_events(
+        self, reply: ServerReply, stream: EventStream, receive: Receive, send: Send, deadline: Deadline | None
+    ) -> None:
+        """The status is sent before the first event, so a later failure is reported as one more event."""
+        headers = [*reply_headers(reply, EVENT_STREAM, self.session_cookie), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        try:
+            async with (
+                timeout(None if deadline is None else deadline.left_s(), what=f"{self.name}'s stream"),
+                cancel_on_disconnect(receive),
+                aclosing(stream.events) as events,
+            ):
+                async for data in events:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+        except Exception as error:
+            failure = {"type": "error", "error": {"message": str(self.failed(error).value)}}
+            await send({"type": "http.response.body", "body": event(failure, name="error"), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,113 @@
+"""Servers that bring a FastAPI app of their own: our endpoints and sessions inside it, direct calls into it."""
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any
+
+from nemo_gym.client.server_client import ServerReply
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, parse_cookies, read_body
+from nemo_gym.server.core import ServerCore
+from nemo_gym.server.endpoint import Call, Endpoint, direct_scope, set_cookies
+from nemo_gym.server.request_checks import END_SESSION, check_json
+from nemo_gym.server.session import Session
+
+SESSION_IN_SCOPE = "nemo_gym.server.session"
+
+
+class EndpointRoute:
+    """One of our endpoints as a route of a FastAPI app."""
+
+    def __init__(self, core: ServerCore, endpoint: Endpoint) -> None:
+        self._core, self.endpoint = core, endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        core, headers = self._core, dict(scope["headers"])
+        check_json(headers)
+        body, cookies = await read_body(receive), parse_cookies(headers.get(b"cookie", b""))
+        session: Session | None = scope.get(SESSION_IN_SCOPE)
+        call = Call(scope["path"], body, cookies, core.client, core.compute, session, scope)
+        await core.send(await core.run(self.endpoint, call), receive, send)
+
+
+class SessionMiddleware:
+    """Gives `request.session` to a FastAPI app. The session cookie goes out with every reply, errors included."""
+
+    def __init__(self, app: App, core: ServerCore) -> None:
+        self._app, self._core = app, core
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        core, headers = self._core, dict(scope["headers"])
+        session: Session | None = None
+        status = 0
+
+        def ends_session() -> bool:
+            return END_SESSION in headers and 0 < status < 400
+
+        async def send_with_cookie(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if session is not None and not ends_session():
+                    line = f"{core.session_cookie}={session.token}; {SESSION_COOKIE_ATTRIBUTES}"
+                    message["headers"] = [*message.get("headers", ()), (b"set-cookie", line.encode())]
+                    session.is_new = False
+            await send(message)
+
+        try:
+            session = core.sessions.open(parse_cookies(headers.get(b"cookie", b"")).get(core.session_cookie))
+            session.users += 1
+            scope["session"], scope[SESSION_IN_SCOPE] = session.data, session
+            await self._app(scope, receive, send_with_cookie)
+        except Exception as error:
+            if status:
+                raise
+            await core.send(core.failed(error), receive, send_with_cookie)
+        finally:
+            if session is not None:
+                session.users -= 1
+                if ends_session() or session.is_new:
+                    core.sessions.release(session.token)
+
+
+def bypassable_endpoints(fastapi_app: Any) -> dict[str, Endpoint]:
+    """The endpoints that can be called without the FastAPI app: those first at their path, if there is no middleware
+    before them but our own."""
+    if any(item.cls is not SessionMiddleware for item in fastapi_app.user_middleware):
+        return {}
+    first: dict[str, Any] = {}
+    for route in fastapi_app.routes:
+        first.setdefault(getattr(route, "path", ""), getattr(route, "app", None))
+    return {path: route.endpoint for path, route in first.items() if isinstance(route, EndpointRoute)}
+
+
+async def call_fastapi(
+    fastapi_app: App, core: ServerCore, method: str, call: Call, *, ends_session: bool
+) -> ServerReply:
+    """Run a FastAPI app in this process: its routing and its middleware, but no socket."""
+    scope = direct_scope(call, method=method)
+    if ends_session:
+        scope["headers"].append((END_SESSION, b"1"))
+    body = b"" if call.body is None else encode(call.body, exclude_unset=True)
+    requests: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+    started: dict[str, Any] = {"status": 500, "headers": []}
+    parts: list[bytes] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        return requests.pop() if requests else await asyncio.Future()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            started.update(message)
+        else:
+            parts.append(message.get("body", b""))
+
+    try:
+        await fastapi_app(scope, receive, send)
+    except Exception as error:
+        return core.failed(error)
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in started["headers"]}
+    return ServerReply(core.name, started["status"], b"".join(parts), set_cookies(started["headers"]), headers)

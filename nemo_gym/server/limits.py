@@ -1,0 +1,55 @@
+"""Limits on what clients may make a server hold in memory or keep open, and the config keys that change them."""
+
+import resource
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nemo_gym.config.error_messages import error_lines
+from nemo_gym.errors import ConfigError
+
+MAX_CONNECTIONS = 65_536
+RESERVED_FILES = 32
+"""Descriptors kept for files, pipes and listening sockets."""
+
+
+class ServerLimits(BaseModel):
+    """Global config keys. A request over a limit gets an error response that names the key."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    max_body_bytes: int = Field(default=256 * 2**20, ge=1)
+    """The largest request body. A rollout of many turns with token ids and log-probs is tens of megabytes."""
+
+    max_header_bytes: int = Field(default=64 * 2**10, ge=1024)
+    """The largest request line plus headers; also bounds trailers and the framing of a chunked body."""
+
+    header_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a connection may take until the headers of a request are complete."""
+
+    max_connections: int | None = Field(default=None, ge=1)
+    """The most connections that all servers of a process accept. By default half of its open-file limit."""
+
+    max_sessions: int = Field(default=100_000, ge=1)
+    """The most sessions of one server."""
+
+    allowed_hosts: frozenset[str] = frozenset()
+    """Names, besides those of loopback, under which a server that listens on loopback may be addressed."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """The limits that a configuration sets."""
+        try:
+            return cls.model_validate({key: config[key] for key in cls.model_fields if config.get(key) is not None})
+        except ValidationError as error:
+            raise ConfigError("\n".join(["The limits of the servers are not valid:", *error_lines(error)])) from error
+
+    def connections(self) -> int:
+        """The connection limit of this process. The other half of its descriptors is for the requests it makes."""
+        if self.max_connections is not None:
+            return self.max_connections
+        soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft == resource.RLIM_INFINITY:
+            return MAX_CONNECTIONS
+        return max(1, min(MAX_CONNECTIONS, soft // 2 - RESERVED_FILES))

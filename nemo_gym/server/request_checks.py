@@ -1,0 +1,102 @@
+"""What a request must show before a handler sees it.
+
+A server that listens on loopback trusts the programs of this machine, but not the web pages in its browsers. A page
+can send requests here (CSRF), or point its own domain name at 127.0.0.1 and read the replies (DNS rebinding). So the
+Host and the Origin of a request must be this machine, and a body must be declared as JSON, which a page of another
+origin cannot do without a preflight request.
+"""
+
+import hmac
+import ipaddress
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from nemo_gym.client.server_client import END_SESSION_HEADER, TOKEN_HEADER
+from nemo_gym.common.deadline import HEADER as TIME_LEFT_HEADER
+from nemo_gym.common.deadline import Deadline
+from nemo_gym.server.asgi import Scope, body_too_large
+from nemo_gym.server.error_responses import RefusedError
+
+Headers = Mapping[bytes, bytes]
+
+END_SESSION, TIME_LEFT, TOKEN = (name.encode() for name in (END_SESSION_HEADER, TIME_LEFT_HEADER, TOKEN_HEADER))
+
+
+def check_token(headers: Headers, token: str, server: str) -> None:
+    """Refuse a caller who does not show the run's token."""
+    bearer = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+    found = headers.get(TOKEN) or headers.get(b"x-api-key") or bearer
+    if not hmac.compare_digest(found, token.encode()):
+        raise RefusedError(
+            401,
+            f"'{server}' listens beyond this machine and requires the run's token, in the header '{TOKEN_HEADER}', in "
+            f"'x-api-key', or as 'Authorization: Bearer'. Found {'another token' if found else 'none'}.",
+        )
+
+
+def check_origin(scope: Scope, headers: Headers, allowed_hosts: frozenset[str]) -> None:
+    """Refuse requests to loopback that were not addressed to loopback, or that come from a web page of elsewhere."""
+    address = scope.get("server")
+    if address is None or not is_loopback(address[0]):
+        return
+    host, origin = headers.get(b"host"), headers.get(b"origin")
+    if host is not None and not _is_local(b"//" + host, allowed_hosts):
+        raise RefusedError(421, f"The Host header is {host!r}; expected this machine's loopback name (allowed_hosts).")
+    if origin is not None and not _is_local(origin, allowed_hosts):
+        raise RefusedError(403, f"Requests from pages of the origin {origin!r} are refused (allowed_hosts).")
+
+
+def check_json(headers: Headers) -> None:
+    """Refuse a body that is not declared as JSON."""
+    content_type = headers.get(b"content-type")
+    if content_type is None and headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers:
+        return
+    if content_type is None or not _is_json(content_type):
+        raise RefusedError(415, f"The Content-Type is {content_type or b'missing'!r}; expected application/json.")
+
+
+def check_length(headers: Headers, max_bytes: int) -> None:
+    """Refuse a body that is declared too large."""
+    length = headers.get(b"content-length", b"0")
+    if not length.isdigit() or int(length) > max_bytes:
+        raise body_too_large(max_bytes, length.decode("latin-1")[:40])
+
+
+def read_deadline(headers: Headers) -> Deadline | None:
+    """The deadline that the caller sent, if it sent one."""
+    text = headers.get(TIME_LEFT)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise RefusedError(400, f"The header '{TIME_LEFT_HEADER}' is {text[:40]!r}; expected a number of seconds.")
+    return Deadline.after(seconds)
+
+
+@lru_cache(maxsize=256)
+def is_loopback(host: str) -> bool:
+    """True for a name or an address of this machine that others cannot reach."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+@lru_cache(maxsize=256)
+def _is_local(url: bytes, allowed_hosts: frozenset[str]) -> bool:
+    try:
+        host = urlsplit(url.decode("latin-1")).hostname
+    except ValueError:
+        return False
+    return host is not None and (is_loopback(host) or host in allowed_hosts)
+
+
+@lru_cache(maxsize=64)
+def _is_json(content_type: bytes) -> bool:
+    kind = content_type.partition(b";")[0].strip().lower()
+    return kind == b"application/json" or (kind.startswith(b"application/") and kind.endswith(b"+json"))
