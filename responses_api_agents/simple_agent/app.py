@@ -11,6 +11,7 @@ from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Simpl
 from nemo_gym.client.server_client import CookieJar, ServerReply
 from nemo_gym.common.deadline import timeout
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
+from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.json_codec import changed, encode
 from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
@@ -24,7 +25,9 @@ from nemo_gym.llm_api.responses import (
 from nemo_gym.server.tools import NOT_TOOLS
 
 MAX_SILENT_STEPS = 3
-"""Replies in a row without a message and without a tool call, after which the model is taken at its word."""
+"""The conversation ends after this many replies in a row without a message and without a tool call."""
+UNFINISHED = ("failed", "cancelled", "queued", "in_progress")
+"""Statuses of a reply that is not the model's answer."""
 
 TOOL_NAME = re.compile(r"[\w.-]+")
 
@@ -32,9 +35,12 @@ TOOL_NAME = re.compile(r"[\w.-]+")
 class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
     """Which model acts in which environment, and for how long."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     resources_server: ResourcesServerRef
     model_server: ModelServerRef
-    max_steps: int | None = Field(default=None, ge=1)
+    max_steps: int | None = Field(default=200, ge=1)
+    """How often the model is called at most; then the rollout is scored as it stands. Null: no limit but the time."""
     rollout_timeout_s: float = Field(default=3600.0, gt=0)
     model_timeout_s: float = Field(default=1800.0, gt=0)
     tool_timeout_s: float = Field(default=600.0, gt=0)
@@ -52,7 +58,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     config: SimpleAgentConfig
 
     async def run(self, body: SimpleAgentRunRequest, jar: CookieJar) -> ServerReply:
-        """One rollout. The answer is the environment's own, passed on unread."""
+        """One rollout. The reply is the environment's own, forwarded unread."""
         client, config, environment = self.server_client, self.config, self.config.resources_server.name
         async with timeout(config.rollout_timeout_s, what="The rollout"), client.sessions(jar):
             await client.call(
@@ -77,13 +83,13 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             )
 
     def _converse(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> Awaitable[NeMoGymResponse]:
-        """What `/v1/responses` of this agent answers. A subclass may have written it to be called as an endpoint."""
+        """The reply of this agent's `/v1/responses`. A subclass may have to be called as an endpoint."""
         if type(self).responses is SimpleAgent.responses:
             return self.responses(body, jar)
         return self.server_client.call(self.config.name, "/v1/responses", body, answer=NeMoGymResponse, jar=jar)
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
-        """One conversation. `output` holds all that was said, thought, called and answered after the input."""
+        """One conversation. `output` holds every item after the input, tool outputs included."""
         said: list[NeMoGymResponseInputItem] = []
         start = (
             [NeMoGymEasyInputMessage(role="user", content=body.input)] if isinstance(body.input, str) else body.input
@@ -93,7 +99,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         step = silent_steps = 0
         while True:
             step += 1
-            await asyncio.sleep(0)  # A model in this worker may never make us wait: give the clock its turn.
+            await asyncio.sleep(0)  # A model in this worker may never suspend us: let timers run.
             response = await self._ask_model(changed(body, input=[*start, *said]), jar)
             said.extend(response.output)
             usage = usage + response.usage if usage and response.usage else usage or response.usage
@@ -107,9 +113,10 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 break
         return changed(response, output=said, usage=usage)
 
-    def _ask_model(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> Awaitable[NeMoGymResponse]:
-        return self.server_client.call(
-            self.config.model_server.name,
+    async def _ask_model(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
+        server = self.config.model_server.name
+        response = await self.server_client.call(
+            server,
             "/v1/responses",
             body,
             answer=NeMoGymResponse,
@@ -117,6 +124,10 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             jar=jar,
             timeout_s=self.config.model_timeout_s,
         )
+        if response.status in UNFINISHED:
+            message = f"The reply of {server} has the status '{response.status}', expected 'completed'."
+            raise RolloutError("model", message, server=server, code=response.status)
+        return response
 
     async def _call_tools(
         self, calls: list[NeMoGymResponseFunctionToolCall], offered: set[str], jar: CookieJar
@@ -134,7 +145,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def _call_tool(
         self, call: NeMoGymResponseFunctionToolCall, offered: set[str], jar: CookieJar
     ) -> NeMoGymFunctionCallOutput:
-        """What the tool answered, an error included: the model is to see it. Only a tool out of reach fails."""
+        """The tool's reply, errors included, for the model to see. Only a server that cannot be reached, or that lost
+        the session, fails the rollout."""
         if call.name not in offered or call.name in NOT_TOOLS or not TOOL_NAME.fullmatch(call.name):
             listed = ", ".join(sorted(offered - NOT_TOOLS)) or "none"
             text = encode({"error": f"There is no tool '{call.name}'. Tools: {listed}."}).decode()
