@@ -26,13 +26,6 @@ FOLDERS = sorted(app.parent for kind in SERVER_FOLDERS for app in (PARENT_DIR / 
 ENVIRONMENTS = [folder for folder in FOLDERS if folder.parent.name == "resources_servers"]
 CONFIGS = [config for folder in FOLDERS for config in sorted(folder.glob("configs/*.yaml"))]
 
-ALIASES = {
-    "example_session_state_mgmt": "example_stateful_counter",
-    "example_single_tool_call": "example_simple_weather",
-    "multineedle": "example_multi_step",
-}
-"""Folders that are another under an older or newer name, and may therefore import it."""
-
 SCRIPTED_MODEL = "responses_api_models/scripted_model/configs/scripted_model.yaml"
 WEATHER = "resources_servers/example_simple_weather/configs/simple_weather.yaml"
 SETTINGS = {
@@ -115,8 +108,8 @@ class Shipped(NamedTuple):
 async def shipped(folder: Path, *, transport: Transport = "direct") -> AsyncIterator[Shipped]:
     """The folder's server as its first config has it."""
     servers = servers_in(next(config for config in CONFIGS if config.parent.parent == folder))
-    own = next(held for held in servers if held.implementation == folder.name)
-    kind = load_server_class(own.server_type, own.implementation, folder, own.entrypoint)
+    own = next(held for held in servers if Path(held.folder) == folder)
+    kind = load_server_class(own.server_type, folder, own.entrypoint)
     config = kind.config_class().model_validate({**own.config, "name": own.name})
     async with running(servers, transport=transport) as client:
         yield Shipped(own.name, kind(config=config, server_client=client), client)
@@ -138,10 +131,9 @@ def test_a_folder_is_complete(folder: Path) -> None:
 @each_folder
 def test_a_folder_imports_no_other(folder: Path) -> None:
     own = f"{folder.parent.name}.{folder.name}"
-    allowed = (own, f"resources_servers.{ALIASES.get(folder.name, folder.name)}")
     for file in sorted(folder.glob("*.py")):
         others = [name for name in imports_of(file) if name.partition(".")[0] in SERVER_FOLDERS]
-        assert [name for name in others if not name.startswith(allowed)] == []
+        assert [name for name in others if not name.startswith(own)] == []
 
 
 def imports_of(file: Path) -> Iterator[str]:
@@ -157,7 +149,7 @@ async def test_a_config_can_be_started(config: Path) -> None:
     servers = servers_in(config)
     async with running(servers) as client:
         assert list(client.local) == [held.name for held in servers]
-        assert config.parent.parent.name in {held.implementation for held in servers}
+        assert str(config.parent.parent) in {held.folder for held in servers}
 
 
 @each_config

@@ -16,9 +16,6 @@ LAYERS = (
 )
 """Packages, and the root modules that have code of their own. Every other root module only re-exports."""
 
-ALIASES = {"example_single_tool_call", "example_session_state_mgmt", "multineedle"}
-"""Folders that are another folder under a second name."""
-
 
 def modules() -> list[Path]:
     return sorted(path for path in PACKAGE_DIR.rglob("*.py") if "templates" not in path.parts)
@@ -91,7 +88,7 @@ def test_a_server_imports_the_package_and_itself_alone(path: Path) -> None:
     kind, folder = path.relative_to(PARENT_DIR).parts[:2]
     others = {name for name in imports_of(path) if name.split(".")[0] in SERVER_FOLDERS}
     outside = {name for name in others if not f"{name}.".startswith(f"{kind}.{folder}.")}
-    assert folder in ALIASES or not outside
+    assert not outside
 
 
 def test_importing_the_package_does_nothing() -> None:

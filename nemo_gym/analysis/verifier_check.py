@@ -255,9 +255,8 @@ def _rows(file: str) -> Iterator[JsonObject]:
 
 def _golds_of(environment: ServerInstance) -> Callable[[JsonObject], list[Gold]]:
     """How an environment says what is right. One that cannot be imported here, for it runs elsewhere, does not say."""
-    place = (environment.server_type, environment.implementation, environment.folder, environment.entrypoint)
     try:
-        kind = load_server_class(*place)
+        kind = load_server_class(environment.server_type, environment.folder, environment.entrypoint)
     except ImportError as error:
         logger.warning(
             "right answers of '%s' are guessed, as its code cannot be imported: %s", environment.name, error

@@ -1,4 +1,5 @@
-"""Where things are. A path a user gives is looked up in the working directory first, then beside the package."""
+"""Where things are. A path a user gives is looked up in the working directory first, then beside the package, and then
+in both under the folder that it is an alias of."""
 
 import difflib
 import os
@@ -14,6 +15,14 @@ PARENT_DIR = PACKAGE_DIR.parent
 CACHE_ENV_VAR = "NEMO_GYM_CACHE_DIR"
 SERVER_FOLDERS = ("resources_servers", "responses_api_agents", "responses_api_models")
 
+FOLDER_ALIASES = {
+    "resources_servers/example_session_state_mgmt": "resources_servers/example_stateful_counter",
+    "resources_servers/example_single_tool_call": "resources_servers/example_simple_weather",
+    "resources_servers/multineedle": "resources_servers/example_multi_step",
+}
+"""Server folders with an older or newer name. A path under the alias is found in the folder itself; only a config with
+other server names needs its own file there."""
+
 
 def search_roots() -> list[Path]:
     """The folders in which relative paths are looked up, in order."""
@@ -24,11 +33,26 @@ def find(path: str | Path, *, what: str = "file") -> Path:
     """The existing file or folder that `path` means, or an error that names what is nearest to it."""
     wanted = Path(path).expanduser()
     tried = [wanted] if wanted.is_absolute() else [root / wanted for root in search_roots()]
-    for candidate in tried:
-        if candidate.exists():
+    for candidate in (*tried, *filter(None, map(_alias_target, tried))):
+        if candidate.exists() and not _is_only_output(candidate):
             return candidate
     places = " nor ".join(str(candidate) for candidate in tried)
     raise MissingPathError(f"No {what} '{path}': found neither {places}.{_nearest_sibling(tried)}")
+
+
+def _alias_target(path: Path) -> Path | None:
+    """The same path under the folder that `path` is an alias of; None if it is not under an alias."""
+    for root in search_roots():
+        parts = path.relative_to(root).parts if path.is_relative_to(root) else ()
+        target = FOLDER_ALIASES.get("/".join(parts[:2]))
+        if target is not None:
+            return root.joinpath(target, *parts[2:])
+    return None
+
+
+def _is_only_output(path: Path) -> bool:
+    """True if an alias folder exists only because a command wrote its output there."""
+    return "/".join(path.parts[-2:]) in FOLDER_ALIASES and path.is_dir() and not any(path.glob("*.py"))
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

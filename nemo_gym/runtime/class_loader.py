@@ -10,13 +10,13 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.server.base import SimpleServer
 
 
-def load_server_class(server_type: str, implementation: str, folder: Path, entrypoint: str) -> type[SimpleServer]:
+def load_server_class(server_type: str, folder: Path, entrypoint: str) -> type[SimpleServer]:
     """The class that a folder's entry point runs."""
     make_importable(server_type, folder)
     file = folder / entrypoint
     if not file.is_file():
         raise ConfigError(f"{folder} has no '{entrypoint}', which its config names as the entry point.")
-    parts = [server_type, implementation, *Path(entrypoint).with_suffix("").parts]
+    parts = [server_type, folder.name, *Path(entrypoint).with_suffix("").parts]
     module = importlib.import_module(".".join(parts))
     if Path(module.__file__ or "").resolve() != file.resolve():
         raise ConfigError(f"'{'.'.join(parts)}' is imported from {module.__file__}, but the config means {file}.")

@@ -105,7 +105,7 @@ class Stack:
         return handlers
 
     def _mount(self, held: ServerSpec, secret: bytes, compute: Compute) -> ServerApp:
-        kind = load_server_class(held.server_type, held.implementation, Path(held.folder), held.entrypoint)
+        kind = load_server_class(held.server_type, Path(held.folder), held.entrypoint)
         try:
             config = kind.config_class().model_validate({**held.config, "name": held.name})
             server = kind(config=config, server_client=self.client)

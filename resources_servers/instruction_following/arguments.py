@@ -39,11 +39,17 @@ def _whole_word(pattern: Any) -> Any:
     return compiled(rf"\b{pattern}\b") if pattern and isinstance(pattern, str) else compiled(pattern)
 
 
+def _stripped(pattern: Any) -> Any:
+    return compiled(pattern.strip() if isinstance(pattern, str) else pattern)
+
+
 def _first(value: Any) -> Any:
     return value[0] if isinstance(value, list) and value else value
 
 
 Pattern = Annotated[re.Pattern[str], BeforeValidator(compiled)]
+StrippedPattern = Annotated[re.Pattern[str], BeforeValidator(_stripped)]
+"""A pattern without leading and trailing white space."""
 WholeWord = Annotated[re.Pattern[str], BeforeValidator(_whole_word)]
 FirstText = Annotated[Text, BeforeValidator(_first)]
 """A text, or a list of which the first counts."""

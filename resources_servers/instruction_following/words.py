@@ -14,6 +14,7 @@ from resources_servers.instruction_following.arguments import (
     Letter,
     Pattern,
     Relation,
+    StrippedPattern,
     Text,
     WholeWord,
     stands_in,
@@ -30,7 +31,7 @@ def has_keywords(text: str, /, *, keywords: Annotated[list[Pattern], Field(min_l
     return all(keyword.search(text) for keyword in keywords)
 
 
-def has_keyword_so_often(text: str, /, *, keyword: Pattern, frequency: Count, relation: Relation) -> bool:
+def has_keyword_so_often(text: str, /, *, keyword: StrippedPattern, frequency: Count, relation: Relation) -> bool:
     return stands_in(_matches(keyword, text), relation, frequency)
 
 

@@ -1,7 +1,7 @@
-"""A completion from tokens to tokens: what the model reads and writes is known exactly.
+"""A completion from tokens to tokens: exactly what the model reads and writes.
 
-A conversation whose last turn has its tokens is continued from those, not from its text made into tokens anew, so each
-turn's prompt extends the turn before it."""
+A conversation whose last turn has its token ids is continued from those, not from re-tokenised text, so each turn's
+prompt extends the previous turn."""
 
 import logging
 import time
@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject
 from nemo_gym.llm_api.responses_chat import UnsupportedError
 from responses_api_models.local_model.engine import Engine
+from responses_api_models.local_model.log_probs import token_fields
 from responses_api_models.local_model.tool_text import (
     PREFILL,
     Offer,
@@ -30,11 +30,11 @@ _CHAT_ONLY = frozenset(
         *("logprobs", "top_logprobs", "stream", "n", "metadata", "user", "store"),
     )
 )
-"""What is said in other words to an engine that is asked for tokens, or not at all."""
+"""Request fields that `/completion` does not know or names differently."""
 
 
 async def complete_tokens(engine: Engine, params: JsonObject, *, with_tokens: bool) -> JsonObject:
-    """The answer to a chat request, as a chat completion; `with_tokens`, its message has them."""
+    """The chat completion for a request. `with_tokens` adds token ids and log-probs to its message."""
     if (params.get("n") or 1) > 1:
         raise UnsupportedError(f"'n': {params['n']}", "1, where tools or tokens are asked for")
     messages = params["messages"]
@@ -48,7 +48,7 @@ async def complete_tokens(engine: Engine, params: JsonObject, *, with_tokens: bo
     told = [entry for part in found for entry in part.get("completion_probabilities") or ()]
     message = _message(text, offer)
     if with_tokens:
-        message |= _tokens(prompt, told, found[-1], engine.url)
+        message |= await token_fields(engine, prompt, found[-1])
     return _completion(message, found[-1], _logprobs(told, params))
 
 
@@ -59,7 +59,8 @@ def _request(params: JsonObject, prompt: list[int], grammar: str | None, *, with
         "prompt": prompt,
         "n_predict": params["max_tokens"],
         "n_probs": top,
-        "stream": not top,  # a stream leaves out tokens that are only part of a character
+        "stream": not top,  # a streamed reply has no log-probs of tokens that are only part of a character
+        "return_tokens": with_tokens,
         **({} if grammar is None else {"grammar": grammar}),
     }
 
@@ -75,14 +76,14 @@ async def _prompt(
         rest = await _rest(engine, text, before)
         if rest is not None:
             return before + await _tokenize(engine, rest, special=False)
-        logger.warning("a conversation does not read as the model wrote it; its tokens are made anew")
+        logger.warning("a conversation was changed since the model wrote it; re-tokenising all of it")
     return await _tokenize(engine, text, special=True)
 
 
 async def _rest(engine: Engine, text: str, before: list[int]) -> str | None:
-    """What follows the tokens of the turn before; None if they are not what `text` begins with.
+    """The part of `text` after the tokens of the previous turn; None if it does not begin with them.
 
-    A model may end a reply with another token than its template does. Then that stands in the template's place.
+    A model may end a reply with another token than the template's; that token then replaces the template's.
     """
     seen = await _text_of(engine, before)
     if text.startswith(seen):
@@ -98,7 +99,7 @@ async def _tokenize(engine: Engine, text: str, *, special: bool) -> list[int]:
 
 
 async def _text_of(engine: Engine, ids: list[int]) -> str:
-    """The text of a prompt, without the token that some models have before every text."""
+    """The text of a prompt, without the begin-of-text token that some models add."""
     lead = await _tokenize(engine, "", special=True)
     rest = ids[len(lead) :] if ids[: len(lead)] == lead else ids
     text: str = (await engine.ask("/detokenize", {"tokens": rest}))["content"]
@@ -113,18 +114,6 @@ def _message(text: str, offer: Offer) -> JsonObject:
             {"id": f"call_{uuid4().hex}", "type": "function", "function": function} for function in calls
         ]
     return message
-
-
-def _tokens(prompt: list[int], told: list[JsonObject], last: JsonObject, url: str) -> JsonObject:
-    """The tokens the engine tells the log-probs of: all, but those of a stop word."""
-    if len(told) != last["tokens_predicted"] and last["stop_type"] != "word":
-        text = f"log-probs of {len(told)} tokens, but {last['tokens_predicted']} were made"
-        raise UpstreamError(url, 200, text, cause="model")
-    return {
-        "prompt_token_ids": prompt,
-        "generation_token_ids": [entry["id"] for entry in told],
-        "generation_log_probs": [entry["logprob"] for entry in told],
-    }
 
 
 def _logprobs(told: list[JsonObject], params: JsonObject) -> JsonObject | None:

@@ -106,7 +106,7 @@ async def test_a_new_environment_rewards_the_right_answer_and_no_other(
 def test_the_rows_offer_the_tools_that_the_environment_has(tmp_path: Path) -> None:
     folder = tmp_path / "resources_servers" / "with_tools"
     write_environment(folder)
-    kind: Any = load_server_class("resources_servers", "with_tools", folder, "app.py")
+    kind: Any = load_server_class("resources_servers", folder, "app.py")
     assert kind.__name__ == "WithToolsResourcesServer"
     config = kind.config_class()(name="a", host="", port=0, entrypoint="app.py")
     schemas = kind.model_construct(config=config).tool_schemas()

@@ -256,7 +256,7 @@ async def test_modules_of_a_server_folder_find_their_siblings(single: Compute, t
         "from engine import word\nfrom nemo_gym.base_resources_server import SimpleResourcesServer\n\n\n"
         "class Server(SimpleResourcesServer):\n    work = staticmethod(word)\n"
     )
-    kind = load_server_class("resources_servers", "compute_siblings", folder, "app.py")
+    kind = load_server_class("resources_servers", folder, "app.py")
     assert await single.run(kind.work, timeout_s=5) == "sibling"  # type: ignore[attr-defined]
 
 

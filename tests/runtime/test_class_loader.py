@@ -43,7 +43,7 @@ def folder_of(root: Path, name: str, app: str) -> Path:
 
 def test_each_folder_finds_its_own_siblings_also_late(tmp_path: Path) -> None:
     for name in ("loader_one", "loader_two"):
-        kind = load_server_class("resources_servers", name, folder_of(tmp_path, name, APP), "app.py")
+        kind = load_server_class("resources_servers", folder_of(tmp_path, name, APP), "app.py")
         assert kind.names == (name, name, f"deep {name}", f"deep {name}")  # type: ignore[attr-defined]
         assert kind.late(None) == f"late {name}"  # type: ignore[attr-defined]
         assert kind.__module__ == f"resources_servers.{name}.app"
@@ -51,19 +51,19 @@ def test_each_folder_finds_its_own_siblings_also_late(tmp_path: Path) -> None:
 
 def test_the_class_that_the_entry_point_runs_is_taken(tmp_path: Path) -> None:
     source = APP + "\n\nclass Other(Base):\n    pass\n\n\nif __name__ == '__main__':\n    Base.run_webserver()\n"
-    kind = load_server_class("resources_servers", "loader_main", folder_of(tmp_path, "loader_main", source), "app.py")
+    kind = load_server_class("resources_servers", folder_of(tmp_path, "loader_main", source), "app.py")
     assert kind.__name__ == "Base"
 
 
 def test_without_one_the_last_server_class_is_taken(tmp_path: Path) -> None:
     source = APP + "\n\nclass Other(Base):\n    pass\n"
-    kind = load_server_class("resources_servers", "loader_last", folder_of(tmp_path, "loader_last", source), "app.py")
+    kind = load_server_class("resources_servers", folder_of(tmp_path, "loader_last", source), "app.py")
     assert kind.__name__ == "Other"
 
 
 def test_a_file_without_a_server_is_an_error_that_says_what_is_expected(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "loader_empty", "x = 1")
     with pytest.raises(ConfigError, match=r"defines no server\. Expected a subclass of SimpleResourcesServer"):
-        load_server_class("resources_servers", "loader_empty", folder, "app.py")
+        load_server_class("resources_servers", folder, "app.py")
     with pytest.raises(ConfigError, match=r"has no 'main\.py'"):
-        load_server_class("resources_servers", "loader_empty", folder, "main.py")
+        load_server_class("resources_servers", folder, "main.py")

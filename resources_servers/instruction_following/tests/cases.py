@@ -19,6 +19,7 @@ CASES = [
     Case("keywords:existence", {"keywords": ["sun", "moon"]}, ["Sun and MOON", "sunmoon"], ["Only the sun", ""]),
     Case("keywords:existence", {"keywords": ["colou?r"]}, ["color", "Colour"], ["colr"]),
     Case("keywords:frequency", {"keyword": "a.c", "frequency": 2, "relation": AT_LEAST}, ["abc ADC axc"], ["abc", ""]),
+    Case("keywords:frequency", {"keyword": " ab\n", "frequency": 2, "relation": AT_LEAST}, ["ab,ab"], ["ab"]),
     Case("keywords:frequency", {"keyword": "ab", "frequency": 2, "relation": LESS_THAN}, ["", "ab"], ["abAB"]),
     Case(
         "keywords:forbidden_words",

@@ -64,6 +64,7 @@ def test_an_unknown_argument_means_not_followed_but_a_null_is_none(case: Case) -
         ("keywords:forbidden_words", {"forbidden_words": [""]}),
         ("keywords:word_once", {"keyword": ""}),
         ("keywords:frequency", {"keyword": "ab", "frequency": 1, "relation": "at most"}),
+        ("keywords:frequency", {"keyword": " ", "frequency": 0, "relation": AT_LEAST}),
         ("keywords:frequency", {"keyword": "ab", "frequency": -1, "relation": AT_LEAST}),
         ("keywords:frequency", {"keyword": "ab", "frequency": "1", "relation": AT_LEAST}),
         ("keywords:letter_frequency", {"letter": "ä", "let_frequency": 0, "let_relation": AT_LEAST}),

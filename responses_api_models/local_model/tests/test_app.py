@@ -241,6 +241,22 @@ async def test_a_stop_word_leaves_tokens_and_log_probs_alike(training_model: Bro
     assert message["generation_token_ids"] == whole["generation_token_ids"][:count]
 
 
+async def test_every_token_has_a_log_prob_though_several_make_one_character(training_model: BrowserLikeClient) -> None:
+    """The same reply cut off after each of its tokens, most of which end inside a character."""
+    grammar = 'root ::= "a🎉b日本"'
+    lengths = range(1, 13)
+    replies = [
+        (await chat(training_model, grammar=grammar, max_tokens=length))["choices"][0]["message"] for length in lengths
+    ]
+    whole_ids, whole_log_probs = replies[-1]["generation_token_ids"], replies[-1]["generation_log_probs"]
+    assert "🎉" in replies[-1]["content"]
+    for length, reply in zip(lengths, replies, strict=True):
+        ids, log_probs = reply["generation_token_ids"], reply["generation_log_probs"]
+        assert len(ids) == len(log_probs) == min(length, len(whole_ids))
+        assert ids == whole_ids[:length]
+        assert log_probs == pytest.approx(whole_log_probs[:length], abs=0.05)
+
+
 async def test_each_turn_extends_the_tokens_of_the_turn_before(training_model: BrowserLikeClient) -> None:
     asked = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Weather in Oslo?"}]
     common = {"tools": [WEATHER], "max_output_tokens": 40}
