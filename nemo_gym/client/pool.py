@@ -1,6 +1,7 @@
 """One pooled HTTP client for each event loop, with a time limit on everything, and the rules for trying again."""
 
 import asyncio
+import logging
 import math
 import random
 import socket
@@ -21,6 +22,8 @@ from nemo_gym.client.connection import Connection, ConnectionLostError, Origin, 
 from nemo_gym.common.deadline import HEADER, current_deadline, time_left
 from nemo_gym.errors import ConfigError, UpstreamError
 
+logger = logging.getLogger(__name__)
+
 CONNECT_TIMEOUT_S = 10.0
 CONNECTION_LIMIT = 102_400
 CONNECTION_LIMIT_PER_HOST = 16_384
@@ -30,7 +33,11 @@ KEEP_ALIVE_S = 30.0
 """Shorter than the 75 s our servers keep an idle connection, so a client never reuses one that is being closed."""
 
 ADDRESSES_LAST_S = 10.0
-"""How long a host's addresses are taken to be the same."""
+"""How long a resolved address is used before it is looked up again."""
+
+NO_REUSE_S = 60.0
+"""How long connections to a server are used once only after it sent data that no request asked for. The next such
+data might arrive just after a request was sent, and nothing would tell it from the reply."""
 _IN_PATH, _IN_QUERY = "/%:=&~+!$,;'@()*", "/%:=&~+!$,;'@()*?"
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
 THROTTLING_STATUSES = frozenset((429, 503, 529))
@@ -79,15 +86,30 @@ class _Peer:
     idle: deque[tuple[float, Connection]] = field(default_factory=deque)
     addresses: list[Any] = field(default_factory=list)
     resolved_at: float = -math.inf
+    no_reuse_until: float = -math.inf
 
     def take_idle(self) -> Connection | None:
-        """The connection that was used last: the others get the chance to grow old."""
+        """The connection that was used last, so that the others reach their keep-alive limit."""
         while self.idle:
             since, connection = self.idle.pop()
-            if connection.is_open and time.monotonic() - since < KEEP_ALIVE_S:
+            if time.monotonic() - since < KEEP_ALIVE_S and connection.is_reusable():
                 return connection
             connection.close()
         return None
+
+    def put_idle(self, connection: Connection) -> None:
+        if time.monotonic() < self.no_reuse_until:
+            connection.close()
+        else:
+            self.idle.append((time.monotonic(), connection))
+
+    def on_unsolicited(self) -> None:
+        """Called when the server sent data that no request asked for."""
+        if time.monotonic() >= self.no_reuse_until:
+            address = f"{self.origin.host}:{self.origin.port}"
+            logger.warning("%s sent data that no request asked for; using each connection once", address)
+        self.no_reuse_until = time.monotonic() + NO_REUSE_S
+        self.close_old(older_than_s=-math.inf)
 
     def close_old(self, *, older_than_s: float) -> None:
         while self.idle and self.idle[0][0] <= time.monotonic() - older_than_s:
@@ -99,7 +121,7 @@ class _Peer:
                 self.origin.host, self.origin.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
             )
             self.resolved_at = time.monotonic()
-        return await connect(self.origin, self.addresses)
+        return await connect(self.origin, self.addresses, self.on_unsolicited)
 
 
 class HttpClient:
@@ -195,7 +217,7 @@ class HttpClient:
         finally:
             self._in_use.discard(connection)
         if connection.is_open:
-            peer.idle.append((time.monotonic(), connection))
+            peer.put_idle(connection)
             if self._sweep is None:
                 self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
         return received
