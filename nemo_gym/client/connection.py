@@ -16,8 +16,11 @@ from typing import Any, NamedTuple
 import httptools
 from multidict import CIMultiDict
 
+from nemo_gym.client.settings import HttpSettings
 from nemo_gym.errors import GymError
 
+MAX_FRAMING_BYTES = 2**24
+"""Upper bound for what chunks and trailers may add to a reply. A body may be framed with up to four times its size."""
 LARGE_BODY_BYTES = 2**16
 """From this size on, copying a body costs more than sending two pieces."""
 HAPPY_EYEBALLS_DELAY_S = 0.25
@@ -30,6 +33,14 @@ _IDLE_TIMEOUT = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 
 class ConnectionLostError(GymError):
     """The connection ended, or the response was not valid, before the reply was complete."""
+
+
+class ReplyTooLargeError(ConnectionLostError):
+    """A reply exceeds one of the limits."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Origin(NamedTuple):
@@ -52,18 +63,21 @@ class Connection(asyncio.Protocol):
     """Sends one request at a time. Data that no request asked for closes it."""
 
     __slots__ = (
-        *("_ends_with_connection", "_fileno", "_headers", "_loop", "_on_unsolicited", "_parser", "_parts"),
-        *("_reply", "_transport", "_waiter"),
+        *("_body", "_ends_with_connection", "_fileno", "_headers", "_loop", "_on_unsolicited", "_parser"),
+        *("_reply", "_settings", "_transport", "_waiter", "_wire_bytes"),
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_unsolicited: Callable[[], None]) -> None:
-        self._loop, self._on_unsolicited = loop, on_unsolicited
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, settings: HttpSettings, on_unsolicited: Callable[[], None]
+    ) -> None:
+        self._loop, self._settings, self._on_unsolicited = loop, settings, on_unsolicited
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Received] | None = None
         self._parser: Any = None
         self._fileno = -1
+        self._wire_bytes = 0
         self._headers: CIMultiDict[str] = CIMultiDict()
-        self._parts: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._reply: Received | None = None
         self._ends_with_connection = False
 
@@ -91,7 +105,7 @@ class Connection(asyncio.Protocol):
         """Send a request and wait for its whole reply. If this is cancelled, the connection is closed."""
         if self._transport is None:
             raise ConnectionLostError("the connection was closed")
-        self._waiter = self._loop.create_future()
+        self._waiter, self._wire_bytes = self._loop.create_future(), 0
         self._parser = self._parser or httptools.HttpResponseParser(self)
         if body is not None and len(body) >= LARGE_BODY_BYTES:
             self._transport.writelines((head, body))
@@ -116,8 +130,12 @@ class Connection(asyncio.Protocol):
             if not data.startswith(_IDLE_TIMEOUT):
                 self._on_unsolicited()
             return
+        self._wire_bytes += len(data)
         try:
             self._parser.feed_data(data)
+            self._check_size()
+        except ReplyTooLargeError as error:
+            self._fail(error)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(ConnectionLostError(f"invalid HTTP response: {error}"))
         else:
@@ -135,7 +153,7 @@ class Connection(asyncio.Protocol):
         if self._reply is not None:  # a second reply in the same read: nothing of it may get into the first
             self.close()
             self._on_unsolicited()
-            self._headers, self._parts = CIMultiDict(), []
+            self._headers, self._body = CIMultiDict(), b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.add(name.decode("latin-1"), value.decode("latin-1"))
@@ -146,7 +164,12 @@ class Connection(asyncio.Protocol):
         self._ends_with_connection = not has_length and status not in _NO_BODY and status not in _INFORMATIONAL
 
     def on_body(self, part: bytes) -> None:
-        self._parts.append(part)
+        if not self._body:
+            self._body = part
+        elif isinstance(self._body, bytearray):
+            self._body += part
+        else:
+            self._body = bytearray(self._body) + part
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() in _INFORMATIONAL:
@@ -157,12 +180,16 @@ class Connection(asyncio.Protocol):
     def _finish(self) -> None:
         if self._reply is not None:
             return
-        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        try:
-            body = _plain(body, self._headers.get("content-encoding", "identity"))
-        except (zlib.error, ValueError) as error:
-            self._fail(ConnectionLostError(f"the reply cannot be decompressed: {error}"))
-            return
+        body, encoding = bytes(self._body), self._headers.get("content-encoding")
+        if encoding:
+            try:
+                body = self._decompressed(body, encoding.strip().lower())
+            except (zlib.error, ValueError) as error:
+                self._fail(ConnectionLostError(f"the reply cannot be decompressed: {error}"))
+                return
+            except ReplyTooLargeError as error:
+                self._fail(error)
+                return
         if not self._parser.should_keep_alive() or self._ends_with_connection or self._is_sending():
             self.close()
         self._reply = Received(self._parser.get_status_code(), self._headers, body)
@@ -171,6 +198,36 @@ class Connection(asyncio.Protocol):
         """Hand over the reply when all bytes that came with it are parsed: if more follow its end, it is invalid."""
         if self._reply is not None and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(self._reply)
+
+    def _check_size(self) -> None:
+        """Raise if what has arrived so far exceeds a limit. Called after every read, so a read may overshoot it."""
+        settings, body_bytes = self._settings, len(self._body)
+        framing_bytes = self._wire_bytes - body_bytes
+        allowed = settings.max_response_header_bytes + min(MAX_FRAMING_BYTES, 4 * body_bytes)
+        if framing_bytes > allowed:
+            raise self._too_large("headers and framing", "max_response_header_bytes")
+        if self._wire_bytes > settings.max_response_bytes:
+            raise self._too_large("the reply", "max_response_bytes")
+        if len(self._headers) > settings.max_response_headers:
+            raise self._too_large("the number of headers", "max_response_headers")
+
+    def _too_large(self, what: str, setting: str) -> ReplyTooLargeError:
+        limit = getattr(self._settings, setting)
+        return ReplyTooLargeError(self._parser.get_status_code() or 200, f"{what} exceeded {setting}, {limit}")
+
+    def _decompressed(self, body: bytes, encoding: str) -> bytes:
+        if encoding == "identity":
+            return body
+        if encoding not in ("gzip", "deflate", "x-gzip"):
+            raise ValueError(f"its encoding is {encoding!r}; expected gzip or deflate")
+        limit = self._settings.max_decompressed_response_bytes
+        unpacker = zlib.decompressobj(wbits=_wbits(body))
+        unpacked = unpacker.decompress(body, limit + 1)
+        if len(unpacked) > limit:
+            raise self._too_large("the decompressed reply", "max_decompressed_response_bytes")
+        if not unpacker.eof or unpacker.unused_data:
+            raise ValueError("it is incomplete, or more follows its end")
+        return unpacked
 
     def _is_sending(self) -> bool:
         """True if the reply came before the whole request was sent: the rest would precede the next request."""
@@ -182,16 +239,15 @@ class Connection(asyncio.Protocol):
             self._waiter.set_exception(error)
 
     def _reset(self) -> None:
-        self._headers, self._parts, self._reply = CIMultiDict(), [], None
+        self._headers, self._body, self._reply = CIMultiDict(), b"", None
         self._ends_with_connection = False
 
 
-def _plain(body: bytes, encoding: str) -> bytes:
-    if encoding == "identity":
-        return body
-    if encoding not in ("gzip", "deflate", "x-gzip"):
-        raise ValueError(f"its encoding is {encoding!r}; expected gzip or deflate")
-    return zlib.decompress(body, wbits=47)  # 47: gzip or zlib, whichever it says it is
+def _wbits(body: bytes) -> int:
+    """What zlib needs to know of a body: gzip (31), zlib (15), or the bare deflate (-15) that some servers send."""
+    if body[:2] == b"\x1f\x8b":
+        return 31
+    return 15 if len(body) >= 2 and body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0 else -15
 
 
 @cache
@@ -201,19 +257,19 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-async def connect(origin: Origin, addresses: list[Any], on_unsolicited: Callable[[], None]) -> Connection:
+async def connect(origin: Origin, addresses: list[Any], make: Callable[[], Connection]) -> Connection:
     """Open a connection to the first of the host's addresses that accepts one."""
     loop = asyncio.get_running_loop()
     tls: dict[str, Any] = {"ssl": _tls(), "server_hostname": origin.host} if origin.is_tls else {}
     if len(addresses) == 1:
         host, port = addresses[0][4][:2]
-        _, connection = await loop.create_connection(lambda: Connection(loop, on_unsolicited), host, port, **tls)
+        _, connection = await loop.create_connection(make, host, port, **tls)
         return connection
     from aiohappyeyeballs import start_connection
 
     opened: socket.socket = await start_connection(addresses, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S, loop=loop)
     try:
-        _, connection = await loop.create_connection(lambda: Connection(loop, on_unsolicited), sock=opened, **tls)
+        _, connection = await loop.create_connection(make, sock=opened, **tls)
     except BaseException:
         opened.close()
         raise

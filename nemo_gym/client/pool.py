@@ -18,16 +18,19 @@ from weakref import WeakKeyDictionary
 
 from multidict import CIMultiDict
 
-from nemo_gym.client.connection import Connection, ConnectionLostError, Origin, Received, connect
+from nemo_gym.client.connection import (
+    Connection,
+    ConnectionLostError,
+    Origin,
+    Received,
+    ReplyTooLargeError,
+    connect,
+)
+from nemo_gym.client.settings import HttpSettings
 from nemo_gym.common.deadline import HEADER, current_deadline, time_left
 from nemo_gym.errors import ConfigError, UpstreamError
 
 logger = logging.getLogger(__name__)
-
-CONNECT_TIMEOUT_S = 10.0
-CONNECTION_LIMIT = 102_400
-CONNECTION_LIMIT_PER_HOST = 16_384
-"""As many as rollouts in flight: fewer would queue them behind each other."""
 
 KEEP_ALIVE_S = 30.0
 """Shorter than the 75 s our servers keep an idle connection, so a client never reuses one that is being closed."""
@@ -82,6 +85,7 @@ class _Peer:
     """One origin, and the connections to it that wait for the next request, the longest waiting first."""
 
     origin: Origin
+    settings: HttpSettings
     places: asyncio.Semaphore
     idle: deque[tuple[float, Connection]] = field(default_factory=deque)
     addresses: list[Any] = field(default_factory=list)
@@ -121,33 +125,24 @@ class _Peer:
                 self.origin.host, self.origin.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
             )
             self.resolved_at = time.monotonic()
-        return await connect(self.origin, self.addresses, self.on_unsolicited)
+        loop = asyncio.get_running_loop()
+        return await connect(self.origin, self.addresses, lambda: Connection(loop, self.settings, self.on_unsolicited))
 
 
 class HttpClient:
     """A pool of connections. Whoever makes one closes it."""
 
-    def __init__(
-        self,
-        *,
-        limit: int = CONNECTION_LIMIT,
-        limit_per_host: int = CONNECTION_LIMIT_PER_HOST,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    ) -> None:
-        self._limit_per_host, self._connect_timeout_s = limit_per_host, connect_timeout_s
-        self._places = asyncio.Semaphore(limit)
+    def __init__(self, settings: HttpSettings | None = None) -> None:
+        self._settings = settings or HttpSettings()
+        self._places = asyncio.Semaphore(self._settings.global_aiohttp_connector_limit)
         self._peers: dict[Origin, _Peer] = {}
         self._in_use: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """A pool with the limits that a configuration sets."""
-        return cls(
-            limit=config.get("global_aiohttp_connector_limit", CONNECTION_LIMIT),
-            limit_per_host=config.get("global_aiohttp_connector_limit_per_host", CONNECTION_LIMIT_PER_HOST),
-            connect_timeout_s=config.get("connect_timeout_s", CONNECT_TIMEOUT_S),
-        )
+        """A pool with the settings that a configuration makes."""
+        return cls(HttpSettings.of(config))
 
     async def __aenter__(self) -> Self:
         return self
@@ -188,9 +183,7 @@ class HttpClient:
             head = start + _header_lines(headers, cookies, body)
         except ValueError as error:
             raise ConfigError(f"Cannot ask {url}: {error}.") from error
-        peer = self._peers.get(origin)
-        if peer is None:
-            peer = self._peers[origin] = _Peer(origin, asyncio.Semaphore(self._limit_per_host))
+        peer = self._peers.get(origin) or self._add_peer(origin)
         try:
             async with asyncio.timeout(allowed_s), self._places, peer.places:
                 connection = peer.take_idle() or await self._connect(peer, name, url)
@@ -198,15 +191,23 @@ class HttpClient:
         except TimeoutError as error:
             waited = f"no answer from {url} within {round(allowed_s, 2):g} s"
             raise UpstreamError(name, 0, waited, cause="timeout") from error
+        except ReplyTooLargeError as error:
+            raise UpstreamError(name, error.status, str(error)) from error
         except (ConnectionLostError, OSError) as error:
             raise UpstreamError(name, 0, f"{url} broke off: {error}") from error
 
+    def _add_peer(self, origin: Origin) -> _Peer:
+        limit = self._settings.global_aiohttp_connector_limit_per_host
+        peer = self._peers[origin] = _Peer(origin, self._settings, asyncio.Semaphore(limit))
+        return peer
+
     async def _connect(self, peer: _Peer, name: str, url: str) -> Connection:
+        limit_s = self._settings.connect_timeout_s
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(limit_s):
                 return await peer.connect()
         except TimeoutError as error:
-            raise ConnectError(name, 0, f"no connection to {url} within {self._connect_timeout_s:g} s") from error
+            raise ConnectError(name, 0, f"no connection to {url} within {limit_s:g} s") from error
         except OSError as error:
             raise ConnectError(name, 0, f"no connection to {url}: {error}") from error
 

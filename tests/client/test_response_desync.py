@@ -59,6 +59,7 @@ def spurious_once_idle(loop_factory: Callable[[], asyncio.AbstractEventLoop] | N
                 return body
 
     with socket.create_server(("127.0.0.1", 0)) as listening, asyncio.Runner(loop_factory=loop_factory) as runner:
+        listening.settimeout(10)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         return runner.run(main())
 
