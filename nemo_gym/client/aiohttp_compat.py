@@ -10,17 +10,19 @@ import aiohttp
 import orjson
 from pydantic import BaseModel
 
-from nemo_gym.client.pool import CONNECTION_LIMIT, CONNECTION_LIMIT_PER_HOST, close_with_loop
+from nemo_gym.client.pool import close_with_loop
 from nemo_gym.client.reply import PeerResponse
+from nemo_gym.client.settings import HttpSettings
 
 MAX_NUM_TRIES = 3
+_LIMITS = HttpSettings()
 
 
 class GlobalAIOHTTPAsyncClientConfig(BaseModel):
     """How many connections the shared client may hold."""
 
-    global_aiohttp_connector_limit: int = CONNECTION_LIMIT
-    global_aiohttp_connector_limit_per_host: int = CONNECTION_LIMIT_PER_HOST
+    global_aiohttp_connector_limit: int = _LIMITS.global_aiohttp_connector_limit
+    global_aiohttp_connector_limit_per_host: int = _LIMITS.global_aiohttp_connector_limit_per_host
     global_aiohttp_client_request_debug: bool = False
 
 
@@ -32,7 +34,11 @@ def get_global_aiohttp_client() -> aiohttp.ClientSession:
     """The aiohttp session of the running loop."""
     loop = asyncio.get_running_loop()
     if loop not in _sessions:
-        connector = aiohttp.TCPConnector(limit=CONNECTION_LIMIT, limit_per_host=CONNECTION_LIMIT_PER_HOST)
+        limits = GlobalAIOHTTPAsyncClientConfig()
+        connector = aiohttp.TCPConnector(
+            limit=limits.global_aiohttp_connector_limit,
+            limit_per_host=limits.global_aiohttp_connector_limit_per_host,
+        )
         session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         _sessions[loop] = session, close_with_loop(session)
     return _sessions[loop][0]

@@ -1,32 +1,50 @@
-"""One HTTP/1.1 connection: a request goes out, its whole answer comes in, then the next may. httptools parses; TLS
-and sockets are the loop's. A rollout in flight is one of these that waits, so it is kept small."""
+"""One HTTP/1.1 connection: send a request, read the whole reply, then it is free for the next request. httptools
+parses; TLS and sockets belong to the event loop. Every rollout in flight waits on one of these, so it is kept small.
+
+Invariant: bytes that arrive while no request is waiting for them never become the reply to a later request.
+"""
 
 import asyncio
+import select
 import socket
 import ssl
 import zlib
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
 import httptools
 from multidict import CIMultiDict
 
+from nemo_gym.client.settings import HttpSettings
 from nemo_gym.errors import GymError
 
+MAX_FRAMING_BYTES = 2**24
+"""Upper bound for what chunks and trailers may add to a reply. A body may be framed with up to four times its size."""
 LARGE_BODY_BYTES = 2**16
-"""From here on copying a body costs more than sending two pieces."""
-FAMILIES_DELAY_S = 0.25
-"""How long one of a host's addresses has before the next is tried beside it."""
+"""From this size on, copying a body costs more than sending two pieces."""
+HAPPY_EYEBALLS_DELAY_S = 0.25
+"""How long one of a host's addresses may take before the next one is tried in parallel."""
 _NO_BODY = frozenset((204, 304))
 _INFORMATIONAL = range(100, 200)
+_IDLE_TIMEOUT = (b"HTTP/1.1 408", b"HTTP/1.0 408")
+"""Load balancers say this on an idle connection before they close it. It is no sign of a broken server."""
 
 
 class ConnectionLostError(GymError):
-    """The connection ended, or made no sense, before the answer was whole."""
+    """The connection ended, or the response was not valid, before the reply was complete."""
+
+
+class ReplyTooLargeError(ConnectionLostError):
+    """A reply exceeds one of the limits."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Origin(NamedTuple):
-    """Whom to connect to."""
+    """The server to connect to."""
 
     host: str
     port: int
@@ -34,7 +52,7 @@ class Origin(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A whole answer."""
+    """A complete reply."""
 
     status: int
     headers: CIMultiDict[str]
@@ -42,31 +60,52 @@ class Received(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """Asked one thing at a time by whoever holds it. What comes unasked ends it."""
+    """Sends one request at a time. Data that no request asked for closes it."""
 
-    __slots__ = ("_ends_with_connection", "_headers", "_loop", "_parser", "_parts", "_transport", "_waiter")
+    __slots__ = (
+        *("_body", "_ends_with_connection", "_fileno", "_headers", "_loop", "_on_unsolicited", "_parser"),
+        *("_reply", "_settings", "_transport", "_waiter", "_wire_bytes"),
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, settings: HttpSettings, on_unsolicited: Callable[[], None]
+    ) -> None:
+        self._loop, self._settings, self._on_unsolicited = loop, settings, on_unsolicited
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Received] | None = None
         self._parser: Any = None
-        self._forget()
+        self._fileno = -1
+        self._wire_bytes = 0
+        self._headers: CIMultiDict[str] = CIMultiDict()
+        self._body: bytes | bytearray = b""
+        self._reply: Received | None = None
+        self._ends_with_connection = False
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    def is_reusable(self) -> bool:
+        """True if it is open and the kernel holds no bytes of it that the loop has not read yet.
+
+        Such bytes (a second reply, the end of the connection) would otherwise be taken as the next request's reply.
+        """
+        if not self.is_open:
+            return False
+        poller = select.poll()
+        poller.register(self._fileno, select.POLLIN)
+        return not poller.poll(0)
+
     def close(self) -> None:
-        """End it at once, also in the middle of an answer."""
+        """Close at once, also in the middle of a reply."""
         if self._transport is not None:
             self._transport.abort()
 
     async def ask(self, head: bytes, body: bytes | None) -> Received:
-        """Send a request and wait for all of its answer. A connection that is left before is of no more use."""
+        """Send a request and wait for its whole reply. If this is cancelled, the connection is closed."""
         if self._transport is None:
-            raise ConnectionLostError("it was closed")
-        self._waiter = self._loop.create_future()
+            raise ConnectionLostError("the connection was closed")
+        self._waiter, self._wire_bytes = self._loop.create_future(), 0
         self._parser = self._parser or httptools.HttpResponseParser(self)
         if body is not None and len(body) >= LARGE_BODY_BYTES:
             self._transport.writelines((head, body))
@@ -79,29 +118,42 @@ class Connection(asyncio.Protocol):
             raise
         finally:
             self._waiter = None
-            self._forget()
+            self._reset()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        self._fileno = transport.get_extra_info("socket").fileno()
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None or self._waiter.done():
             self.close()
+            if not data.startswith(_IDLE_TIMEOUT):
+                self._on_unsolicited()
             return
+        self._wire_bytes += len(data)
         try:
             self._parser.feed_data(data)
+            self._check_size()
+        except ReplyTooLargeError as error:
+            self._fail(error)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(ConnectionLostError(f"it answered in no HTTP we know: {error}"))
+            self._fail(ConnectionLostError(f"invalid HTTP response: {error}"))
+        else:
+            self._deliver()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         if self._ends_with_connection and error is None:
             self._finish()
-        self._fail(ConnectionLostError(f"it hung up before its answer was whole{f': {error}' if error else ''}"))
+            self._deliver()
+        reason = f": {error}" if error else ""
+        self._fail(ConnectionLostError(f"the server closed the connection before its reply was complete{reason}"))
 
     def on_message_begin(self) -> None:
-        if self._waiter is None or self._waiter.done():
+        if self._reply is not None:  # a second reply in the same read: nothing of it may get into the first
             self.close()
+            self._on_unsolicited()
+            self._headers, self._body = CIMultiDict(), b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.add(name.decode("latin-1"), value.decode("latin-1"))
@@ -112,44 +164,90 @@ class Connection(asyncio.Protocol):
         self._ends_with_connection = not has_length and status not in _NO_BODY and status not in _INFORMATIONAL
 
     def on_body(self, part: bytes) -> None:
-        self._parts.append(part)
+        if not self._body:
+            self._body = part
+        elif isinstance(self._body, bytearray):
+            self._body += part
+        else:
+            self._body = bytearray(self._body) + part
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() in _INFORMATIONAL:
-            self._forget()
+            self._reset()
         else:
             self._finish()
 
     def _finish(self) -> None:
-        if self._waiter is None or self._waiter.done():
+        if self._reply is not None:
             return
-        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        try:
-            body = _plain(body, self._headers.get("content-encoding", "identity"))
-        except (zlib.error, ValueError) as error:
-            self._fail(ConnectionLostError(f"its answer cannot be unpacked: {error}"))
-            return
-        if not self._parser.should_keep_alive() or self._ends_with_connection:
+        body, encoding = bytes(self._body), self._headers.get("content-encoding")
+        if encoding:
+            try:
+                body = self._decompressed(body, encoding.strip().lower())
+            except (zlib.error, ValueError) as error:
+                self._fail(ConnectionLostError(f"the reply cannot be decompressed: {error}"))
+                return
+            except ReplyTooLargeError as error:
+                self._fail(error)
+                return
+        if not self._parser.should_keep_alive() or self._ends_with_connection or self._is_sending():
             self.close()
-        self._waiter.set_result(Received(self._parser.get_status_code(), self._headers, body))
+        self._reply = Received(self._parser.get_status_code(), self._headers, body)
+
+    def _deliver(self) -> None:
+        """Hand over the reply when all bytes that came with it are parsed: if more follow its end, it is invalid."""
+        if self._reply is not None and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(self._reply)
+
+    def _check_size(self) -> None:
+        """Raise if what has arrived so far exceeds a limit. Called after every read, so a read may overshoot it."""
+        settings, body_bytes = self._settings, len(self._body)
+        framing_bytes = self._wire_bytes - body_bytes
+        allowed = settings.max_response_header_bytes + min(MAX_FRAMING_BYTES, 4 * body_bytes)
+        if framing_bytes > allowed:
+            raise self._too_large("headers and framing", "max_response_header_bytes")
+        if self._wire_bytes > settings.max_response_bytes:
+            raise self._too_large("the reply", "max_response_bytes")
+        if len(self._headers) > settings.max_response_headers:
+            raise self._too_large("the number of headers", "max_response_headers")
+
+    def _too_large(self, what: str, setting: str) -> ReplyTooLargeError:
+        limit = getattr(self._settings, setting)
+        return ReplyTooLargeError(self._parser.get_status_code() or 200, f"{what} exceeded {setting}, {limit}")
+
+    def _decompressed(self, body: bytes, encoding: str) -> bytes:
+        if encoding == "identity":
+            return body
+        if encoding not in ("gzip", "deflate", "x-gzip"):
+            raise ValueError(f"its encoding is {encoding!r}; expected gzip or deflate")
+        limit = self._settings.max_decompressed_response_bytes
+        unpacker = zlib.decompressobj(wbits=_wbits(body))
+        unpacked = unpacker.decompress(body, limit + 1)
+        if len(unpacked) > limit:
+            raise self._too_large("the decompressed reply", "max_decompressed_response_bytes")
+        if not unpacker.eof or unpacker.unused_data:
+            raise ValueError("it is incomplete, or more follows its end")
+        return unpacked
+
+    def _is_sending(self) -> bool:
+        """True if the reply came before the whole request was sent: the rest would precede the next request."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def _fail(self, error: ConnectionLostError) -> None:
         self.close()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
 
-    def _forget(self) -> None:
-        self._headers: CIMultiDict[str] = CIMultiDict()
-        self._parts: list[bytes] = []
+    def _reset(self) -> None:
+        self._headers, self._body, self._reply = CIMultiDict(), b"", None
         self._ends_with_connection = False
 
 
-def _plain(body: bytes, encoding: str) -> bytes:
-    if encoding == "identity":
-        return body
-    if encoding not in ("gzip", "deflate", "x-gzip"):
-        raise ValueError(f"it is packed as {encoding!r}, which was not asked for")
-    return zlib.decompress(body, wbits=47)  # 47: gzip or zlib, whichever it says it is
+def _wbits(body: bytes) -> int:
+    """What zlib needs to know of a body: gzip (31), zlib (15), or the bare deflate (-15) that some servers send."""
+    if body[:2] == b"\x1f\x8b":
+        return 31
+    return 15 if len(body) >= 2 and body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0 else -15
 
 
 @cache
@@ -159,19 +257,19 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-async def connect(origin: Origin, addresses: list[Any]) -> Connection:
-    """Open a connection to whichever address answers first."""
+async def connect(origin: Origin, addresses: list[Any], make: Callable[[], Connection]) -> Connection:
+    """Open a connection to the first of the host's addresses that accepts one."""
     loop = asyncio.get_running_loop()
     tls: dict[str, Any] = {"ssl": _tls(), "server_hostname": origin.host} if origin.is_tls else {}
     if len(addresses) == 1:
         host, port = addresses[0][4][:2]
-        _, connection = await loop.create_connection(lambda: Connection(loop), host, port, **tls)
+        _, connection = await loop.create_connection(make, host, port, **tls)
         return connection
     from aiohappyeyeballs import start_connection
 
-    opened: socket.socket = await start_connection(addresses, happy_eyeballs_delay=FAMILIES_DELAY_S, loop=loop)
+    opened: socket.socket = await start_connection(addresses, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S, loop=loop)
     try:
-        _, connection = await loop.create_connection(lambda: Connection(loop), sock=opened, **tls)
+        _, connection = await loop.create_connection(make, sock=opened, **tls)
     except BaseException:
         opened.close()
         raise

@@ -1,6 +1,7 @@
 """One pooled HTTP client for each event loop, with a time limit on everything, and the rules for trying again."""
 
 import asyncio
+import logging
 import math
 import random
 import socket
@@ -17,20 +18,29 @@ from weakref import WeakKeyDictionary
 
 from multidict import CIMultiDict
 
-from nemo_gym.client.connection import Connection, ConnectionLostError, Origin, Received, connect
+from nemo_gym.client.connection import (
+    Connection,
+    ConnectionLostError,
+    Origin,
+    Received,
+    ReplyTooLargeError,
+    connect,
+)
+from nemo_gym.client.settings import HttpSettings
 from nemo_gym.common.deadline import HEADER, current_deadline, time_left
 from nemo_gym.errors import ConfigError, UpstreamError
 
-CONNECT_TIMEOUT_S = 10.0
-CONNECTION_LIMIT = 102_400
-CONNECTION_LIMIT_PER_HOST = 16_384
-"""As many as rollouts in flight: fewer would queue them behind each other."""
+logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 30.0
 """Shorter than the 75 s our servers keep an idle connection, so a client never reuses one that is being closed."""
 
 ADDRESSES_LAST_S = 10.0
-"""How long a host's addresses are taken to be the same."""
+"""How long a resolved address is used before it is looked up again."""
+
+NO_REUSE_S = 60.0
+"""How long connections to a server are used once only after it sent data that no request asked for. The next such
+data might arrive just after a request was sent, and nothing would tell it from the reply."""
 _IN_PATH, _IN_QUERY = "/%:=&~+!$,;'@()*", "/%:=&~+!$,;'@()*?"
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
 THROTTLING_STATUSES = frozenset((429, 503, 529))
@@ -75,19 +85,35 @@ class _Peer:
     """One origin, and the connections to it that wait for the next request, the longest waiting first."""
 
     origin: Origin
+    settings: HttpSettings
     places: asyncio.Semaphore
     idle: deque[tuple[float, Connection]] = field(default_factory=deque)
     addresses: list[Any] = field(default_factory=list)
     resolved_at: float = -math.inf
+    no_reuse_until: float = -math.inf
 
     def take_idle(self) -> Connection | None:
-        """The connection that was used last: the others get the chance to grow old."""
+        """The connection that was used last, so that the others reach their keep-alive limit."""
         while self.idle:
             since, connection = self.idle.pop()
-            if connection.is_open and time.monotonic() - since < KEEP_ALIVE_S:
+            if time.monotonic() - since < KEEP_ALIVE_S and connection.is_reusable():
                 return connection
             connection.close()
         return None
+
+    def put_idle(self, connection: Connection) -> None:
+        if time.monotonic() < self.no_reuse_until:
+            connection.close()
+        else:
+            self.idle.append((time.monotonic(), connection))
+
+    def on_unsolicited(self) -> None:
+        """Called when the server sent data that no request asked for."""
+        if time.monotonic() >= self.no_reuse_until:
+            address = f"{self.origin.host}:{self.origin.port}"
+            logger.warning("%s sent data that no request asked for; using each connection once", address)
+        self.no_reuse_until = time.monotonic() + NO_REUSE_S
+        self.close_old(older_than_s=-math.inf)
 
     def close_old(self, *, older_than_s: float) -> None:
         while self.idle and self.idle[0][0] <= time.monotonic() - older_than_s:
@@ -99,33 +125,24 @@ class _Peer:
                 self.origin.host, self.origin.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
             )
             self.resolved_at = time.monotonic()
-        return await connect(self.origin, self.addresses)
+        loop = asyncio.get_running_loop()
+        return await connect(self.origin, self.addresses, lambda: Connection(loop, self.settings, self.on_unsolicited))
 
 
 class HttpClient:
     """A pool of connections. Whoever makes one closes it."""
 
-    def __init__(
-        self,
-        *,
-        limit: int = CONNECTION_LIMIT,
-        limit_per_host: int = CONNECTION_LIMIT_PER_HOST,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    ) -> None:
-        self._limit_per_host, self._connect_timeout_s = limit_per_host, connect_timeout_s
-        self._places = asyncio.Semaphore(limit)
+    def __init__(self, settings: HttpSettings | None = None) -> None:
+        self._settings = settings or HttpSettings()
+        self._places = asyncio.Semaphore(self._settings.global_aiohttp_connector_limit)
         self._peers: dict[Origin, _Peer] = {}
         self._in_use: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """A pool with the limits that a configuration sets."""
-        return cls(
-            limit=config.get("global_aiohttp_connector_limit", CONNECTION_LIMIT),
-            limit_per_host=config.get("global_aiohttp_connector_limit_per_host", CONNECTION_LIMIT_PER_HOST),
-            connect_timeout_s=config.get("connect_timeout_s", CONNECT_TIMEOUT_S),
-        )
+        """A pool with the settings that a configuration makes."""
+        return cls(HttpSettings.of(config))
 
     async def __aenter__(self) -> Self:
         return self
@@ -166,9 +183,7 @@ class HttpClient:
             head = start + _header_lines(headers, cookies, body)
         except ValueError as error:
             raise ConfigError(f"Cannot ask {url}: {error}.") from error
-        peer = self._peers.get(origin)
-        if peer is None:
-            peer = self._peers[origin] = _Peer(origin, asyncio.Semaphore(self._limit_per_host))
+        peer = self._peers.get(origin) or self._add_peer(origin)
         try:
             async with asyncio.timeout(allowed_s), self._places, peer.places:
                 connection = peer.take_idle() or await self._connect(peer, name, url)
@@ -176,15 +191,23 @@ class HttpClient:
         except TimeoutError as error:
             waited = f"no answer from {url} within {round(allowed_s, 2):g} s"
             raise UpstreamError(name, 0, waited, cause="timeout") from error
+        except ReplyTooLargeError as error:
+            raise UpstreamError(name, error.status, str(error)) from error
         except (ConnectionLostError, OSError) as error:
             raise UpstreamError(name, 0, f"{url} broke off: {error}") from error
 
+    def _add_peer(self, origin: Origin) -> _Peer:
+        limit = self._settings.global_aiohttp_connector_limit_per_host
+        peer = self._peers[origin] = _Peer(origin, self._settings, asyncio.Semaphore(limit))
+        return peer
+
     async def _connect(self, peer: _Peer, name: str, url: str) -> Connection:
+        limit_s = self._settings.connect_timeout_s
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(limit_s):
                 return await peer.connect()
         except TimeoutError as error:
-            raise ConnectError(name, 0, f"no connection to {url} within {self._connect_timeout_s:g} s") from error
+            raise ConnectError(name, 0, f"no connection to {url} within {limit_s:g} s") from error
         except OSError as error:
             raise ConnectError(name, 0, f"no connection to {url}: {error}") from error
 
@@ -195,7 +218,7 @@ class HttpClient:
         finally:
             self._in_use.discard(connection)
         if connection.is_open:
-            peer.idle.append((time.monotonic(), connection))
+            peer.put_idle(connection)
             if self._sweep is None:
                 self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
         return received

@@ -1,0 +1,44 @@
+"""The settings of the HTTP client: global keys of the configuration, the same for every server of a worker."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nemo_gym.errors import ConfigError
+
+
+class HttpSettings(BaseModel):
+    """Limits on connections, and on replies, so that no server can exhaust the memory of a worker."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    global_aiohttp_connector_limit: int = Field(default=102_400, ge=1)
+    """Upper bound for open connections."""
+
+    global_aiohttp_connector_limit_per_host: int = Field(default=16_384, ge=1)
+    """Upper bound for open connections to one server: as many as rollouts in flight, or they would queue."""
+
+    connect_timeout_s: float = Field(default=10.0, gt=0)
+    """How long opening a connection may take."""
+
+    max_response_bytes: int = Field(default=2**28, ge=1)
+    """Upper bound for a reply as it is received, headers and framing included."""
+
+    max_decompressed_response_bytes: int = Field(default=2**28, ge=1)
+    """Upper bound for the body of a compressed reply once it is decompressed."""
+
+    max_response_header_bytes: int = Field(default=2**20, ge=1)
+    """Upper bound for the headers of a reply."""
+
+    max_response_headers: int = Field(default=1000, ge=1)
+    """Upper bound for the number of header lines of a reply."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """The settings that a configuration makes among its other keys."""
+        try:
+            return cls.model_validate({name: config[name] for name in cls.model_fields if name in config})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ConfigError(f"{first['loc'][0]} is {first['input']!r}: {first['msg']}.") from error
