@@ -101,6 +101,26 @@ def _use_cpu(seconds: float) -> None:
         pass
 
 
+def wait_for_file(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+
+def touch(path: str) -> None:
+    with open(path, "w"):
+        pass
+
+
+def touch_and_sleep(path: str, seconds: float) -> None:
+    touch(path)
+    time.sleep(seconds)
+
+
+def touch_and_loop(path: str) -> None:
+    touch(path)
+    loop_for_ever()
+
+
 def open_files() -> list[str]:
     """What the files that this process holds open are."""
     here = "/proc/self/fd"

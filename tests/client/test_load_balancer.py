@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import time
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from nemo_gym.client.server_client import CookieJar
 from nemo_gym.common.deadline import limit_deadline, timeout
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import RolloutError, UpstreamError
+from tests.polling import until
 from tests.stub_endpoint import Request, completion, stub_endpoint
 
 
@@ -133,11 +133,8 @@ async def test_a_dead_endpoint_is_passed_over_and_found_again() -> None:
 async def test_what_may_pass_is_tried_again_elsewhere_or_there(status: int) -> None:
     answers = itertools.chain([(status, {"error": "no"}, {"Retry-After": "0"})], itertools.repeat(completion()))
     async with stub_endpoint(lambda _: next(answers)) as stub, HttpClient() as http:
-        endpoints = pool([stub.url], http)
-        started = time.monotonic()
-        await chat(endpoints)
+        await chat(pool([stub.url], http))
         assert len(stub.requests) == 2
-        assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize(("status", "tries"), [(400, 1), (401, 1), (404, 1), (422, 1), (503, 3)])
@@ -150,11 +147,9 @@ async def test_tries_are_counted(status: int, tries: int) -> None:
 
 
 async def test_a_pause_that_outlasts_the_deadline_is_not_made() -> None:
-    async with stub_endpoint(lambda _: (503, {}, {"Retry-After": "30"})) as stub, HttpClient() as http:
-        started = time.monotonic()
-        with limit_deadline(5), pytest.raises(UpstreamError, match="503"):
+    async with stub_endpoint(lambda _: (503, {}, {"Retry-After": "50"})) as stub, HttpClient() as http:
+        with limit_deadline(40), pytest.raises(UpstreamError, match="503"):
             await chat(pool([stub.url], http))
-        assert time.monotonic() - started < 2
         assert len(stub.requests) == 1
 
 
@@ -173,7 +168,7 @@ async def test_no_more_requests_than_allowed_are_in_flight_and_waiting_ends_with
         async with asyncio.TaskGroup() as group:
             for _ in range(5):
                 group.create_task(endpoints.call(send))
-            await asyncio.sleep(0.02)
+            await until(lambda: running == 2)
             with limit_deadline(0.05), pytest.raises(UpstreamError, match="none of 2 places") as caught:
                 await endpoints.call(send)
             release.set()
@@ -182,25 +177,30 @@ async def test_no_more_requests_than_allowed_are_in_flight_and_waiting_ends_with
 
 
 async def test_only_time_that_ran_out_at_the_endpoint_counts_as_an_objection() -> None:
+    connections = closed = 0
+
     async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections, closed
+        connections += 1
         await reader.read()
         writer.close()
+        closed += 1
 
     stalling = await asyncio.start_server(stall, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{stalling.sockets[0].getsockname()[1]}/v1"
     async with stalling, HttpClient() as http:
-        with track_retries() as tally, pytest.raises((RolloutError, UpstreamError), match=r"within 0\.1 s"):
-            async with timeout(0.1, what="The call"):
+        with track_retries() as tally, pytest.raises((RolloutError, UpstreamError), match=r"within 0\.5 s"):
+            async with timeout(0.5, what="The call"):
                 await chat(pool([url], http))
         assert tally.throttled == 1
         with track_retries() as tally:
             asking = asyncio.create_task(chat(pool([url], http)))
-            await asyncio.sleep(0.1)
+            await until(lambda: connections == 2)
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
         assert tally.throttled == 0
-    await asyncio.sleep(0.05)
+        await until(lambda: closed == 2)
 
 
 async def test_headers_and_key_go_with_every_request() -> None:

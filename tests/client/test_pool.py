@@ -42,7 +42,7 @@ async def peer_that(talk: Talk) -> AsyncIterator[str]:
 
 
 async def stall(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-    await asyncio.sleep(5)
+    await asyncio.sleep(60)
 
 
 async def half_a_body(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,7 +72,7 @@ async def test_a_peer_that_stalls_is_waited_for_no_longer_than_allowed() -> None
         with pytest.raises(UpstreamError, match=r"within 0\.1 s") as caught:
             await http.fetch("GET", url, timeout_s=0.1)
         assert caught.value.cause == "timeout"
-        with limit_deadline(0.05), pytest.raises(UpstreamError, match=r"within 0\.0"):
+        with limit_deadline(0.2), pytest.raises(UpstreamError, match=r"within 0\.[12]|no time left"):
             await http.fetch("GET", url, timeout_s=60)
 
 

@@ -31,6 +31,14 @@ def check(config: DictConfig) -> None:
     check_references(config, server_blocks(config).servers)
 
 
+def problem_with(config: DictConfig) -> ConfigError | None:
+    try:
+        check(config)
+    except ConfigError as error:
+        return error
+    return None
+
+
 def test_blocks_are_sorted_by_whether_they_can_be_started() -> None:
     config = OmegaConf.create(
         {
@@ -87,7 +95,7 @@ def test_almost_servers_are_reported_with_the_source_of_each_mistake() -> None:
     ],
 )
 def test_references_that_lead_to_a_server_are_fine(fields: dict[str, Any]) -> None:
-    check(OmegaConf.create({"r": resources(), "a": agent(**fields), "which": "r"}))
+    assert problem_with(OmegaConf.create({"r": resources(), "a": agent(**fields), "which": "r"})) is None
 
 
 @pytest.mark.parametrize(

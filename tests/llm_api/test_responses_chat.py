@@ -1,7 +1,6 @@
 """Responses ⇄ Chat Completions: there and back, and case by case."""
 
 import re
-import time
 from typing import Any
 
 import pytest
@@ -112,10 +111,9 @@ def test_any_mix_of_tags_is_read_as_the_pattern_says(pieces: list[str]) -> None:
     assert split_think_tags(text) == (pattern.findall(text), pattern.sub("", text))
 
 
-def test_a_model_that_only_opens_tags_costs_no_time() -> None:
-    started = time.monotonic()
-    assert split_think_tags("<think>" * 200_000).thoughts == []
-    assert time.monotonic() - started < 1
+def test_a_model_that_only_opens_tags_costs_linear_time() -> None:
+    # Quadratic work on so many would take hours.
+    assert split_think_tags("<think>" * 2_000_000).thoughts == []
 
 
 @settings(deadline=None)

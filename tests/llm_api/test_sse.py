@@ -12,6 +12,7 @@ from nemo_gym.llm_api.sse import EventStream, event
 from nemo_gym.server.base import SimpleServer
 from nemo_gym.server.endpoint import Endpoint
 from nemo_gym.testing import BrowserLikeClient, client_for
+from tests.polling import until
 
 
 class Count(BaseModel):
@@ -74,7 +75,7 @@ async def test_a_failure_after_the_first_event_is_told_as_an_event() -> None:
 
 async def test_a_stream_ends_when_its_time_is_up() -> None:
     async with client_for(Speaker) as client:
-        answer = await client.request("POST", "/drone", b"{}", {HEADER: "0.2"})
+        answer = await client.request("POST", "/drone", b"{}", {HEADER: "0.5"})
         assert answer.text.startswith('event: more\ndata: "and"\n\n')
         assert "event: error" in answer.text
         assert "did not finish within" in answer.text
@@ -84,10 +85,7 @@ async def test_a_stream_ends_when_the_client_goes_away() -> None:
     ENDED.clear()
     async with client_for(Speaker) as client:
         await hang_up_during(client, "/drone")
-        for _ in range(100):
-            if ENDED:
-                break
-            await asyncio.sleep(0.02)
+        await until(lambda: ENDED)
     assert ENDED == ["drone"]
 
 
@@ -96,7 +94,7 @@ async def hang_up_during(client: BrowserLikeClient, path: str) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     headers = "host: localhost\r\ncontent-type: application/json\r\ncontent-length: 2"
     writer.write(f"POST {path} HTTP/1.1\r\n{headers}\r\n\r\n{{}}".encode())
-    assert b"200" in await asyncio.wait_for(reader.readline(), 5)
+    assert b"200" in await asyncio.wait_for(reader.readline(), 60)
     writer.close()
 
 

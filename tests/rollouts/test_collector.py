@@ -28,7 +28,7 @@ AGENT_REFERENCES: dict[str, Any] = {
 }
 
 
-def servers(**replies: Any) -> list[ServerSpec]:
+def servers(**agent: Any) -> list[ServerSpec]:
     script = [
         {"user": "fail", "status": 400},
         {"user": "never", "latency_s": 60, "say": "late"},
@@ -38,7 +38,7 @@ def servers(**replies: Any) -> list[ServerSpec]:
     return [
         held("counter", "resources_servers", "example_stateful_counter", domain="agent"),
         held("policy_model", "responses_api_models", "scripted_model", replies=script),
-        held("agent", "responses_api_agents", "simple_agent", rollout_timeout_s=0.5, **AGENT_REFERENCES),
+        held("agent", "responses_api_agents", "simple_agent", **AGENT_REFERENCES, **agent),
     ]
 
 
@@ -66,9 +66,9 @@ def config_for(tmp_path: Path, lines: list[Any], **options: Any) -> RolloutColle
 
 
 async def collected(
-    config: RolloutCollectionConfig,
+    config: RolloutCollectionConfig, **agent: Any
 ) -> tuple[RunningMetrics, list[dict[str, Any]], list[dict[str, Any]]]:
-    async with running(servers()) as client:
+    async with running(servers(**agent)) as client:
         metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
     output = Path(config.output_jsonl_fpath)
     files = [output, failures_path(output)]
@@ -85,22 +85,26 @@ async def test_bad_rows_are_written_down_with_their_cause_and_the_others_score(t
         '"a text"',
         counter_row("please fail"),
         "",
-        counter_row("this never ends"),
         {"no": "params"},
         counter_row("add 5", expected_count=4),
         example_row("a row without a count"),
         counter_row("add 2"),
     ]
     metrics, scored, failed = await collected(config_for(tmp_path, lines))
-    assert sorted((record["_task_index"], record["reward"]) for record in scored) == [(0, 1.0), (6, 0.0), (8, 1.0)]
+    assert sorted((record["_task_index"], record["reward"]) for record in scored) == [(0, 1.0), (5, 0.0), (7, 1.0)]
     causes = {record["_task_index"]: record["cause"] for record in failed}
-    assert causes == {1: "input", 2: "input", 3: "model", 4: "timeout", 5: "input", 7: "input"}
-    assert metrics.failed == {"input": 4, "model": 1, "timeout": 1}
+    assert causes == {1: "input", 2: "input", 3: "model", 4: "input", 6: "input"}
+    assert metrics.failed == {"input": 4, "model": 1}
     assert metrics.means() == {"reward": pytest.approx(2 / 3)}
     by_index = {record["_task_index"]: record for record in failed}
     assert by_index[3]["row"] == lines[3]
     assert "answers 400" in by_index[3]["message"]
     assert by_index[1]["row"] == "{broken"
+
+
+async def test_a_rollout_that_takes_too_long_is_a_timeout(tmp_path: Path) -> None:
+    metrics, _, _ = await collected(config_for(tmp_path, [counter_row("this never ends")]), rollout_timeout_s=0.2)
+    assert (metrics.scored, metrics.failed) == (0, {"timeout": 1})
 
 
 @pytest.mark.parametrize("text", ["[" * depth + "]" * depth for depth in (200, 300, 900, 2000)] + [str(10**30)])
@@ -198,6 +202,7 @@ def test_options_out_of_range_are_refused(tmp_path: Path, option: dict[str, int]
 async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed() -> None:
     in_flight = most = read = 0
     kept: list[Outcome] = []
+    full = asyncio.Event()
 
     def rows() -> Any:
         nonlocal read
@@ -210,7 +215,9 @@ async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed() -
         nonlocal in_flight, most
         in_flight += 1
         most = max(most, in_flight)
-        await asyncio.sleep(0.002)
+        if in_flight == 7:
+            full.set()
+        await full.wait()
         in_flight -= 1
         return Scored(row.id, b'{"reward":1}')
 
@@ -223,12 +230,15 @@ async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed() -
 
 async def test_the_number_in_flight_adapts_no_further_than_told(tmp_path: Path) -> None:
     in_flight = most = 0
+    full = asyncio.Event()
 
     async def count(_server: str, path: str, _body: Any, send: Any) -> ServerReply:
         nonlocal in_flight, most
         in_flight += path == "/run"
         most = max(most, in_flight)
-        await asyncio.sleep(0.001)
+        if in_flight == 3:
+            full.set()
+        await full.wait()
         answer: ServerReply = await send()
         in_flight -= path == "/run"
         return answer
@@ -268,31 +278,56 @@ async def test_the_rest_of_a_group_is_written_when_it_is_complete(tmp_path: Path
     lines = [counter_row(f"add {number}") for number in range(20)]
     await collected(config_for(tmp_path, lines))
     config = config_for(tmp_path, lines, num_repeats=3, group_output=True, num_samples_in_parallel=4)
-    in_hand: list[int] = []
+    written: list[Outcome] = []
+    something_is_written = asyncio.Event()
 
     def report(outcome: Outcome) -> None:
-        in_hand.append(helper.in_flight)
+        written.append(outcome)
+        something_is_written.set()
 
-    helper = RolloutCollectionHelper()
+    async def hold_back_the_last_row(_server: str, path: str, body: Any, send: Any) -> ServerReply:
+        if path == "/run" and b"add 19" in body:
+            await something_is_written.wait()
+        answer: ServerReply = await send()
+        return answer
+
     async with running(servers()) as client:
-        await helper.run_from_config(config, client=client, report=report)
-    assert len(in_hand) == 40
-    assert max(in_hand) > 0  # something was written before all was made
+        client.tap = hold_back_the_last_row
+        await RolloutCollectionHelper().run_from_config(config, client=client, report=report)
+    assert len(written) == 40
+    assert written[0].id.task_index != 19
 
 
 async def test_a_group_that_is_not_complete_when_the_job_ends_is_not_lost(tmp_path: Path) -> None:
-    config = config_for(
-        tmp_path, [counter_row("add 2")], num_repeats=3, group_output=True, num_samples_in_parallel=1, run_timeout_s=1
-    )
-    script = [{"times": 2, "say": "Done."}, {"latency_s": 60, "say": "late"}]
-    slow = [server for server in servers() if server.name == "counter"]
-    slow.append(held("policy_model", "responses_api_models", "scripted_model", replies=script))
-    slow.append(held("agent", "responses_api_agents", "simple_agent", **AGENT_REFERENCES))
-    async with running(slow) as client:
-        with pytest.raises(RolloutError, match="The run did not finish within 1 s"):
-            await RolloutCollectionHelper().run_from_config(config, client=client)
+    config = config_for(tmp_path, [counter_row("add 2")], num_repeats=3, group_output=True, num_samples_in_parallel=1)
+    runs, two_are_done = 0, asyncio.Event()
+
+    async def hold_back_the_third(_server: str, path: str, _body: Any, send: Any) -> ServerReply:
+        nonlocal runs
+        runs += path == "/run"
+        if runs == 3:
+            two_are_done.set()
+            await asyncio.Event().wait()
+        answer: ServerReply = await send()
+        return answer
+
+    async with running(servers()) as client:
+        client.tap = hold_back_the_third
+        job = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))
+        await two_are_done.wait()
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
     assert len((tmp_path / "deep/er/out.jsonl").read_bytes().splitlines()) == 2
     assert not (tmp_path / "deep/er/out_failures.jsonl").exists()  # the third has not failed, it is yet to be made
+
+
+async def test_a_run_ends_when_its_time_is_up_and_says_how_to_go_on(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [counter_row("this never ends")], run_timeout_s=0.2)
+    async with running(servers()) as client:
+        with pytest.raises(RolloutError, match=r"within 0\.2 s.*start the same command again"):
+            await RolloutCollectionHelper().run_from_config(config, client=client)
+    assert not (tmp_path / "deep/er/out_failures.jsonl").exists()  # it has not failed, it is yet to be made
 
 
 async def test_starting_anew_loses_nothing_however_often_it_is_done(tmp_path: Path) -> None:

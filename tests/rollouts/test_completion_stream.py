@@ -1,6 +1,7 @@
 """Rollouts for a trainer: in the order in which they finish, bounded, cancellable, from async and from plain code."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterator
 
 import orjson
@@ -10,39 +11,63 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
 from nemo_gym.rollouts.stragglers import ENOUGH, DurationPercentiles, with_straggler_policy
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
+from tests.polling import until
 
 
-async def sleeper(seconds: float) -> float:
-    if seconds < 0:
-        raise RolloutError("model", "below zero")
-    await asyncio.sleep(seconds)
-    return seconds
+class Gates:
+    """Rollouts that end when a test says so. A row is its name; one that starts with "bad" fails."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.cancelled: list[str] = []
+        self._open: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def run(self, row: str) -> str:
+        self.started.append(row)
+        try:
+            await self._open[row].wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(row)
+            raise
+        if row.startswith("bad"):
+            raise RolloutError("model", row)
+        return row
+
+    def open(self, *rows: str) -> None:
+        for row in rows:
+            self._open[row].set()
+
+
+async def at_once(row: str) -> str:
+    if row.startswith("bad"):
+        raise RolloutError("model", row)
+    return row
 
 
 async def test_futures_are_settled_in_the_order_of_finishing() -> None:
-    assert [await future for future in CompletionOrderStream([0.06, 0.02, 0.04], sleeper, parallel=3)] == [
-        0.02,
-        0.04,
-        0.06,
-    ]
+    gates = Gates()
+    futures = list(CompletionOrderStream(["a", "b", "c"], gates.run, parallel=3))
+    for future, row in zip(futures, ["b", "c", "a"], strict=True):
+        gates.open(row)
+        assert await future == row
 
 
 async def test_all_futures_can_be_taken_before_any_is_awaited() -> None:
-    futures = list(CompletionOrderStream([0.01] * 10, sleeper, parallel=2))
-    assert await asyncio.gather(*futures) == [0.01] * 10
+    futures = list(CompletionOrderStream(map(str, range(10)), at_once, parallel=2))
+    assert sorted(await asyncio.gather(*futures)) == [str(number) for number in range(10)]
 
 
 async def test_rows_are_taken_only_as_places_get_free() -> None:
     taken = finished = most_ahead = 0
 
-    def rows() -> Iterator[float]:
+    def rows() -> Iterator[str]:
         nonlocal taken, most_ahead
-        for _ in range(30):
+        for number in range(30):
             taken += 1
             most_ahead = max(most_ahead, taken - finished)
-            yield 0.001
+            yield str(number)
 
-    for future in CompletionOrderStream(rows(), sleeper, parallel=4):
+    for future in CompletionOrderStream(rows(), at_once, parallel=4):
         await future
         finished += 1
     assert finished == 30
@@ -50,79 +75,80 @@ async def test_rows_are_taken_only_as_places_get_free() -> None:
 
 
 async def test_a_failure_is_raised_where_it_is_awaited_and_the_others_go_on() -> None:
-    results = []
-    for future in CompletionOrderStream([0.01, -1.0, 0.02], sleeper, parallel=3):
-        try:
-            results.append(await future)
-        except RolloutError as error:
-            results.append(error.cause)  # type: ignore[arg-type]
-    assert results == ["model", 0.01, 0.02]
+    gates = Gates()
+    futures = list(CompletionOrderStream(["a", "bad", "c"], gates.run, parallel=3))
+    gates.open("bad")
+    with pytest.raises(RolloutError, match="bad"):
+        await futures[0]
+    gates.open("a", "c")
+    assert {await futures[1], await futures[2]} == {"a", "c"}
 
 
-def broken_after(*seconds: float) -> Iterator[float]:
-    yield from seconds
+def broken_after(*rows: str) -> Iterator[str]:
+    yield from rows
     raise ValueError("no more rows")
 
 
 async def test_rows_that_break_off_are_an_error_after_what_came_before() -> None:
-    futures = iter(CompletionOrderStream(broken_after(0.01, 0.03), sleeper, parallel=2))
-    assert [await next(futures), await next(futures)] == [0.01, 0.03]
+    futures = iter(CompletionOrderStream(broken_after("a", "b"), at_once, parallel=2))
+    assert [await next(futures), await next(futures)] == ["a", "b"]
     with pytest.raises(ValueError, match="no more rows"):
         next(futures)
 
 
 def test_plain_code_learns_of_rows_that_break_off() -> None:
-    futures = iter_completed_sync(broken_after(0.01, 0.03), sleeper, parallel=2)
-    assert [next(futures).result(), next(futures).result()] == [0.01, 0.03]
+    futures = iter_completed_sync(broken_after("a", "b"), at_once, parallel=2)
+    assert {next(futures).result(), next(futures).result()} == {"a", "b"}
     with pytest.raises(ValueError, match="no more rows"):
         next(futures)
 
 
 async def test_cancelling_ends_what_runs() -> None:
-    cancelled = 0
-
-    async def endless(_row: int) -> None:
-        nonlocal cancelled
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled += 1
-            raise
-
-    stream = CompletionOrderStream(range(100), endless, parallel=7)
+    gates = Gates()
+    stream = CompletionOrderStream(map(str, range(100)), gates.run, parallel=7)
     futures = iter(stream)
     next(futures)
-    await asyncio.sleep(0.01)
+    await until(lambda: len(gates.started) == 7)
     stream.cancel()
-    await asyncio.sleep(0.01)
-    assert cancelled == 7
+    await until(lambda: len(gates.cancelled) == 7)
+    assert len(gates.started) == 7
 
 
 async def test_closing_settles_the_futures_of_rows_that_were_not_begun() -> None:
-    stream = iter(CompletionOrderStream([60.0] * 5, sleeper, parallel=2))
+    stream = iter(CompletionOrderStream(map(str, range(5)), Gates().run, parallel=2))
     futures = [next(stream) for _ in range(4)]
     stream.close()  # type: ignore[attr-defined]
-    ended = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 5)
+    ended = await asyncio.gather(*futures, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ended)
 
 
 async def test_closing_is_quiet_about_rows_that_broke_off() -> None:
-    stream = iter(CompletionOrderStream(broken_after(0.01), sleeper, parallel=2))
-    next(stream)
+    stream = iter(CompletionOrderStream(broken_after("a"), Gates().run, parallel=2))
+    future = next(stream)
     stream.close()  # type: ignore[attr-defined]
+    assert future.cancelled()
 
 
 def test_plain_code_gets_settled_futures() -> None:
-    futures = list(iter_completed_sync([0.06, -1.0, 0.03], sleeper, parallel=3))
+    futures = list(iter_completed_sync(["a", "bad", "c"], at_once, parallel=3))
     assert all(future.done() for future in futures)
-    assert isinstance(futures[0].exception(), RolloutError)
-    assert [future.result() for future in futures[1:]] == [0.03, 0.06]
+    failed = [future for future in futures if future.exception()]
+    assert [type(future.exception()) for future in failed] == [RolloutError]
+    assert {future.result() for future in futures if future not in failed} == {"a", "c"}
 
 
 def test_plain_code_may_stop_early() -> None:
-    futures = iter_completed_sync([0.001] * 1000, sleeper, parallel=3)
-    assert next(futures).result() == 0.001
+    run = Gates()
+
+    async def first_only(row: str) -> str:
+        if row == "0":
+            return row
+        return await run.run(row)
+
+    futures = iter_completed_sync(map(str, range(1000)), first_only, parallel=3)
+    assert next(futures).result() == "0"
     futures.close()  # type: ignore[attr-defined]
+    assert set(run.cancelled) == set(run.started)
 
 
 @pytest.mark.parametrize(("action", "expected"), [("hedge", Scored), ("give_up", NoResult)])
@@ -132,14 +158,15 @@ async def test_a_straggler_is_hedged_or_given_up(action: str, expected: type) ->
     async def run(row: Row) -> Outcome:
         nonlocal tries
         tries += 1
-        await asyncio.sleep(60 if tries == 1 else 0.001)
+        if tries == 1:
+            await asyncio.Event().wait()
         return Scored(row.id, b'{"reward":1}', seconds=0.01)
 
     pace = DurationPercentiles()
     for _ in range(ENOUGH):
         pace.add(0.01)
     run_watched = with_straggler_policy(run, pace=pace, percentile=95, action=action)  # type: ignore[arg-type]
-    outcome = await asyncio.wait_for(run_watched(Row(RowId(0, 0, ""), "agent", b"{}")), 10)
+    outcome = await run_watched(Row(RowId(0, 0, ""), "agent", b"{}"))
     assert isinstance(outcome, expected)
 
 
@@ -150,7 +177,7 @@ async def test_giving_up_the_slowest_does_not_make_ever_more_of_them() -> None:
         pace.add(number / 1000)
 
     async def run(row: Row) -> Outcome:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return Scored(row.id, b'{"reward":1}')
 
     run_watched = with_straggler_policy(run, pace=pace, percentile=50, action="give_up")

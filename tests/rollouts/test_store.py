@@ -114,7 +114,7 @@ async def test_a_report_that_fails_ends_the_job_and_nobody_waits_for_the_writer(
                 await keep(Scored(RowId(number, 0, "0" * 16), b'{"reward":1}'))
 
     task = asyncio.create_task(job())
-    await asyncio.wait({task}, timeout=20)
+    await asyncio.wait({task}, timeout=120)
     assert task.done()
     assert isinstance(task.exception(), BrokenPipeError)
     store.close()
@@ -127,10 +127,11 @@ async def test_what_was_handed_over_is_written_even_when_the_job_is_cancelled(tm
         async with store.writing() as keep:
             for number in range(10):
                 await keep(Scored(RowId(number, 0, "0" * 16), b'{"reward":1}'))
-            await asyncio.sleep(60)
+            handed_over.set()
+            await asyncio.Event().wait()
 
-    task = asyncio.create_task(job())
-    await asyncio.sleep(0)
+    task, handed_over = asyncio.create_task(job()), asyncio.Event()
+    await handed_over.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -10,9 +10,10 @@ from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.server.blocking_monitor import BLOCKED_AFTER_S
 from nemo_gym.testing import held, running
 from tests.commands import ng
+from tests.polling import until
 
 SERVERS = Path(__file__).parent.parent / "servers" / "resources_servers"
-LONG_S = 2 * BLOCKED_AFTER_S
+LONG_S = 4 * BLOCKED_AFTER_S
 
 BLOCKING = """
 import time
@@ -22,7 +23,7 @@ from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesSer
 
 class SlowResourcesServer(SimpleResourcesServer):
     async def verify(self, body: BaseVerifyRequest) -> float:
-        time.sleep(1)
+        time.sleep(2)
         return 1.0
 """
 CONFIG = """
@@ -54,8 +55,9 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_place(
 ) -> None:
     async with running([environment(implementation)]) as client:
         assert (await client.post("environment", path, json=body)).status == 200
-        await asyncio.sleep(0.1)
-        blocked = client.local["environment"].blocked()
+        local = client.local["environment"]
+        await until(lambda: any(told["seconds"] for told in local.blocked().values()))
+        blocked = local.blocked()
     assert list(blocked) == [f"environment{path}"]
     assert blocked[f"environment{path}"]["times"] == 1
     assert blocked[f"environment{path}"]["seconds"] >= BLOCKED_AFTER_S
@@ -75,7 +77,7 @@ async def test_the_server_itself_tells_which_handlers_block() -> None:
 async def test_what_two_servers_share_is_told_of_both() -> None:
     async with running([environment("breakable", name="one"), environment("breakable", name="two")]) as client:
         await client.post("two", "/freeze", json={"seconds": LONG_S})
-        await asyncio.sleep(0.1)
+        await until(client.local["one"].blocked)
         assert list(client.local["one"].blocked()) == ["one/freeze or two/freeze"]
 
 

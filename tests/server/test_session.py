@@ -1,12 +1,12 @@
 """Sessions begin, are told apart, and end."""
 
-import asyncio
 import pickle
 
 import pytest
 
 from nemo_gym.errors import GymError, RolloutError, SessionError, SessionLostError, UpstreamError
 from nemo_gym.server.session import SESSION_ID_KEY, SessionState, SessionStore
+from tests.polling import until
 
 
 class Pages(SessionState):
@@ -77,10 +77,7 @@ async def test_a_session_that_nobody_uses_ends_by_itself() -> None:
     unused.state(Pages)
     busy = sessions.open(None)
     busy.users += 1
-    for _ in range(50):
-        await asyncio.sleep(0.02)
-        if CLOSED:
-            break
+    await until(lambda: CLOSED)
     assert CLOSED == [[]]
     assert len(sessions) == 1
     with pytest.raises(SessionLostError):

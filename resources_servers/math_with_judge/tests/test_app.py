@@ -1,5 +1,7 @@
 import asyncio
+import contextlib
 import json
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -244,6 +246,26 @@ async def test_the_public_rows_are_solved_by_their_own_answers(client: ServerCli
 # Answers that mean harm
 
 
+async def busy_workers() -> list[psutil.Process]:
+    """The processes that check an endless answer, as soon as there are some."""
+    async with asyncio.timeout(60):
+        while True:
+            before = cpu_seconds_of_workers()
+            await asyncio.sleep(0.2)
+            after = cpu_seconds_of_workers()
+            if busy := [worker for worker in after if after[worker] > before.get(worker, math.inf) + 0.05]:
+                return busy
+
+
+def cpu_seconds_of_workers() -> dict[psutil.Process, float]:
+    fork_servers = [child for child in psutil.Process().children() if "fork_server" in " ".join(child.cmdline())]
+    found = {}
+    for worker in (worker for fork_server in fork_servers for worker in fork_server.children()):
+        with contextlib.suppress(psutil.Error):
+            found[worker] = worker.cpu_times().user
+    return found
+
+
 async def test_an_endless_answer_is_stopped_and_marked(client: ServerClient) -> None:
     answer = await verified(client, "hasty", "4", ENDLESS)
     assert (answer["reward"], answer["library_reward"], answer["extracted_answer"]) == (0.0, 0.0, None)
@@ -252,7 +274,7 @@ async def test_an_endless_answer_is_stopped_and_marked(client: ServerClient) -> 
 
 async def test_the_rows_after_an_endless_answer_do_not_wait_for_it(client: ServerClient) -> None:
     endless = asyncio.create_task(verified(client, "patient", "4", ENDLESS))
-    await asyncio.sleep(0.1)
+    await busy_workers()
     answers = await asyncio.gather(*(verified(client, "library", "4", "4") for _ in range(10)))
     assert [answer["reward"] for answer in answers] == [1.0] * 10
     assert not endless.done()
@@ -293,9 +315,7 @@ async def test_odd_replies_break_nothing(client: ServerClient, reply: str) -> No
 
 async def test_a_worker_that_dies_is_no_result_and_says_verifier(client: ServerClient) -> None:
     asking = asyncio.create_task(verified(client, "patient", "4", ENDLESS))
-    await asyncio.sleep(0.5)
-    fork_server = next(child for child in psutil.Process().children() if "fork_server" in " ".join(child.cmdline()))
-    for worker in fork_server.children():
+    for worker in await busy_workers():
         worker.kill()
     with pytest.raises(RolloutError, match="ended with signal SIGKILL") as caught:
         await asking

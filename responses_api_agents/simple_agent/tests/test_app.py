@@ -73,7 +73,7 @@ async def open_visits(client: ServerClient) -> int:
 
 
 async def until_open_visits_are(client: ServerClient, count: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while await open_visits(client) != count:  # noqa: ASYNC110 - the environment tells of no event
             await asyncio.sleep(0.01)
 

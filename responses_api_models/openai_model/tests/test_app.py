@@ -203,7 +203,7 @@ async def test_an_endpoint_out_of_reach_is_a_failure_of_the_model() -> None:
 
 
 async def test_an_endpoint_that_takes_too_long_is_a_timeout_and_not_asked_again() -> None:
-    async with model_of_script({"latency_s": 5, "times": 1}, {"say": "Now."}, request_timeout_s=0.1) as model:
+    async with model_of_script({"latency_s": 60, "times": 1}, {"say": "Now."}, request_timeout_s=1.0) as model:
         answer = await model.post("/v1/responses", json=HELLO)
         assert (answer.status, failed_as(answer)) == (504, "timeout")
         assert (await model.post("/v1/responses", json=HELLO)).status == 200

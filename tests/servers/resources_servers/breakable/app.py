@@ -20,6 +20,7 @@ class BreakableResourcesServer(SimpleResourcesServer):
 
     @tool
     async def hang(self) -> None:
+        print("it hangs", flush=True)
         await asyncio.Event().wait()
 
     @tool
