@@ -8,6 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from nemo_gym.client.server_client import TOKEN_HEADER, ServerReply
+from nemo_gym.common.redaction import process_redactor
+from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.app import Receive, Scope, Send, is_admitted, send_answer
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
@@ -52,7 +54,8 @@ class HeadServer:
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await send_answer(ServerReply("head_server", *self._answer(scope)), send)
+            status, value = self._answer(scope)
+            await send_answer(ServerReply("head_server", status, process_redactor().json(encode(value))), send)
 
     def _answer(self, scope: Scope) -> tuple[int, Any]:
         tell = self._answers.get(scope["path"])
