@@ -63,7 +63,7 @@ class UpstreamError(GymError):
         self, server: str, status: int, body: str, *, cause: Cause | None = None, retry_after_s: float | None = None
     ) -> None:
         answered = f"answered {status}" if status else "did not answer"
-        super().__init__(f"{server} {answered}: {body[:500]}")
+        super().__init__(f"{server} {answered}: {' '.join(body.split())[:500]}")  # line breaks could forge log lines
         self.server, self.status, self.body = server, status, body
         self.cause, self.retry_after_s = cause, retry_after_s
 

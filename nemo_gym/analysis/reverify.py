@@ -16,6 +16,7 @@ from nemo_gym.analysis.verify_stored import offered_tools, verified
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.paths import find
+from nemo_gym.common.redaction import process_redactor
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
@@ -154,6 +155,7 @@ async def reverify_rollouts(
         atomic_write(output) as scored,
         atomic_write(failures) as failed,
     ):
+        redactor = process_redactor()
 
         async def work() -> None:
             for stored in todo:
@@ -166,11 +168,11 @@ async def reverify_rollouts(
                 except RolloutError as error:
                     report.failed[error.cause] += 1
                     failure = {"cause": error.cause, "message": str(error), "server": error.server}
-                    failed.write(orjson.dumps({**failure, **marks}) + b"\n")
+                    failed.write(redactor.json(orjson.dumps({**failure, **marks})) + b"\n")
                 else:
                     report.add(found, task_index=index, repeat_index=marks.get(REPEAT_INDEX_KEY_NAME, 0))
                     told = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
-                    scored.write(orjson.dumps({**found.record, **marks, **told}) + b"\n")
+                    scored.write(redactor.json(orjson.dumps({**found.record, **marks, **told})) + b"\n")
 
         try:
             async with asyncio.TaskGroup() as workers:

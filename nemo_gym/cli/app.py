@@ -4,6 +4,7 @@ import sys
 
 from nemo_gym.cli.command import WRONG_USAGE, command
 from nemo_gym.cli.commands import COMMANDS, find_command
+from nemo_gym.common.redaction import printable
 from nemo_gym.errors import ConfigError
 
 _USAGE = """\
@@ -30,7 +31,7 @@ def main() -> None:
     try:
         function = find_command(name).load()
     except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(printable(f"{error}\n"))
         raise SystemExit(WRONG_USAGE) from None
     sys.argv = [f"ng {name}", *rest]
     function()

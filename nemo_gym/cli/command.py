@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from nemo_gym.common.logging import configure_logging
+from nemo_gym.common.redaction import printable, redact
 from nemo_gym.errors import ConfigError, GymError
 
 if TYPE_CHECKING:
@@ -61,11 +62,7 @@ def command(
                 if _asks_for_help():
                     _show_help(parameters, function)
                     raise SystemExit(0)
-                if not logging.getLogger().handlers:
-                    configure_logging()
-                if parameters is not None and _cached_config() is None:
-                    _warn_of_typos(parameters)
-                code = _carry_out(function)
+                code = _carry_out(function, parameters)
             if code:
                 raise SystemExit(code)
 
@@ -135,10 +132,14 @@ def _warn_of_typos(parameters: "type[BaseNeMoGymCLIConfig]") -> None:
             logger.warning("'%s' is no parameter of this command. Did you mean '%s'?", key, close[0])
 
 
-def _carry_out(function: Callable[[], int | None]) -> int:
+def _carry_out(function: Callable[[], int | None], parameters: "type[BaseNeMoGymCLIConfig] | None") -> int:
     """The exit code that running `function` leads to."""
     _listen_to_signals()
     try:
+        if not logging.getLogger().handlers:
+            configure_logging()
+        if parameters is not None and _cached_config() is None:
+            _warn_of_typos(parameters)
         return function() or 0
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
@@ -149,7 +150,7 @@ def _carry_out(function: Callable[[], int | None]) -> int:
             raise
         for error in errors:
             logger.debug("raised here:", exc_info=error)
-        sys.stderr.write("\n".join(dict.fromkeys(map(str, errors))) + "\n")
+        sys.stderr.write(printable(redact("\n".join(dict.fromkeys(map(str, errors))))) + "\n")
         return WRONG_USAGE if all(isinstance(error, ConfigError) for error in errors) else FAILED
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from nemo_gym.client.pool import RETRIED_STATUSES, THROTTLING_STATUSES, HttpClient, backoff_s, shared_client
 from nemo_gym.common.deadline import time_left
 from nemo_gym.common.logging import RateLimitedLog
+from nemo_gym.common.redaction import Redactor, redact
 from nemo_gym.common.retry_stats import record_retry
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.json_codec import encode
@@ -110,8 +111,8 @@ class NeMoGymAsyncOpenAI(BaseModel):
 
     def text_of(self, body: bytes) -> str:
         """What an endpoint wrote, fit for an error or a log."""
-        text = body[:MAX_TEXT_BYTES].decode(errors="replace")
-        return text.replace(self.api_key, "****") if self.api_key else text
+        text = redact(body[:MAX_TEXT_BYTES].decode(errors="replace"))
+        return Redactor([self.api_key]).text(text) if self.api_key else text
 
     def _object(self, body: bytes) -> dict[str, Any]:
         try:

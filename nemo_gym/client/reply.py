@@ -10,6 +10,7 @@ import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import ValidationError
 
+from nemo_gym.common.redaction import redact
 from nemo_gym.errors import CAUSES, Cause, OverloadedError, RolloutError, SessionError, SessionLostError
 from nemo_gym.llm_api.json_codec import Decoder, encode
 
@@ -110,7 +111,7 @@ def read_reply(got: ServerReply, path: str, kind: type[T], cause: Cause) -> T:
         found = f"{error.error_count()} errors, first {error.errors(include_url=False, include_input=False)[0]}"
         raise RolloutError(
             cause,
-            f"{got.server}{path} answered what is no {kind.__name__} ({found}): {got.text()[:500]}",
+            f"{got.server}{path} answered what is no {kind.__name__} ({found}): {redact(got.text())[:500]}",
             server=got.server,
         ) from error
     return value
@@ -122,7 +123,7 @@ def failure_in(got: ServerReply, path: str, cause: Cause) -> RolloutError:
     if error is not None:
         error.server = error.server or got.server
         return error
-    message = f"{got.server}{path} answered {got.status}: {got.text()[:500]}"
+    message = f"{got.server}{path} answered {got.status}: {redact(got.text())[:500]}"
     retryable = True if got.status in TRANSIENT_STATUSES else None
     return RolloutError("input" if got.status == 422 else cause, message, server=got.server, retryable=retryable)
 

@@ -8,6 +8,7 @@ from typing import IO, Any
 
 import orjson
 
+from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError, GymError, StorageError
 
 
@@ -45,6 +46,6 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write one JSON document, indented."""
+    """Write one JSON document, indented, without secrets."""
     with atomic_write(path) as file:
-        file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
+        file.write(process_redactor().json(orjson.dumps(value, option=orjson.OPT_INDENT_2)) + b"\n")

@@ -1,27 +1,62 @@
-"""Logging for commands and workers: one event a line, with the server's name where there is one."""
+"""Logging for commands and workers: one event a line, without secrets and without control characters."""
 
 import logging
 import math
 import os
 import sys
+import threading
 import time
+import traceback
+from types import TracebackType
+
+from nemo_gym.common.redaction import printable, redact
+from nemo_gym.errors import ConfigError
 
 LEVEL_ENV_VAR = "NEMO_GYM_LOG_LEVEL"
+_CONTINUATION = "\n    "
+
+
+class SafeFormatter(logging.Formatter):
+    """Replaces secrets, escapes control characters, and indents all lines but the first.
+
+    Text from outside that contains a line break can therefore not pass for a log line of its own.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(redact(super().format(record))).replace("\n", _CONTINUATION)
 
 
 def configure_logging(*, prefix: str = "") -> None:
-    """Send our log records to standard error. Called by commands and workers, never by the library."""
+    """Send log records, warnings and uncaught exceptions to standard error. Called by commands and workers only."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {prefix}%(name)s: %(message)s", "%H:%M:%S"))
+    handler.setFormatter(SafeFormatter(f"%(asctime)s %(levelname)s {prefix}%(name)s: %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
+    root.setLevel(_level())
     root.handlers[:] = [handler]
-    root.setLevel(os.environ.get(LEVEL_ENV_VAR, "INFO").upper())
     for chatty in ("uvicorn.error", "uvicorn.access", "asyncio", "aiohttp.access"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+    sys.excepthook = _print_exception
+    threading.excepthook = lambda raised: _print_exception(raised.exc_type, raised.exc_value, raised.exc_traceback)
+    sys.unraisablehook = lambda raised: _print_exception(raised.exc_type, raised.exc_value, raised.exc_traceback)
+
+
+def _level() -> int:
+    name = os.environ.get(LEVEL_ENV_VAR) or "INFO"
+    levels = logging.getLevelNamesMapping()
+    if name.upper() not in levels:
+        names = ", ".join(name.lower() for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
+        raise ConfigError(f"{LEVEL_ENV_VAR} is '{name}', expected one of {names}.")
+    return levels[name.upper()]
+
+
+def _print_exception(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None, /) -> None:
+    text = "".join(traceback.format_exception(kind, error, trace))
+    sys.stderr.write(printable(redact(text)))
 
 
 class RateLimitedLog:
-    """Logs the first event of a kind at once, and then one line every so often that says how many there were."""
+    """Logs the first event of a kind, then at most one line per interval, which says how many were left out."""
 
     def __init__(self, logger: logging.Logger, *, every_s: float = 10.0) -> None:
         self._logger, self._every_s = logger, every_s

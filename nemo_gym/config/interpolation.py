@@ -9,8 +9,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from nemo_gym.common.paths import nearest
+from nemo_gym.common.redaction import redact
 from nemo_gym.config.error_messages import KeyPath
-from nemo_gym.config.secrets import is_secret, mask_text
+from nemo_gym.config.secrets import is_secret_at
 from nemo_gym.config.sources import Sources
 from nemo_gym.errors import ConfigError
 
@@ -59,18 +60,18 @@ class _Reader:
             where = place(path, self.sources)
             raise ConfigError(f"{where} has to be given: it is '???'. Write +{dotted(path)}=<value>.") from error
         except OmegaConfBaseException as error:
-            found = f"{place(path, self.sources)} is '{_written(node, path[-1])}'"
+            found = f"{place(path, self.sources)} is '{_written(node, path)}'"
             reason = str(error).partition("\n")[0]
             if isinstance(error, InterpolationKeyError):
                 raise UnsetKeyError(f"{reason}: {found}.{_remedy(reason, self.root)}") from error
             raise ConfigError(f"{found}: {reason}.") from error
 
 
-def _written(node: Any, key: Any) -> str:
+def _written(node: Any, path: KeyPath) -> str:
     """The text of a value; of a secret, only the interpolation in it."""
     values: Any = OmegaConf.to_container(node, resolve=False)
-    text = str(values[key])
-    return "".join(re.findall(r"\$\{.*\}", text)) if is_secret(str(key), text) else mask_text(text)
+    text = str(values[path[-1]])
+    return "".join(re.findall(r"\$\{.*\}", text)) if is_secret_at(path, text) else redact(text)
 
 
 def _remedy(reason: str, root: DictConfig) -> str:

@@ -7,6 +7,9 @@ ServerType = Literal["responses_api_models", "resources_servers", "responses_api
 
 SERVER_TYPES: tuple[ServerType, ...] = get_args(ServerType)
 
+KeyPath = tuple[str | int, ...]
+"""Where a value is in a configuration: the keys and list indices that lead to it."""
+
 NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME = "NEMO_GYM_CONFIG_DICT"
 NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME = "NEMO_GYM_CONFIG_PATH"
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from nemo_gym.common.paths import find, nearest
 from nemo_gym.config import keys as keys
-from nemo_gym.config import secrets as masking
+from nemo_gym.config import secrets
 from nemo_gym.config.checks import (
     UnknownServerError,
     almost_servers_report,
@@ -65,9 +65,11 @@ def load_config(
     `initial` is merged between `env.yaml` and the command line. Without `fill_ports`, a server that names no port has
     none afterwards: whoever starts it binds one.
     """
+    known = secrets.process_secrets()
     sources = read_sources(arguments, initial=initial, dotenv_path=dotenv_path, use_dotenv=use_dotenv)
     config = sources.merged()
     complete(config, sources=sources, fill_ports=fill_ports)
+    secrets.set_process_secrets(known | secrets.find_secrets(config, sources.dotenv))
     return config
 
 
@@ -119,7 +121,7 @@ def installed_pins() -> list[str]:
 def dump(config: DictConfig, *, masked: bool = True) -> str:
     """The config as YAML with every interpolation resolved, by default without its secrets."""
     values = resolved(config)
-    return OmegaConf.to_yaml(OmegaConf.create(_escaped(masking.masked(values) if masked else values)))
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(secrets.masked(values) if masked else values)))
 
 
 def _escaped(value: Any) -> Any:
@@ -176,7 +178,7 @@ class GlobalConfigDictParser:
             use_dotenv=not options.skip_load_from_dotenv,
             fill_ports=options.fill_ports,
         )
-        return masking.masked(config) if options.hide_secrets else config
+        return secrets.masked(config) if options.hide_secrets else config
 
     def parse_no_environment(self, initial_global_config_dict: DictConfig | None = None) -> DictConfig:
         """Read a configuration from Python alone: neither command line nor `env.yaml`."""

@@ -11,7 +11,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_gym.common.paths import nearest
-from nemo_gym.config.secrets import MASK, is_secret, mask_text
+from nemo_gym.common.redaction import redact
+from nemo_gym.config.secrets import MASK, is_secret
 from nemo_gym.errors import ConfigError
 
 _HELP_FLAGS = ("-h", "--help")
@@ -48,8 +49,8 @@ def _parse(argument: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    key, equals, value = argument.partition("=")
-    shown = f"{key}={MASK}" if is_secret(key.lstrip("+~-"), value) else mask_text(argument)
+    key, equals, _ = argument.partition("=")
+    shown = _shown(argument)
     if argument.startswith("-"):
         raise ConfigError(f"Found '{shown}', expected no dashes: write +{key.lstrip('-')}=<value>.")
     try:
@@ -69,6 +70,16 @@ def _parse(argument: str) -> Override:
         deletes=parsed.is_delete(),
         shown=shown,
     )
+
+
+def shown_arguments(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command as they may be shown, without secrets."""
+    return [_shown(argument) for argument in arguments]
+
+
+def _shown(argument: str) -> str:
+    key, _, value = argument.partition("=")
+    return f"{key}={MASK}" if is_secret(key.lstrip("+~-"), value) else redact(argument)
 
 
 def _set(override: Override, config: DictConfig) -> None:

@@ -1,32 +1,87 @@
-"""Keep secrets out of what is shown: dumps, logs, manifests, endpoints.
+"""Decide which values of a configuration are secret, and remember them for all output of this process.
 
-A value is secret because of the name of its key; once known, it is replaced wherever else it appears.
+Secret are: text from `env.yaml`, unless its key is known to be harmless; values whose key is named like a secret; and
+user info in URLs. Long values are replaced wherever they appear, short ones only where the configuration has them.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
-from nemo_gym.config.keys import ENTRYPOINT_KEY_NAME, SERVER_TYPES
+from nemo_gym.common.redaction import MASK as MASK
+from nemo_gym.common.redaction import MIN_SECRET_LENGTH, Redactor, set_process_redactor
+from nemo_gym.config.keys import ENTRYPOINT_KEY_NAME, SERVER_TYPES, KeyPath
 
-MASK = "****"
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
-MIN_SECRET_LENGTH = 6
-"""A shorter value is not looked for inside other text: it would hide innocent words."""
+PUBLIC_KEYS = frozenset(
+    (
+        *("config_paths", "entrypoint", "default_host", "head_server", "python_version", "ray_head_node_address"),
+        *("hf_organization", "hf_collection_name", "hf_collection_slug", "hf_dataset_prefix", "mlflow_tracking_uri"),
+        *("profiling_results_dirpath", "agent_name", "resources_server", "resources_server_name", "name"),
+        *("input_jsonl_fpath", "output_jsonl_fpath", "rollouts_jsonl_fpath", "output_fpath", "record", "replay"),
+        *("responses_create_params", "resume", "straggler_action", "format", "select", "reasoning"),
+    )
+)
+"""Top-level keys whose text is not secret even if it is in `env.yaml`: settings, and parameters of commands."""
+
+PUBLIC_BLOCK_KEYS = frozenset(
+    ("entrypoint", "host", "domain", "isolation", "datasets", "description", "value", "verified_url")
+)
+"""Keys of a server block whose text is not secret."""
 
 _ALWAYS_SECRET = re.compile(r"secret|password|passwd|passphrase|api_?key|credential|authorization")
 _SECRET_IF_TEXT = re.compile(r"token|(^|_)key$")
 _NOT_A_SECRET_TOKEN = re.compile(r"tokeni[sz]\w*|(bos|eos|pad|unk|sep|cls|mask|stop)_token")
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-.\s]")
-_URL_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
-_URL_PARAMETER = re.compile(r"(?<=[?&])([\w.-]+)=([^&#\s]+)")
+_PUBLIC_NAME = re.compile(r"(^|_)(model_name|base_url)$")
+_PUBLIC_BLOCK_NAME = re.compile(r"(^|_)(model|model_name|base_url)$")
 _SERVER_KEYS = frozenset((*SERVER_TYPES, ENTRYPOINT_KEY_NAME))
+_MIN_QUERY_VALUE_LENGTH = 16
+_TRACER = "\0nemo-gym-secret\0"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """The secrets of a configuration, by value and by position."""
+
+    values: frozenset[str] = frozenset()
+
+    positions: frozenset[KeyPath] = frozenset()
+    """Where the configuration has a short value from `env.yaml`, itself or by interpolation."""
+
+    def __or__(self, other: "Secrets") -> "Secrets":
+        return Secrets(self.values | other.values, self.positions | other.positions)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"values": sorted(self.values), "positions": [list(path) for path in self.positions]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Secrets":
+        return cls(frozenset(data["values"]), frozenset(map(tuple, data["positions"])))
+
+
+_process_secrets = Secrets()
+
+
+def set_process_secrets(secrets: Secrets) -> None:
+    """Replace these secrets in everything that this process logs, writes or sends as an error."""
+    global _process_secrets  # noqa: PLW0603 - one per process, like its configuration
+    _process_secrets = secrets
+    set_process_redactor(Redactor(secrets.values))
+
+
+def process_secrets() -> Secrets:
+    return _process_secrets
 
 
 def is_secret(key: str, value: object) -> bool:
-    """Whether the name `key` makes the scalar `value` a secret.
+    """True if the name `key` makes the scalar `value` a secret.
 
-    `max_tokens: 512`, `tokenizer: Qwen` and an empty `api_key` are none; `password: 123456` is one.
+    `max_tokens: 512`, `tokenizer: Qwen` and an empty `api_key` are not secret; `password: 123456` is.
     """
     if value is None or isinstance(value, bool) or value == "":
         return False
@@ -36,68 +91,137 @@ def is_secret(key: str, value: object) -> bool:
     return isinstance(value, str) and bool(_SECRET_IF_TEXT.search(_NOT_A_SECRET_TOKEN.sub("", name)))
 
 
+def is_secret_at(path: KeyPath, value: object) -> bool:
+    """True if `value` is secret because it is at this place of this process's configuration."""
+    named = any(is_secret(key, value) for key in path if isinstance(key, str))
+    return named or (path in _process_secrets.positions and isinstance(value, str))
+
+
+def find_secrets(config: "DictConfig | Mapping[str, Any]", dotenv: Mapping[Any, Any] | None = None) -> Secrets:
+    """The secrets of a merged configuration. `dotenv` is the content of `env.yaml`."""
+    plain = _resolve_where_possible(config)
+    leaves = list(_leaves(plain))
+    named = {str(value) for _, key, value in leaves if is_secret(key, value)}
+    public = {*SERVER_TYPES, *_server_names(plain)}
+    public |= {value for path, _, value in leaves if isinstance(value, str) and _is_public(path)}
+    own: set[str] = set()
+    paths: list[KeyPath] = []
+    for path, _, text in _leaves(dotenv or {}):
+        value = _value_at(plain, path)
+        if isinstance(text, str) and not _is_public(path) and not (isinstance(value, str) and value in public):
+            found = {item for item in (value, text) if isinstance(item, str) and "${" not in item}
+            own |= found
+            paths += [path] if any(len(item.strip()) < MIN_SECRET_LENGTH for item in found) else []
+    urls = {part for _, _, value in leaves if isinstance(value, str) for part in _url_secrets(value)}
+    return Secrets(frozenset(named | (own - public) | urls) - {""}, _positions_of(config, paths))
+
+
 def masked(config: Any) -> Any:
     """A copy of a config, or of a part of it, without its secrets. Interpolations stay as they are written."""
-    secrets = secret_values(config)
+    secrets = _process_secrets | find_secrets(config) if config else _process_secrets
+    redactor = Redactor(secrets.values)
     if isinstance(config, dict | list):
-        return _mask(config, "", secrets)
+        return _mask(config, redactor)
     from omegaconf import OmegaConf
 
-    return OmegaConf.create(_mask(OmegaConf.to_container(config, resolve=False), "", secrets))
+    return OmegaConf.create(_mask(OmegaConf.to_container(config, resolve=False), redactor))
 
 
-def secret_values(config: Any) -> frozenset[str]:
-    """The secrets of a config that are long enough to be looked for in other text."""
-    values = _secrets(_resolved_where_possible(config), "")
-    return frozenset(text for text in map(str, values) if len(text) >= MIN_SECRET_LENGTH)
-
-
-def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` without the given secrets, URL passwords and URL parameters that are named like a secret."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    text = _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
-    return _URL_PARAMETER.sub(_mask_parameter, text)
-
-
-def _mask_parameter(match: re.Match[str]) -> str:
-    name, value = match.groups()
-    return f"{name}={MASK if is_secret(name, value) else value}"
-
-
-def _mask(value: Any, key: str, secrets: frozenset[str]) -> Any:
+def _mask(value: Any, redactor: Redactor, key: str = "", path: KeyPath = ()) -> Any:
     if isinstance(value, dict):
-        return {name: _mask(item, _key_of(key, name, item), secrets) for name, item in value.items()}
+        return {
+            name: _mask(item, redactor, _deciding_key(key, name, item), (*path, name)) for name, item in value.items()
+        }
     if isinstance(value, list):
-        return [_mask(item, _key_of(key, key, item), secrets) for item in value]
+        items = enumerate(value)
+        return [_mask(item, redactor, _deciding_key(key, key, item), (*path, index)) for index, item in items]
     if is_secret(key, value):
         return MASK
-    return mask_text(value, secrets) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return MASK if path in _process_secrets.positions and "${" not in value else redactor.text(value)
 
 
-def _secrets(value: Any, key: str) -> Iterator[Any]:
-    if isinstance(value, dict):
+def _leaves(value: Any, key: str = "", path: KeyPath = ()) -> Iterator[tuple[KeyPath, str, Any]]:
+    """Each scalar with its path and the key that decides whether it is secret."""
+    if isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _secrets(item, _key_of(key, name, item))
+            yield from _leaves(item, _deciding_key(key, name, item), (*path, name))
     elif isinstance(value, list):
-        for item in value:
-            yield from _secrets(item, _key_of(key, key, item))
-    elif is_secret(key, value):
-        yield value
+        for index, item in enumerate(value):
+            yield from _leaves(item, _deciding_key(key, key, item), (*path, index))
+    else:
+        yield path, key, value
 
 
-def _key_of(outer: str, inner: Any, item: Any) -> str:
-    """The name that decides about `item`: what is inside `credentials: {...}` is secret whatever it is called there.
-
-    A server whose name sounds like a secret is not.
-    """
-    if isinstance(item, dict) and _SERVER_KEYS.intersection(item):
+def _deciding_key(outer: str, inner: Any, item: Any) -> str:
+    """What is inside `credentials: {...}` is secret whatever its own key is. The name of a server does not count."""
+    if isinstance(item, Mapping) and _SERVER_KEYS.intersection(item):
         return ""
     return outer if is_secret(outer, "text") else str(inner)
 
 
-def _resolved_where_possible(config: Any, within: tuple[Any, ...] = ()) -> Any:
-    """Plain dicts and lists. An interpolation that leads nowhere, or in a circle, holds no secret: it becomes None."""
+def _is_public(path: KeyPath) -> bool:
+    """True if the value at `path` is known to be harmless, such as the name of a model or of a file to write."""
+    root = str(path[0])
+    if root in PUBLIC_KEYS or (all(isinstance(key, int) for key in path[1:]) and _PUBLIC_NAME.search(root)):
+        return True
+    if len(path) < 4 or path[1] not in SERVER_TYPES:
+        return False
+    return path[3] in PUBLIC_BLOCK_KEYS or bool(_PUBLIC_BLOCK_NAME.search(str(path[3])))
+
+
+def _server_names(plain: Any) -> Iterator[str]:
+    for name, block in plain.items() if isinstance(plain, Mapping) else ():
+        for server_type in SERVER_TYPES:
+            implementations = block.get(server_type) if isinstance(block, Mapping) else None
+            if isinstance(implementations, Mapping):
+                yield from (str(name), *map(str, implementations))
+
+
+def _url_secrets(value: str) -> Iterator[str]:
+    """User name and password of a URL, and those values of its query that may be a key."""
+    if "://" not in value:
+        return
+    try:
+        url = urlsplit(value)
+        yield from (part for part in (url.username, url.password) if part)
+    except ValueError:
+        return
+    if url.username and url.password:
+        yield f"{url.username}:{url.password}"
+    for name, item in parse_qsl(url.query):
+        is_long = len(item) >= _MIN_QUERY_VALUE_LENGTH and "version" not in name.lower()
+        if is_long or is_secret(name, item):
+            yield item
+
+
+def _positions_of(config: Any, paths: list[KeyPath]) -> frozenset[KeyPath]:
+    """Where the values at `paths` are after interpolation: put a tracer in their place, and see where it turns up."""
+    if not paths:
+        return frozenset()
+    from omegaconf import OmegaConf
+
+    raw = OmegaConf.to_container(OmegaConf.create(config), resolve=False)
+    for path in paths:
+        parent = _value_at(raw, path[:-1])
+        if isinstance(_value_at(raw, path), str):
+            parent[path[-1]] = _TRACER
+    traced = _leaves(_resolve_where_possible(OmegaConf.create(raw)))
+    return frozenset(path for path, _, value in traced if isinstance(value, str) and _TRACER in value)
+
+
+def _value_at(values: Any, path: KeyPath) -> Any:
+    try:
+        for key in path:
+            values = values[key]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return values
+
+
+def _resolve_where_possible(config: Any, outer: tuple[Any, ...] = ()) -> Any:
+    """Plain dicts and lists. An interpolation that has no value, or is circular, becomes None: it holds no secret."""
     if config is None or isinstance(config, dict | list | str | int | float):
         return config
     from omegaconf import DictConfig, ListConfig
@@ -105,11 +229,11 @@ def _resolved_where_possible(config: Any, within: tuple[Any, ...] = ()) -> Any:
 
     def value_at(key: Any) -> Any:
         try:
-            return _resolved_where_possible(config[key], (*within, config))
+            return _resolve_where_possible(config[key], (*outer, config))
         except OmegaConfBaseException:
             return None
 
-    if any(config is outer for outer in within):
+    if any(config is container for container in outer):
         return None
     if isinstance(config, DictConfig):
         return {key: value_at(key) for key in config}

@@ -17,6 +17,7 @@ from nemo_gym.common.paths import find, search_roots
 from nemo_gym.config.error_messages import KeyPath, Where
 from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME
 from nemo_gym.config.overrides import Override, apply_overrides, parse_overrides
+from nemo_gym.config.secrets import find_secrets, process_secrets, set_process_secrets
 from nemo_gym.errors import ConfigError, MissingPathError
 
 DOTENV_NAME = "env.yaml"
@@ -42,6 +43,9 @@ class Sources:
     files: tuple[Source, ...] = ()
     settings: tuple[Source, ...] = ()
     overrides: tuple[Override, ...] = ()
+
+    dotenv: Mapping[Any, Any] = field(default_factory=dict, repr=False)
+    """The content of `env.yaml`."""
 
     def merged(self, *, missing_ok: bool = False) -> DictConfig:
         """The one configuration, with `config_paths` naming all the files in the order they were merged.
@@ -84,11 +88,13 @@ def read_sources(
     dotenv = find_dotenv(dotenv_path) if use_dotenv else None
     if dotenv is not None:
         settings.append(Source(str(dotenv), load_file(dotenv)))
+    dotenv_values = _written(settings[0].config) if settings else {}
     if initial is not None:
         values = _written(initial) if isinstance(initial, DictConfig) else dict(initial)
         settings.append(Source(PYTHON, OmegaConf.create(values)))  # a copy without flags such as read-only
-    sources = Sources(settings=tuple(settings), overrides=tuple(parse_overrides(arguments)))
+    sources = Sources(settings=tuple(settings), overrides=tuple(parse_overrides(arguments)), dotenv=dotenv_values)
     above = sources.merged(missing_ok=True)
+    set_process_secrets(process_secrets() | find_secrets(above, dotenv_values))
     named_in = sources.where((CONFIG_PATHS_KEY_NAME,))
     files = load_files(_config_paths(above, named_in), above=above, named_in=named_in)
     return replace(sources, files=tuple(files))

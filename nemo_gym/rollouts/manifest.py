@@ -12,7 +12,8 @@ from pydantic import BaseModel, Field
 
 from nemo_gym import __version__
 from nemo_gym.common.atomic_files import sibling_path, write_json
-from nemo_gym.config.secrets import mask_text, masked, secret_values
+from nemo_gym.config.overrides import shown_arguments
+from nemo_gym.config.secrets import masked
 from nemo_gym.errors import ConfigError
 
 VOLATILE = frozenset(("host", "port", "num_workers", "isolation", "datasets"))
@@ -53,12 +54,11 @@ def manifest_path(output: Path) -> Path:
 
 def make_manifest(input_path: Path, *, options: dict[str, Any], settings: Mapping[str, Any]) -> Manifest:
     """Take down the circumstances, without the secrets among them."""
-    secrets = secret_values(settings)
     return Manifest(
         input=InputFile(path=str(input_path), sha256=_sha256(input_path)),
         options=options,
         servers={name: _lasting(block) for name, block in masked(settings).items() if _is_server(block)},
-        command=[Path(sys.argv[0]).name, *(mask_text(word, secrets) for word in sys.argv[1:])],
+        command=[Path(sys.argv[0]).name, *shown_arguments(sys.argv[1:])],
         versions={"nemo_gym": __version__, "python": platform.python_version()},
         created_at=round(time.time(), 3),
     )

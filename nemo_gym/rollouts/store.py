@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError
 from nemo_gym.errors import StorageError as StorageError
 from nemo_gym.rollouts.types import Outcome, RowId, Scored, parse_row_id
@@ -72,8 +73,8 @@ class JsonlFile:
             os.ftruncate(self._fd, self._end)
 
     def add(self, lines: list[bytes], *, durable: bool = True) -> None:
-        """Write these, all of them or none; if `durable`, down to the disk."""
-        text = memoryview(b"".join(lines))
+        """Write these, all of them or none, without secrets; if `durable`, down to the disk."""
+        text = memoryview(process_redactor().json(b"".join(lines)))
         written = 0
         try:
             while written < len(text):

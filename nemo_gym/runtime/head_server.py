@@ -6,6 +6,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from nemo_gym.client.server_client import ServerReply
+from nemo_gym.common.redaction import process_redactor
+from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.runtime.run_identity import run_identity
 from nemo_gym.server.asgi import Receive, Scope, Send, send_reply
 from nemo_gym.server.error_responses import RefusedError
@@ -55,7 +57,8 @@ class HeadServer:
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await send_reply(ServerReply("head_server", *self._reply(scope)), send)
+            status, value = self._reply(scope)
+            await send_reply(ServerReply("head_server", status, process_redactor().json(encode(value))), send)
 
     def _reply(self, scope: Scope) -> tuple[int, Any]:
         respond = self._responses.get(scope["path"])

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import TOKEN_HEADER, ServerClient, base_url
 from nemo_gym.config.loading import ServerInstance, dump, server_instances
+from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.errors import PortError, StartupError
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
 from nemo_gym.runtime.stack import ServerSpec, StackSpec
@@ -38,6 +39,8 @@ class Launcher:
         self.token: str | None = config.get("run_token") or (
             None if all(is_loopback(host) for host in self._hosts()) else secrets.token_urlsafe(24)
         )
+        if self.token:
+            set_process_secrets(process_secrets() | Secrets(frozenset((self.token,))))
         self._secret = secrets.token_hex(32)
         self._sockets: dict[str, socket.socket] = {}
         self._workers: dict[str, WorkerProcess] = {}
@@ -109,6 +112,7 @@ class Launcher:
             secret=self._secret,
             token=self.token,
             worker=index,
+            secrets=process_secrets().to_json(),
         )
         label = group[0].name if len(group) == 1 else f"worker {index}"
         worker = WorkerProcess(label, spec, python=python, echo=self._echo)

@@ -46,6 +46,8 @@ class StackSpec:
     token: str | None = None
     """What servers ask of callers, if they listen beyond loopback."""
     worker: int = 0
+    secrets: dict[str, Any] | None = None
+    """What the worker must not log, write or send as an error, as `Secrets.to_json` gives it."""
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -110,8 +112,8 @@ class Stack:
             config = kind.config_class().model_validate({**held.config, "name": held.name})
             server = kind(config=config, server_client=self.client)
         except ValidationError as error:
-            place = f"{held.name}.{held.server_type}.{held.implementation}"
-            lines = [f"{place} does not fit {error.title}:", *error_lines(error)]
+            place = (held.name, held.server_type, held.implementation)
+            lines = [f"{'.'.join(place)} does not fit {error.title}:", *error_lines(error, below=place)]
             raise ConfigError("\n".join(lines)) from error
         server.core(secret=secret, worker=self.spec.worker, compute=compute, limits=self.limits)
         return server.asgi_app(token=self.spec.token, limits=self.limits)

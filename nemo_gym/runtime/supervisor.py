@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nemo_gym.client.pool import backoff_s
+from nemo_gym.common.redaction import one_line, redact
 from nemo_gym.errors import StartupError
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.worker import EXIT_CONFIG
@@ -130,7 +131,7 @@ async def _lines(stream: asyncio.StreamReader) -> "asyncio.AsyncIterator[str]": 
             line = b"... (a line too long to show)\n"
         if not line:
             return
-        yield line.decode(errors="replace").rstrip("\n")
+        yield one_line(redact(line.decode(errors="replace").rstrip("\n")))
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

@@ -11,7 +11,9 @@ import sys
 
 from nemo_gym.common import event_loop
 from nemo_gym.common.logging import configure_logging
+from nemo_gym.common.redaction import printable, redact
 from nemo_gym.config.process_config import set_process_config
+from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import GymError
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.server.uvicorn_runner import serving
@@ -45,10 +47,12 @@ def main() -> None:
     configure_logging()
     spec = StackSpec.from_json(sys.stdin.buffer.readline())
     set_process_config(spec.config)
+    if spec.secrets is not None:
+        set_process_secrets(Secrets.from_json(spec.secrets))
     try:
         event_loop.run(serve(spec))
     except GymError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(printable(redact(f"{error}\n")))
         sys.exit(EXIT_CONFIG)
 
 

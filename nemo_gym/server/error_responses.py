@@ -5,6 +5,7 @@ import sys
 from typing import Any, NamedTuple
 
 from nemo_gym.client.reply import error_told_in
+from nemo_gym.common.redaction import process_redactor
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.errors import (
     Cause,
@@ -41,7 +42,12 @@ class RefusedError(Exception):
 
 
 def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:
-    """The error response to `error`. An unexpected one is logged with its traceback."""
+    """The response for `error`, without secrets. An unexpected exception is logged with its traceback."""
+    failure = _failure_of(error, server=server, key=key, cause=cause)
+    return Failure(failure.status, process_redactor().value(failure.body))
+
+
+def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:
     if isinstance(error, BadBodyError):
         return Failure(422, {"detail": _details(error)})
     if isinstance(error, RefusedError):

@@ -139,8 +139,8 @@ async def test_what_may_pass_is_tried_again_elsewhere_or_there(status: int) -> N
 
 @pytest.mark.parametrize(("status", "tries"), [(400, 1), (401, 1), (404, 1), (422, 1), (503, 3)])
 async def test_tries_are_counted(status: int, tries: int) -> None:
-    async with stub_endpoint(lambda _: (status, {"error": "key no"})) as stub, HttpClient() as http:
-        with pytest.raises(UpstreamError, match=rf"answered {status}: .*\*\*\*\* no") as caught:
+    async with stub_endpoint(lambda _: (status, {"error": "Bearer key no"})) as stub, HttpClient() as http:
+        with pytest.raises(UpstreamError, match=rf"answered {status}: .*Bearer \*\*\*\* no") as caught:
             await chat(pool([stub.url], http, max_tries=3))
         assert len(stub.requests) == tries
         assert caught.value.status == status

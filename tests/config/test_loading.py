@@ -339,7 +339,7 @@ def test_a_dump_is_resolved_and_without_secrets() -> None:
     assert "sk-abcdef" not in text
     assert "pw" not in text
     model = shown.policy_model.responses_api_models.openai_model
-    assert (model.openai_base_url, model.openai_api_key) == ("http://me:****@host/v1", "****")
+    assert (model.openai_base_url, model.openai_api_key) == ("http://****@host/v1", "****")
     assert shown.note == "key: ****"
     assert shown.head_server == config.head_server
     assert "sk-abcdef" in dump(config, masked=False)

@@ -1,0 +1,131 @@
+"""Secrets are found in every form in which they travel, and control characters do not reach a terminal."""
+
+import base64
+import html
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_gym.common.redaction import MASK, Redactor, one_line, printable
+
+PLAIN = "sk-proj-abcdefgh12345678"
+SECRETS = [
+    PLAIN,
+    'with "quotes" and \\ and /slash',
+    "пароль-пароль",
+    "pässwörd-ünd-mehr",
+    "two\nlines of a secret",
+    "+/+/+/+/==??",
+    "12345678",
+]
+
+
+def written(secret: str) -> list[str]:
+    raw = secret.encode()
+    inside = [base64.b64encode(before + raw + b"!").decode() for before in (b"", b"u:", b"us:", b"use:")]
+    nested = json.dumps({"arguments": json.dumps({"key": secret})})
+    urls = [quote(secret), quote(secret, safe=""), quote_plus(secret), f"https://h/?k={quote(secret, safe='')}"]
+    quoted = [json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret), repr(raw), html.escape(secret)]
+    return [secret, f"Bearer {secret}", *inside, nested, *urls, *quoted, secret.replace("\n", "\r\n")]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_is_found_in_every_form(secret: str) -> None:
+    redactor = Redactor([secret])
+    for text in written(secret):
+        shown = redactor.text(f"before {text} after")
+        assert MASK in shown, text
+        assert shown.startswith("before "), shown
+        assert shown.endswith(" after"), shown
+        assert all(form not in shown for form in written(secret))
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_json_stays_json(secret: str, ascii_only: bool) -> None:
+    value = {"texts": written(secret), "number": 12345678, "other": "ünchanged", secret: 12345678.5}
+    shown = Redactor([secret]).json(json.dumps(value, ensure_ascii=ascii_only).encode())
+    found = json.loads(shown)
+    assert (found["number"], found["other"]) == (12345678, "ünchanged")
+    assert all(MASK in text for text in found["texts"])
+    assert secret not in found
+
+
+def test_letters_that_are_escaped_for_no_reason_hide_nothing() -> None:
+    hidden = "".join(f"\\u{ord(letter):04x}" for letter in PLAIN)
+    assert Redactor([PLAIN]).json(f'{{"a": "{hidden}"}}'.encode()) == b'{"a": "****"}'
+
+
+def test_json_without_a_secret_is_not_touched() -> None:
+    data = rb'{"a": "\u00e9 \ud800", "b" : 1e400}'
+    assert Redactor([PLAIN]).json(data) == data
+    assert Redactor().json(data) is data
+
+
+def test_secrets_that_contain_or_overlap_each_other_leave_nothing() -> None:
+    redactor = Redactor(["abcdefgh", "abcdefgh-12345678", "12345678-zyxwvuts"])
+    assert redactor.text("abcdefgh-12345678") == MASK
+    assert redactor.text("abcdefgh-12345678-zyxwvuts.") == f"{MASK}."
+    assert redactor.text("abcdefgh abcdefgh") == f"{MASK} {MASK}"
+
+
+def test_a_short_secret_is_replaced_only_as_the_value_of_a_header() -> None:
+    redactor = Redactor(["a"])
+    text = "a Bearer arrived at last"
+    assert redactor.text(text) == text
+    assert redactor.text("Authorization: Bearer a") == f"Authorization: Bearer {MASK}"
+    assert redactor.json(b'{"authorization":"Bearer a"}') == b'{"authorization":"Bearer ****"}'
+
+
+def test_a_long_line_of_a_secret_is_a_secret() -> None:
+    lines = ["-----BEGIN PRIVATE KEY-----", "MIIEvQIBADANBgkqhkiG9w0BAQ", "-----END PRIVATE KEY-----"]
+    redactor = Redactor(["\n".join(lines) + "\n"])
+    assert redactor.text(f"first {lines[1]}") == f"first {MASK}"
+    assert redactor.text(lines[0]) == lines[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:pass@host:80/a", f"http://{MASK}@host:80/a"),
+        ("http://me:p@ss@host", f"http://{MASK}@host"),
+        ("postgres://:pass@host", f"postgres://{MASK}@host"),
+        ("see http://a:b@c and http://d:e@f", f"see http://{MASK}@c and http://{MASK}@f"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+        ("http://h/?api_key=x&page=2#t", f"http://h/?api_key={MASK}&page={MASK}#t"),
+        ('{"url": "http://h/v1?x=1", "b": 2}', f'{{"url": "http://h/v1?x={MASK}", "b": 2}}'),
+        ("http://h/?secret", f"http://h/?{MASK}"),
+        ("Is it http://h? Yes", "Is it http://h? Yes"),
+    ],
+)
+def test_user_info_and_query_of_urls_are_replaced(text: str, shown: str) -> None:
+    redactor = Redactor()
+    assert redactor.text(text) == shown
+    assert redactor.text(shown) == shown
+
+
+def test_values_inside_dicts_and_lists_are_replaced() -> None:
+    shown = Redactor([PLAIN]).value({"detail": [PLAIN, 3, {PLAIN: f"x {PLAIN}"}]})
+    assert shown == {"detail": [MASK, 3, {MASK: f"x {MASK}"}]}
+
+
+@given(secret=st.text(min_size=8).filter(lambda text: len(text.strip()) >= 8), before=st.text(), after=st.text())
+def test_no_secret_survives_in_json(secret: str, before: str, after: str) -> None:
+    secret = secret.encode(errors="replace").decode().strip()
+    data = json.dumps({"text": before + secret + after}).encode()
+    assert secret not in json.loads(Redactor([secret]).json(data))["text"]
+
+
+@given(value=st.recursive(st.text() | st.integers() | st.floats(allow_nan=False), st.lists))
+def test_json_with_other_content_is_unchanged(value: object) -> None:
+    data = json.dumps({"a": value}).encode()
+    assert Redactor([PLAIN]).json(data) == data
+
+
+def test_control_characters_are_escaped() -> None:
+    text = "a\x1b[31m\r\nb\u202e\x00\tü\x85\ud800"
+    assert printable(text) == "a\\x1b[31m\\r\nb\\u202e\\x00\tü\\x85\\ud800"
+    assert one_line(text) == "a\\x1b[31m\\r\\nb\\u202e\\x00\\tü\\x85\\ud800"

@@ -1,0 +1,129 @@
+"""Real commands against an endpoint that sends back all it was sent: no value of `env.yaml` is in any output."""
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from nemo_gym.client.server_client import get_from_head
+from tests.commands import free_port, ng, started
+from tests.stub_endpoint import Request, stub_endpoint
+
+WEATHER = "resources_servers/example_simple_weather"
+MODEL = "policy_model.responses_api_models.openai_model"
+API_KEY = 'sk-test-"quoted"/1234567890'
+CUSTOM = "hunter2-long-secret"
+LISTED = "listed-value-12345"
+SECRETS = (
+    *(API_KEY, json.dumps(API_KEY)[1:-1], json.dumps(json.dumps(API_KEY))[3:-3], quote(API_KEY, safe="")),
+    *(CUSTOM, base64.b64encode(f"user:{CUSTOM}".encode()).decode()[8:-4], LISTED),
+)
+
+
+def dotenv(url: str) -> str:
+    values = {"policy_base_url": url, "policy_api_key": API_KEY, "policy_model_name": "my-model-8b", "foo": CUSTOM}
+    return json.dumps({**values, "bar": [LISTED], "letter": "e"})
+
+
+def echo(request: Request) -> Any:
+    """An answer, or for one city an error, that holds all headers."""
+    sent = dict(request.headers)
+    basic = base64.b64encode(f"user:{CUSTOM}".encode()).decode()
+    text = f"{json.dumps(sent)} {quote(API_KEY, safe='')} Basic {basic}\n12:00:00 ERROR forged \x1b[31m"
+    if "Bergen" in json.dumps(request.body):
+        return 400, {"error": {"message": text, "code": "bad"}}
+    message = {"role": "assistant", "content": [{"type": "output_text", "text": text, "annotations": []}]}
+    output = [{"type": "message", "id": "m", "status": "completed", **message}]
+    return {"id": "r", "created_at": 1, "model": "my-model-8b", "object": "response", "output": output} | {
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+
+
+def arguments(*more: str) -> tuple[str, ...]:
+    files = f"{WEATHER}/configs/simple_weather.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
+    sent = (f"+{MODEL}.default_headers.X-Custom=${{foo}}", f"+{MODEL}.default_headers.X-Listed=${{bar.0}}")
+    return f"+config_paths=[{files}]", *sent, f"+head_server.port={free_port()}", *more
+
+
+def leaks(text: str) -> list[str]:
+    return [secret for secret in SECRETS if secret in text]
+
+
+def written_below(folder: Path) -> dict[Path, str]:
+    return {path: path.read_text() for path in folder.rglob("*") if path.is_file() and path.name != "env.yaml"}
+
+
+@pytest.mark.parametrize("isolation", ["shared", "process"])
+async def test_a_collection_writes_and_prints_no_secret(isolation: str, tmp_path: Path) -> None:
+    async with stub_endpoint(echo) as stub:
+        (tmp_path / "env.yaml").write_text(dotenv(stub.url))
+        record = ("+record=traffic",) if isolation == "shared" else ()
+        done = await asyncio.to_thread(
+            ng,
+            "ng_collect_rollouts",
+            *arguments(f"+{MODEL}.isolation={isolation}", "+agent_name=simple_weather_simple_agent", *record),
+            f"+input_jsonl_fpath={WEATHER}/data/example.jsonl",
+            "+output_jsonl_fpath=out.jsonl",
+            cwd=tmp_path,
+        )
+    assert {(sent.headers["X-Custom"], sent.headers["X-Listed"]) for sent in stub.requests} == {(CUSTOM, LISTED)}
+    written = written_below(tmp_path)
+    records = [json.loads(line) for line in written[tmp_path / "out.jsonl"].splitlines()]
+    assert len(records) == 4
+    assert {record["response"]["model"] for record in records} == {"my-model-8b"}
+    assert all("****" in json.dumps(record["response"]["output"]) for record in records)
+    failures = [json.loads(line) for line in written[tmp_path / "out_failures.jsonl"].splitlines()]
+    assert "****" in failures[0]["message"]
+    assert (tmp_path / "traffic" / "traffic.jsonl" in written) is (isolation == "shared")
+    assert {path: leaks(text) for path, text in written.items() if leaks(text)} == {}
+    assert leaks(done.stdout + done.stderr) == []
+    assert "\x1b" not in done.stderr
+    assert not any(line.startswith("12:00:00 ERROR forged") for line in done.stderr.splitlines())
+
+
+async def test_a_run_tells_no_secret_over_http(tmp_path: Path) -> None:
+    async with stub_endpoint(echo) as stub:
+        (tmp_path / "env.yaml").write_text(dotenv(stub.url))
+        told = await asyncio.to_thread(_ask_a_run, arguments(), tmp_path)
+    assert "forged" in told
+    assert leaks(told) == []
+    assert "my-model-8b" in told
+
+
+def _ask_a_run(told: tuple[str, ...], folder: Path) -> str:
+    """Everything that a run prints, and that its head and its model server answer."""
+    head = next(word for word in told if "head_server.port" in word).partition("=")[2]
+    with started("ng_run", *told, cwd=folder) as run:
+        run.wait_for("servers ready", timeout_s=120)
+        url = f"http://127.0.0.1:{head}"
+        answers = [get_from_head(url, path).decode() for path in ("/global_config_dict_yaml", "/server_instances")]
+        servers = {server["name"]: server["url"] for server in json.loads(answers[1])}
+        answers += [_post(servers["openai_model"], body) for body in ({"input": "Bergen"}, {"input": 3}, CUSTOM)]
+        dumped = ng("ng_dump_config", *told, cwd=folder)
+        return "\n".join([run.text, *answers, dumped.stdout, dumped.stderr])
+
+
+def _post(url: str, body: Any) -> str:
+    import httpx
+
+    return httpx.post(f"{url}/v1/responses", json=body, trust_env=False).text
+
+
+def test_a_traceback_holds_no_secret(tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers" / "broken"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text("import yaml\nraise KeyError(yaml.safe_load(open('env.yaml'))['foo'])\n")
+    block = {"broken": {"resources_servers": {"broken": {"entrypoint": "app.py", "domain": "other"}}}}
+    (tmp_path / "broken.yaml").write_text(json.dumps(block))
+    (tmp_path / "env.yaml").write_text(dotenv("http://127.0.0.1:1/v1"))
+    for command in ("ng_run", "ng_check_verifier"):
+        done = ng(command, "+config_paths=[broken.yaml]", f"+head_server.port={free_port()}", cwd=tmp_path)
+        assert done.returncode != 0
+        assert "KeyError" in done.stderr
+        assert leaks(done.stdout + done.stderr) == []
