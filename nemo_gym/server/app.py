@@ -21,6 +21,7 @@ from nemo_gym.server.disconnect import cancel_on_disconnect
 from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by, direct_scope, set_cookies
 from nemo_gym.server.error_responses import RefusedError, failure_of
 from nemo_gym.server.session import Session, SessionStore
+from nemo_gym.server.tools import ANY_TOOL
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -130,6 +131,7 @@ class ServerApp:
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.stateful = foreign is not None or any(endpoint.needs_session for endpoint in self.endpoints.values())
         self._ours = self.endpoints if foreign is None else _ours_among(foreign)
+        self._any_tool = self.endpoints.get(ANY_TOOL) if foreign is None else None  # FastAPI routes by pattern itself
         self.watched: list[Handler] = []
 
     @asynccontextmanager
@@ -162,7 +164,7 @@ class ServerApp:
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
     ) -> ServerReply:
         """Answer a peer of the same worker."""
-        endpoint = self._ours.get(path) if method == "POST" else None
+        endpoint = self._ours.get(path, self._any_tool) if method == "POST" else None
         call = Call(path, body, cookies, self.core.client, self.core.compute, given_away=ends_session)
         if endpoint is not None:
             answer = await self.core.run(endpoint, call, ends_session=ends_session)
@@ -207,7 +209,7 @@ class ServerApp:
             self.release(cookies.get(self.core.session_cookie, ""))
             return ServerReply(self.name, 200, {})
         limited = _limited(receive, self.max_body_bytes)
-        endpoint = self._ours.get(path) if method == "POST" else None
+        endpoint = self._ours.get(path, self._any_tool) if method == "POST" else None
         if endpoint is not None:
             call = Call(path, await read_body(limited), cookies, self.core.client, self.core.compute, scope=scope)
             async with cancel_on_disconnect(receive):

@@ -14,7 +14,7 @@ from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
 from nemo_gym.llm_api.json_codec import Decoder
 from nemo_gym.server.session import Session, SessionState
-from nemo_gym.server.tools import arguments_model
+from nemo_gym.server.tools import ToolName, arguments_model
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -134,7 +134,8 @@ class Endpoint:
         place = f"{self.function.__qualname__}() asks for '{parameter}'"
         return (
             f"{place}, which nothing provides. A handler may name: a body (a pydantic model), its session (a "
-            "SessionState subclass), a ServerClient, a Compute, a Deadline, a Jar, or FastAPI's Request and Response."
+            "SessionState subclass), a ServerClient, a Compute, a Deadline, a Jar, a ToolName, or FastAPI's Request and "
+            "Response."
         )
 
 
@@ -177,6 +178,7 @@ _PROVIDED: dict[type, Provide] = {
     Compute: lambda call: call.compute,
     CookieJar: _jar,
     Deadline: _deadline,
+    ToolName: lambda call: ToolName(call.path.removeprefix("/")),
 }
 
 
