@@ -134,8 +134,8 @@ class Endpoint:
         place = f"{self.function.__qualname__}() asks for '{parameter}'"
         return (
             f"{place}, which nothing provides. A handler may name: a body (a pydantic model), its session (a "
-            "SessionState subclass), a ServerClient, a Compute, a Deadline, a Jar, a ToolName, or FastAPI's Request and "
-            "Response."
+            "SessionState subclass), a ServerClient, a Compute, a Deadline, a Jar, a ToolName, or FastAPI's Request "
+            "and Response."
         )
 
 
