@@ -47,6 +47,12 @@ def first_part_of_last_item(response: NeMoGymResponse) -> str:
     return "".join(_texts(parts[:1])) if parts else ""
 
 
+def text_of_last_item(response: NeMoGymResponse) -> str:
+    """The last item, if that is a message of the model: its text parts joined by newlines."""
+    parts = _parts(response.output[-1]) if response.output else None
+    return "\n".join(_texts(parts)) if parts else ""
+
+
 def boxes(text: str) -> Iterator[str]:
     r"""What stands in each `\boxed{...}`, up to the first closing brace: braces do not nest here."""
     start = text.find(_BOX)
