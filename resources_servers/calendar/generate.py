@@ -16,8 +16,8 @@ SYSTEM = (
     "back. Each entry has `event_id` (integer), `event_name` (string), `start_time` (24-hour HH:MM) and `duration` "
     'in minutes, such as [{"event_id": 0, "event_name": "Lunch", "start_time": "12:00", "duration": 45}]. '
     "The calendar is empty at first. All events are between 10am and 4pm, and no two overlap. What the user says "
-    "about the time of an event holds from then on; move other events if you must, each within its own limits. 'Before "
-    "11am' means that an event ends by then, 'after 2pm' that it starts no earlier."
+    "about the time of an event holds from then on; move other events if you must, each within its own limits. "
+    "'Before 11am' means that an event ends by then, 'after 2pm' that it starts no earlier."
 )
 NAMES = (
     *("Dentist", "Gym", "Phone call with the bank", "Lunch with Ada", "Piano lesson", "Car inspection"),
