@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.wire import JsonObject
+from nemo_gym.llm_api.base import JsonObject
 
 EASIEST, HARDEST = 1, 5
 MAX_TRIES = 200

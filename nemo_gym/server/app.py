@@ -18,10 +18,9 @@ from nemo_gym.llm_api.sse import CONTENT_TYPE as EVENT_STREAM
 from nemo_gym.llm_api.sse import EventStream, event
 from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
 from nemo_gym.server.disconnect import cancel_on_disconnect
-from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by, direct_scope, set_cookies
+from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint, cookies_set_by, direct_scope, set_cookies
 from nemo_gym.server.error_responses import RefusedError, failure_of
 from nemo_gym.server.session import Session, SessionStore
-from nemo_gym.server.tools import ANY_TOOL
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 FAR_AWAY_S = 10 * 365 * 86400.0
 
+ANY_TOOL = "/{tool}"
+"""The path of an endpoint that answers calls of all tools without an endpoint of their own."""
+
 
 @dataclass(slots=True)
 class Call:

@@ -13,9 +13,6 @@ _ANY_MARK = "__nemo_gym_any_tool__"
 NOT_TOOLS = frozenset(("seed_session", "verify", "run", "health", "session"))
 """Routes of a server that no model may call, whatever its row offers."""
 
-ANY_TOOL = "/{tool}"
-"""The path of an endpoint that answers calls of all tools without an endpoint of their own."""
-
 
 class ToolName(str):
     """The tool that was called: what a handler of `ANY_TOOL` names in its signature to learn it."""

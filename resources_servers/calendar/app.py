@@ -7,7 +7,8 @@ from pydantic import Field
 
 from nemo_gym.answers import LONG_TEXT, first_part_of_last_item
 from nemo_gym.base_resources_server import BaseResourcesServerConfig, BaseVerifyRequest, SimpleResourcesServer
-from nemo_gym.compute import Compute, Overrun
+from nemo_gym.compute.pool import Compute, LimitExceededError
+from nemo_gym.llm_api.builders import message
 from resources_servers.calendar.schedule import scheduled
 from resources_servers.calendar.state import is_expected
 
@@ -32,17 +33,14 @@ class CalendarResourcesServer(SimpleResourcesServer):
         try:
             timeout_s = self.config.check_timeout_s
             return float(await compute.run(is_expected, text, body.exp_cal_state, timeout_s=timeout_s))
-        except Overrun:
+        except LimitExceededError:
             return 0.0
 
     @classmethod
     def gold_response(cls, row: dict[str, Any]) -> list[dict[str, Any]] | None:
         """A calendar in which everything has its place."""
         entries = scheduled(row["exp_cal_state"])
-        if entries is None:
-            return None
-        part = {"type": "output_text", "text": json.dumps(entries), "annotations": []}
-        return [{"type": "message", "id": "msg_0", "role": "assistant", "status": "completed", "content": [part]}]
+        return None if entries is None else [message(json.dumps(entries))]
 
 
 if __name__ == "__main__":

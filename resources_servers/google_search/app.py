@@ -14,7 +14,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.compute import Compute, ComputeError, Overrun
+from nemo_gym.compute.pool import Compute, ComputeError, LimitExceededError
 from resources_servers.google_search.extraction import NOTHING_FETCHED, PageError, page_text
 from resources_servers.google_search.web import Web, WebError, connected
 
@@ -81,7 +81,7 @@ class GoogleSearchResourcesServer(SimpleResourcesServer):
         try:
             page = await self._web.page(url)
             text = NOTHING_FETCHED if page is None else await self._text(page, compute)
-        except (WebError, PageError, Overrun, ComputeError) as error:
+        except (WebError, PageError, LimitExceededError, ComputeError) as error:
             text = f"Error: Unexpected error = {error}"
         return {"page_content": text}
 

@@ -16,9 +16,9 @@ from nemo_gym.base_resources_server import (
     ToolName,
     any_tool,
 )
-from nemo_gym.compute import Compute, Overrun
+from nemo_gym.common.paths import find
+from nemo_gym.compute.pool import Compute, LimitExceededError
 from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
-from nemo_gym.paths import find
 from resources_servers.workplace_assistant.schemas import tool_schemas
 from resources_servers.workplace_assistant.tables import Office, equal_offices, load_office
 from resources_servers.workplace_assistant.toolbox import call_tool, may_take_long, replay
@@ -80,7 +80,7 @@ class WorkplaceAssistantResourcesServer(SimpleResourcesServer):
         timeout_s = self.config.search_timeout_s
         try:
             return {"output": await compute.run(call_tool, session.office, str(name), body, timeout_s=timeout_s)}
-        except Overrun:
+        except LimitExceededError:
             return {"output": f"Error executing tool '{name}': the search took too long"}
 
     async def verify(self, body: WorkplaceAssistantVerifyRequest) -> float:
