@@ -62,6 +62,12 @@ def is_refusal(response: NeMoGymResponse) -> bool:
     return any(isinstance(part, NeMoGymResponseOutputRefusal) for part in _last_parts(response))
 
 
+def text_of_last_item(response: NeMoGymResponse) -> str:
+    """The last item, if that is a message of the model: its text parts joined by newlines."""
+    parts = _parts(response.output[-1]) if response.output else None
+    return "\n".join(_texts(parts)) if parts else ""
+
+
 def boxes(text: str) -> Iterator[str]:
     r"""The content of each `\boxed{...}`, up to the first closing brace: braces do not nest here."""
     start = text.find(_BOX)

@@ -14,10 +14,12 @@ from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server.base import BaseServer, SimpleServer
-from nemo_gym.server.endpoint import Endpoint
+from nemo_gym.server.endpoint import ANY_TOOL, Endpoint
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.session import SessionState as SessionState
-from nemo_gym.server.tools import function_tool, tools_of
+from nemo_gym.server.tools import ToolName as ToolName
+from nemo_gym.server.tools import any_tool as any_tool
+from nemo_gym.server.tools import any_tools_of, function_tool, tools_of
 from nemo_gym.server.tools import tool as tool
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
             Endpoint("/seed_session", self.seed_session, cause="environment", finish=_seeded),
             Endpoint("/verify", self.verify, cause="verifier", finish=_verified),
             *self.tool_endpoints(),
+            *(Endpoint(ANY_TOOL, method, cause="tool", finish=_tool_output) for method in any_tools_of(self)),
         ]
 
     def tool_endpoints(self) -> list[Endpoint]:

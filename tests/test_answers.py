@@ -36,6 +36,7 @@ def test_each_way_reads_its_own_part_of_a_response() -> None:
     assert answers.all_text(response) == "a \nb\n c \nd"
     assert answers.joined_text(response) == " a b c d "
     assert answers.first_part_of_last_item(response) == " c "
+    assert answers.text_of_last_item(response) == " c \nd "
 
 
 @pytest.mark.parametrize(
@@ -54,8 +55,9 @@ def test_each_way_reads_its_own_part_of_a_response() -> None:
 )
 def test_what_the_model_did_not_say_is_no_text(output: list[dict[str, Any]]) -> None:
     response = read(response_of(*output))
-    ways = (answers.last_text, answers.all_text, answers.joined_text, answers.first_part_of_last_item)
-    assert [way(response) for way in ways] == ["", "", "", ""]
+    of_last_item = (answers.first_part_of_last_item, answers.text_of_last_item)
+    for way in (answers.last_text, answers.all_text, answers.joined_text, *of_last_item):
+        assert way(response) == ""
     assert answers.last_number(response) is None
 
 
@@ -73,6 +75,11 @@ def test_a_refusal_in_the_last_message_hides_the_message_before_it() -> None:
 @pytest.mark.parametrize(("last", "text"), [(parts(None, "b"), ""), (parts("a", None), "a"), (calls("look"), "")])
 def test_only_the_first_part_of_the_last_item_is_read(last: dict[str, Any], text: str) -> None:
     assert answers.first_part_of_last_item(read(response_of(message("before"), last))) == text
+
+
+@pytest.mark.parametrize(("last", "text"), [(parts(None, "b"), "b"), (parts("a", "b"), "a\nb"), (calls("look"), "")])
+def test_all_parts_of_the_last_item_are_read(last: dict[str, Any], text: str) -> None:
+    assert answers.text_of_last_item(read(response_of(message("before"), last))) == text
 
 
 @pytest.mark.parametrize(

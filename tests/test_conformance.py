@@ -39,6 +39,9 @@ LEFT_OPEN: dict[str, dict[str, Any]] = {
             "responses_api_models": {"azure_openai_model": {"default_query": {"api-version": "2024-10-21"}}}
         },
     },
+    "google_search.yaml": {
+        "google_search": {"resources_servers": {"google_search": {"google_api_key": "no key", "google_cx": "none"}}},
+    },
     "simple_agent.yaml": {
         "config_paths": [WEATHER],
         "simple_agent": {

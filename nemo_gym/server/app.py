@@ -13,7 +13,7 @@ from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, parse_cookies
 from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.disconnect import cancel_on_disconnect
-from nemo_gym.server.endpoint import Call, Endpoint
+from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint
 from nemo_gym.server.fastapi_bridge import bypassable_endpoints, call_fastapi
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import (
@@ -45,6 +45,8 @@ class ServerApp:
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.is_stateful = fastapi_app is not None or any(one.needs_session for one in self.endpoints.values())
         self._direct_endpoints = self.endpoints if fastapi_app is None else bypassable_endpoints(fastapi_app)
+        # a FastAPI app matches patterns itself
+        self._any_tool = self.endpoints.get(ANY_TOOL) if fastapi_app is None else None
         self._handlers: list[Handler] = []
 
     @asynccontextmanager
@@ -77,7 +79,7 @@ class ServerApp:
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
     ) -> ServerReply:
         """Answer a caller in the same worker."""
-        endpoint = self._direct_endpoints.get(path) if method == "POST" else None
+        endpoint = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None
         call = Call(path, body, cookies, self.core.client, self.core.compute, body_is_owned=ends_session)
         if endpoint is not None:
             reply = await self.core.run(endpoint, call, ends_session=ends_session)
@@ -125,7 +127,7 @@ class ServerApp:
             self.release(cookies.get(self.core.session_cookie, ""))
             return ServerReply(self.name, 200, {})
         limited = limit_body(receive, self.limits.max_body_bytes)
-        endpoint = self._direct_endpoints.get(path) if method == "POST" else None
+        endpoint = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None
         if endpoint is not None:
             check_json(headers)
             call = Call(path, await read_body(limited), cookies, self.core.client, self.core.compute, scope=scope)

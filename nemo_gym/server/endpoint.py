@@ -14,7 +14,7 @@ from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
 from nemo_gym.llm_api.json_codec import Decoder
 from nemo_gym.server.session import Session, SessionState
-from nemo_gym.server.tools import arguments_model
+from nemo_gym.server.tools import ToolName, arguments_model
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 NO_DEADLINE_S = 10 * 365 * 86400.0
+
+ANY_TOOL = "/{tool}"
+"""The path of an endpoint that answers calls of all tools without an endpoint of their own."""
 
 
 @dataclass(slots=True)
@@ -134,8 +137,8 @@ class Endpoint:
         place = f"{self.function.__qualname__}() asks for '{parameter}'"
         return (
             f"{place}, which nothing provides. A handler may name: a body (a pydantic model), its session (a "
-            "SessionState subclass), a ServerClient, a Compute, a Deadline, a CookieJar, or FastAPI's Request and "
-            "Response."
+            "SessionState subclass), a ServerClient, a Compute, a Deadline, a CookieJar, a ToolName, or FastAPI's "
+            "Request and Response."
         )
 
 
@@ -178,6 +181,7 @@ _PROVIDED: dict[type, Provide] = {
     Compute: lambda call: call.compute,
     CookieJar: _cookie_jar,
     Deadline: _deadline,
+    ToolName: lambda call: ToolName(call.path.removeprefix("/")),
 }
 
 

@@ -9,8 +9,15 @@ from pydantic import BaseModel, create_model
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__nemo_gym_tool__"
+_ANY_MARK = "__nemo_gym_any_tool__"
 NOT_TOOLS = frozenset(("seed_session", "verify", "run", "health", "session"))
 """Routes of a server that no model may call, whatever its row offers."""
+
+
+class ToolName(str):
+    """The tool that was called: what a handler of `ANY_TOOL` names in its signature to learn it."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +45,29 @@ def tool(
     return mark if method is None else mark(method)
 
 
+def any_tool(method: Method) -> Method:
+    """Have a method answer the calls of every tool that is no `@tool` method, under whatever name it is called.
+
+    It takes a `ToolName` and a `body`, and lists no schema: the environment describes such tools itself.
+    """
+    setattr(method, _ANY_MARK, True)
+    return method
+
+
 def tools_of(server: object) -> dict[str, Callable[..., Any]]:
     """The tools of a server: name to bound method, in the order in which the class names them."""
-    members = {name: member for base in reversed(type(server).__mro__) for name, member in vars(base).items()}
-    marks = {name: getattr(member, _MARK, None) for name, member in members.items()}
+    marks = {name: getattr(member, _MARK, None) for name, member in _members_of(server).items()}
     return {mark.name: getattr(server, name) for name, mark in marks.items() if mark is not None}
+
+
+def any_tools_of(server: object) -> list[Callable[..., Any]]:
+    """The method that `@any_tool` marks; at most one is of use."""
+    marked = [name for name, member in _members_of(server).items() if getattr(member, _ANY_MARK, None) is True]
+    return [getattr(server, name) for name in marked]
+
+
+def _members_of(server: object) -> dict[str, Any]:
+    return {name: member for base in reversed(type(server).__mro__) for name, member in vars(base).items()}
 
 
 def arguments_model(name: str, parameters: list[inspect.Parameter]) -> type[BaseModel]:

@@ -1,14 +1,26 @@
 """The schema that a model sees comes from the signature."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
-from nemo_gym.base_resources_server import BaseVerifyRequest, SessionState, SimpleResourcesServer, tool
+from nemo_gym.base_resources_server import (
+    BaseVerifyRequest,
+    SessionState,
+    SimpleResourcesServer,
+    ToolName,
+    any_tool,
+    tool,
+)
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import ConfigError
 from nemo_gym.testing import client_for
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 
 class Notes(SessionState):
@@ -90,3 +102,35 @@ def test_a_handler_that_asks_for_something_unknown_is_refused_at_start() -> None
 
     with pytest.raises(ConfigError, match=r"verify\(\) asks for 'weather: int', which nothing provides"):
         server(Curious).endpoints()
+
+
+class Switchboard(Toolbox):
+    @any_tool
+    async def connect(self, called: ToolName, body: dict[str, Any], session: Notes) -> dict[str, Any]:
+        session.lines.append(called)
+        return {"called": called, "body": body, "so_far": session.lines}
+
+
+class SwitchboardWithRoutes(Switchboard):
+    def setup_webserver(self) -> "FastAPI":
+        app = super().setup_webserver()
+        app.router.routes.insert(0, Route("/own", lambda _request: PlainTextResponse("mine"), methods=["POST"]))
+        return app
+
+
+@pytest.mark.parametrize("kind", [Switchboard, SwitchboardWithRoutes])
+async def test_any_tool_answers_what_has_no_endpoint_of_its_own(kind: type[SimpleResourcesServer]) -> None:
+    assert [schema["name"] for schema in server(kind).tool_schemas()] == ["note", "pick-one"]
+    async with client_for(kind) as environment:
+        assert (await environment.post("/note", json={"text": "x"})).json() == ["x"]
+        answer = await environment.post("/ring", json={"who": "you"})
+        assert answer.json() == {"called": "ring", "body": {"who": "you"}, "so_far": ["x", "ring"]}
+        assert (await environment.post("/ring", json=[])).status == 422
+        assert (await environment.get("/ring")).status in (404, 405)
+        own = await environment.post("/own", json={})
+        assert (own.text == "mine") is (kind is SwitchboardWithRoutes)
+
+
+async def test_without_any_tool_an_unknown_one_is_not_found() -> None:
+    async with client_for(Toolbox) as environment:
+        assert (await environment.post("/ring", json={})).status == 404

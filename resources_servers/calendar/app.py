@@ -1,0 +1,47 @@
+"""Keep a day's calendar over a conversation: the reply shows all events, none overlapping, each where it may be."""
+
+import json
+from typing import Any
+
+from pydantic import Field
+
+from nemo_gym.answers import LONG_TEXT, first_part_of_last_item
+from nemo_gym.base_resources_server import BaseResourcesServerConfig, BaseVerifyRequest, SimpleResourcesServer
+from nemo_gym.compute.pool import Compute, LimitExceededError
+from nemo_gym.llm_api.builders import message
+from resources_servers.calendar.schedule import scheduled
+from resources_servers.calendar.state import is_expected
+
+
+class CalendarResourcesServerConfig(BaseResourcesServerConfig):
+    check_timeout_s: float = Field(default=10.0, gt=0)
+    """How long checking a very long reply may take."""
+
+
+class CalendarVerifyRequest(BaseVerifyRequest):
+    exp_cal_state: dict[str, dict[str, Any]]
+    """The expected events by id: `duration`, `constraint`, `min_time` and `max_time` of each."""
+
+
+class CalendarResourcesServer(SimpleResourcesServer):
+    config: CalendarResourcesServerConfig
+
+    async def verify(self, body: CalendarVerifyRequest, compute: Compute) -> float:
+        text = first_part_of_last_item(body.response)
+        if len(text) <= LONG_TEXT:
+            return float(is_expected(text, body.exp_cal_state))
+        try:
+            timeout_s = self.config.check_timeout_s
+            return float(await compute.run(is_expected, text, body.exp_cal_state, timeout_s=timeout_s))
+        except LimitExceededError:
+            return 0.0
+
+    @classmethod
+    def gold_response(cls, row: dict[str, Any]) -> list[dict[str, Any]] | None:
+        """A calendar in which everything has its place."""
+        entries = scheduled(row["exp_cal_state"])
+        return None if entries is None else [message(json.dumps(entries))]
+
+
+if __name__ == "__main__":
+    CalendarResourcesServer.run_webserver()

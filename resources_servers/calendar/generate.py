@@ -1,0 +1,88 @@
+"""Rows from a seed: a conversation about a day. A calendar that fits exists, for the events are placed first."""
+
+import json
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+from nemo_gym.row_generators import distinct_rows
+from resources_servers.calendar.schedule import scheduled
+from resources_servers.calendar.times import spoken
+
+OPENS, CLOSES = 10 * 60, 16 * 60
+QUARTER = 15
+SYSTEM = (
+    "You keep the user's calendar for one day. In every reply show the whole calendar as a JSON list and ask nothing "
+    "back. Each entry has `event_id` (integer), `event_name` (string), `start_time` (24-hour HH:MM) and `duration` "
+    'in minutes, such as [{"event_id": 0, "event_name": "Lunch", "start_time": "12:00", "duration": 45}]. '
+    "The calendar is empty at first. All events are between 10am and 4pm, and no two overlap. What the user says "
+    "about the time of an event holds from then on; move other events if you must, each within its own limits. "
+    "'Before 11am' means that an event ends by then, 'after 2pm' that it starts no earlier."
+)
+NAMES = (
+    *("Dentist", "Gym", "Phone call with the bank", "Lunch with Ada", "Piano lesson", "Car inspection"),
+    *("Job interview", "Walk with the dog", "Reading group", "Grocery run", "Team meeting", "Haircut"),
+    *("Parents' evening", "Yoga", "Passport photo", "Budget review", "House viewing", "Choir practice"),
+)
+REQUESTS = {
+    "before": "Event {id} has to end before {end}.",
+    "after": "Please have event {id} start after {start}.",
+    "between": "Can event {id} be between {start} and {end}?",
+    "at": "Event {id} starts at {start}, please.",
+}
+
+
+def generate_rows(seed: int, count: int, difficulty: float | str | None = None) -> Iterator[dict[str, Any]]:
+    """There is one more event than the difficulty, and on harder days less time is free."""
+    return distinct_rows("calendar", _row, seed=seed, count=count, difficulty=difficulty)
+
+
+def _row(chance: Random, level: int) -> dict[str, Any]:
+    events = _day(chance, level + 1)
+    known: dict[str, dict[str, Any]] = {}
+    turns: list[dict[str, str]] = [{"role": "system", "content": SYSTEM}]
+    for number, name, duration, constraint, request in events:
+        known[str(number)] = _event(number, name, duration, None)
+        turns += _turns(f"Add '{name}' for {duration} minutes (event id: {number}).", known)
+        if constraint:
+            known[str(number)] = _event(number, name, duration, constraint)
+            turns += _turns(request, known)
+    return {"responses_create_params": {"input": turns[:-1], "tools": []}, "exp_cal_state": known}
+
+
+def _event(number: int, name: str, duration: int, constraint: str | None) -> dict[str, Any]:
+    limits = {"constraint": constraint, "min_time": "10:00", "max_time": "16:00"}
+    return {"event_id": number, "event_name": name, "duration": duration, **limits}
+
+
+def _turns(request: str, known: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
+    reply = json.dumps(scheduled(known))
+    return [{"role": "user", "content": request}, {"role": "assistant", "content": reply}]
+
+
+def _day(chance: Random, count: int) -> list[tuple[int, str, int, str | None, str]]:
+    """Events with places of their own, numbered in any order, each with what the user says about its time."""
+    durations = [chance.choice((30, 45, 60)) for _ in range(count)]
+    free = (CLOSES - OPENS - sum(durations)) // QUARTER
+    pauses = sorted(chance.randint(0, free) for _ in range(count))
+    starts = [OPENS + QUARTER * pause + sum(durations[:place]) for place, pause in enumerate(pauses)]
+    numbers, names = chance.sample(range(count), count), chance.sample(NAMES, count)
+    events = [
+        (number, name, duration, *_constraint(chance, number, start, duration))
+        for number, name, duration, start in zip(numbers, names, durations, starts, strict=True)
+    ]
+    return sorted(events)
+
+
+def _constraint(chance: Random, number: int, start: int, duration: int) -> tuple[str | None, str]:
+    """A constraint that the place of an event keeps to, and how the user puts it."""
+    if chance.random() < 0.2:
+        return None, ""
+    kind = chance.choice(list(REQUESTS))
+    slack = [QUARTER * chance.randint(0, 4) for _ in range(2)]
+    first = start if kind == "at" else max(OPENS, start - slack[0])
+    last = min(CLOSES, start + duration + slack[1])
+    times = {"start": spoken(first), "end": spoken(last)}
+    forms = {"before": "before {end}", "after": "after {start}", "between": "between {start} and {end}"}
+    constraint = forms.get(kind, "at {start}").format(**times)
+    return constraint, REQUESTS[kind].format(id=number, **times)

@@ -1,0 +1,56 @@
+"""Times of day as minutes after midnight, and what constraints on them mean."""
+
+import re
+from typing import Any, NamedTuple
+
+_CLOCK = re.compile(r"(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-9]{1,2}))?\s*(?P<half>am|pm)?")
+_CONSTRAINT = re.compile(r"(before|after|at) (.+)|between (.+) and (.+)")
+
+
+def minutes_of(time: Any) -> int:
+    """`10am`, `10:30pm`, `10 am` or `13:05`. A bare hour is no time, nor are capitals."""
+    found = _CLOCK.fullmatch(time.strip()) if isinstance(time, str) else None
+    if found is None or not (found["half"] or found["minute"]):
+        raise ValueError("expected a time such as 10am, 10:30pm or 13:05")
+    hour, minute = int(found["hour"]), int(found["minute"] or 0)
+    if found["half"]:
+        hour = hour % 12 + (12 if found["half"] == "pm" else 0)
+    return 60 * hour + minute
+
+
+class Window(NamedTuple):
+    """When an event may take place."""
+
+    start: float = float("-inf")
+    end: float = float("inf")
+    must_begin_at_start: bool = False
+
+    def allows(self, start: float, end: float) -> bool:
+        if self.must_begin_at_start and start != self.start:
+            return False
+        return self.start <= start and end <= self.end
+
+
+def window_of(constraint: Any) -> Window:
+    """What a constraint allows. Anything that is not of a known form allows everything."""
+    found = _CONSTRAINT.fullmatch(constraint) if isinstance(constraint, str) else None
+    if found is None:
+        return Window()
+    kind, limit, first, last = found.groups()
+    if kind is None:
+        return Window(minutes_of(first), minutes_of(last))
+    moment = minutes_of(limit)
+    if kind == "before":
+        return Window(end=moment)
+    return Window(moment, must_begin_at_start=kind == "at")
+
+
+def clock(minutes: int) -> str:
+    """`13:05`"""
+    return f"{minutes // 60:02}:{minutes % 60:02}"
+
+
+def spoken(minutes: int) -> str:
+    """`1:05pm`, as constraints have it."""
+    hour, minute = divmod(minutes, 60)
+    return f"{hour % 12 or 12}{f':{minute:02}' if minute else ''}{'am' if hour < 12 else 'pm'}"

@@ -1,0 +1,178 @@
+"""The tables of an office, and when two offices are equal.
+
+A table never changes: each change makes a new one that shares all other rows. So a session costs a few references, and
+comparing two offices looks only at rows that one of them changed. Rows carry labels, as in a pandas data frame: labels
+count when tables are compared, and deleting, appending and updating treat them as pandas does."""
+
+import copy
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from nemo_gym.errors import ConfigError
+
+Row = dict[str, Any]
+
+CASE_SENSITIVE = frozenset(("status", "list_name", "board"))
+"""Columns whose cells are compared as they are; all others ignore case."""
+
+COMPARED = ("mails", "events", "plots", "tasks", "customers")
+
+DIRECTORY_FILE = "raw/email_addresses.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows in order, each with a label. No row is ever changed in place."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...] = ()
+    labels: tuple[int, ...] = ()
+
+    @classmethod
+    def numbered(cls, columns: Sequence[str], rows: Iterable[Row]) -> Self:
+        """A table as it is loaded: labels from 0."""
+        kept = tuple(rows)
+        return cls(tuple(columns), kept, tuple(range(len(kept))))
+
+    @property
+    def id_column(self) -> str:
+        return self.columns[0]
+
+    def find(self, row_id: Any) -> Row | None:
+        """The first row with this id."""
+        column = self.id_column
+        return next((row for row in self.rows if row[column] == row_id), None)
+
+    def next_id(self) -> int:
+        """The largest id, compared as text, plus one."""
+        return int(max(row[self.id_column] for row in self.rows)) + 1
+
+    def appended(self, row: Row) -> Self:
+        """With one more row; all rows are labelled anew."""
+        rows = (*self.rows, row)
+        return replace(self, rows=rows, labels=tuple(range(len(rows))))
+
+    def appended_as_label_zero(self, row: Row) -> Self:
+        """With one more row, labelled 0; the others keep their labels."""
+        return replace(self, rows=(*self.rows, row), labels=(*self.labels, 0))
+
+    def without(self, row_id: Any) -> Self:
+        """Without the rows with this id; the others keep their labels."""
+        kept = [place for place, row in enumerate(self.rows) if row[self.id_column] != row_id]
+        return replace(
+            self,
+            rows=tuple(self.rows[place] for place in kept),
+            labels=tuple(self.labels[place] for place in kept),
+        )
+
+    def updated(self, row_id: Any, column: str, value: Any) -> Self:
+        """With another value in a column of the rows with this id."""
+        rows = tuple({**row, column: value} if row[self.id_column] == row_id else row for row in self.rows)
+        return replace(self, rows=rows)
+
+
+@dataclass(slots=True)
+class Office:
+    """All that the tools read and write."""
+
+    mails: Table
+    events: Table
+    visits: Table
+    tasks: Table
+    customers: Table
+    directory: tuple[str, ...]
+    plots: Table = field(default_factory=lambda: Table(("file_path",)))
+
+    def fork(self) -> "Office":
+        """An office of its own with the same tables."""
+        return copy.copy(self)
+
+
+def equal_offices(one: Office, other: Office) -> bool:
+    """True if all tables that count are equal."""
+    return all(equal_tables(getattr(one, name), getattr(other, name)) for name in COMPARED)
+
+
+def equal_tables(one: Table, other: Table) -> bool:
+    """True if columns, labels and cells are equal, row by row."""
+    if one is other:
+        return True
+    if one.columns != other.columns or one.labels != other.labels:
+        return False
+    pairs = zip(one.rows, other.rows, strict=True)
+    return all(left is right or _equal_rows(one.columns, left, right) for left, right in pairs)
+
+
+def _equal_rows(columns: Sequence[str], one: Row, other: Row) -> bool:
+    return all(_equal_cells(column, one[column], other[column]) for column in columns)
+
+
+def _equal_cells(column: str, one: Any, other: Any) -> bool:
+    if column not in CASE_SENSITIVE:
+        return bool(_lowered(one) == _lowered(other))
+    if is_missing(one) or is_missing(other):
+        return is_missing(one) and is_missing(other)
+    try:
+        return bool(one == other)
+    except RecursionError:
+        return False
+
+
+def _lowered(cell: Any) -> str | None:
+    """What is compared of a cell: of one that is not text, nothing."""
+    return cell.lower() if isinstance(cell, str) else None
+
+
+def is_missing(cell: Any) -> bool:
+    """True for no value and for NaN."""
+    return cell is None or (isinstance(cell, float) and cell != cell)
+
+
+@cache
+def load_office(folder: Path) -> Office:
+    """The tables in a folder, read once for each folder."""
+    visits = _table(
+        folder,
+        "processed/analytics_data.csv",
+        "date_of_visit visitor_id page_views session_duration_seconds traffic_source user_engaged",
+    )
+    return Office(
+        mails=_table(
+            folder, "processed/emails.csv", "email_id inbox/outbox sender/recipient subject sent_datetime body"
+        ),
+        events=_table(
+            folder, "processed/calendar_events.csv", "event_id event_name participant_email event_start duration"
+        ),
+        visits=replace(
+            visits, rows=tuple({**row, "user_engaged": row["user_engaged"] == "True"} for row in visits.rows)
+        ),
+        tasks=_table(
+            folder, "processed/project_tasks.csv", "task_id task_name assigned_to_email list_name due_date board"
+        ),
+        customers=_table(
+            folder,
+            "processed/customer_relationship_manager_data.csv",
+            "customer_id assigned_to_email customer_name customer_email customer_phone last_contact_date "
+            "product_interest status follow_up_by notes",
+        ),
+        directory=tuple(line.strip() for line in _text(folder / DIRECTORY_FILE).splitlines() if line.strip()),
+    )
+
+
+def _table(folder: Path, name: str, columns: str) -> Table:
+    """All cells are text; an empty one is missing."""
+    header, *rows = csv.reader(_text(folder / name).splitlines(keepends=True))
+    if header != columns.split():
+        raise ConfigError(f"{folder / name} has the columns {', '.join(header)}. Expected: {columns}.")
+    return Table.numbered(header, (dict(zip(header, (cell or None for cell in row), strict=True)) for row in rows))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"The tables of workplace_assistant cannot be read: {error}.") from error
