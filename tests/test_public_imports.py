@@ -44,6 +44,7 @@ PUBLIC = {
         "ServerClient ServerInstanceDisplayConfig ServerStatus SimpleServer get_global_aiohttp_client "
         "get_global_config_dict get_response_json global_aiohttp_client_exit raise_for_status request"
     ),
+    "nemo_gym.train_data_utils": "AvgMinMax TrainDataProcessor TrainDataProcessorConfig prepare_data",
 }
 NAMES = [(module, name) for module, names in PUBLIC.items() for name in names.split()]
 

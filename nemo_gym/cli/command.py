@@ -90,12 +90,20 @@ def read_command_line(*, fill_ports: bool = False) -> "DictConfig":
 
 def read_parameters(kind: "type[Parameters]") -> "Parameters":
     """The parameters of a command that needs no servers: what the configuration says about those is not checked."""
+    return kind.read(read_unchecked())
+
+
+def read_unchecked(initial: "DictConfig | None" = None) -> "DictConfig":
+    """The configuration as it was merged, for a command that starts no servers.
+
+    `initial` is merged between `env.yaml` and the command line.
+    """
     cached = _cached_config()
     if cached is not None:
-        return kind.read(cached)
+        return cached
     from nemo_gym.config.sources import read_sources
 
-    return kind.read(read_sources(sys.argv[1:]).merged())
+    return read_sources(sys.argv[1:], initial=initial).merged()
 
 
 def _cached_config() -> "DictConfig | None":

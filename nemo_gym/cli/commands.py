@@ -39,6 +39,7 @@ _LIST = (
     Command("reverify", "Score stored rollouts anew and show what moved.", "analyze:reverify"),
     Command("export", "Turn scored rollouts into training data.", "analyze:export"),
     Command("check_tokens", "Check that turns extend each other token for token.", "check:check_tokens"),
+    Command("prepare_data", "Check, measure and collate datasets for training.", "data:prepare_data"),
     Command("init_resources_server", "Write a new, working environment.", "init:init_resources_server"),
     Command("check_verifier", "Try verifiers with made-up answers.", "check:check_verifier"),
     Command("test", "Run the tests of one server folder.", "tests:test"),

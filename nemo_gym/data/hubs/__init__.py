@@ -1,0 +1,1 @@
+"""Where datasets are published: Hugging Face and GitLab."""

@@ -1,0 +1,320 @@
+"""Prepare datasets for training: find them, check every row, measure them, and collate them.
+
+The steps of `ng_prepare_data`, in order. Nothing is collated while a row of any dataset is bad or its statistics
+contradict those that are saved beside it.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import orjson
+from pydantic import Field
+
+from nemo_gym.common import event_loop
+from nemo_gym.common.atomic_files import atomic_write, sibling_path
+from nemo_gym.config.command_options import CommandConfig
+from nemo_gym.config.types import DatasetType
+from nemo_gym.data import duplicates, names
+from nemo_gym.data.collate import concatenate, write_prepared
+from nemo_gym.data.digests import Spill
+from nemo_gym.data.metrics import Counted, dataset_description, differences, metrics_of
+from nemo_gym.data.reports import conflict_message, offending_message
+from nemo_gym.data.scan import MAX_ROW_BYTES, FileFigures, ScanOptions, extent_of, scan
+from nemo_gym.data.scope import AgentDataset, DatasetScope, datasets_in_scope
+from nemo_gym.data.tokens import can_count_tokens
+from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.llm_api.base import JsonObject
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+DataSource = Literal["huggingface", "gitlab"]
+
+CHECK_NEAR_DUPLICATES_BELOW_BYTES = 64 * 2**20
+"""Looking for nearly equal prompts costs several times as much as all else, so it is not done with large data."""
+
+
+class TrainDataProcessorConfig(CommandConfig):
+    """Check the datasets of a configuration, print and save their statistics, and collate them for training.
+
+    Examples:
+
+    ```bash
+    config_paths="resources_servers/example_multi_step/configs/example_multi_step.yaml,\\
+    responses_api_models/openai_model/configs/openai_model.yaml"
+    ng_prepare_data "+config_paths=[$config_paths]" \\
+        +output_dirpath=data/example_multi_step \\
+        +mode=example_validation
+    ```
+    """
+
+    output_dirpath: str
+    """The folder for the collated files and their statistics."""
+
+    mode: Literal["train_preparation", "example_validation"]
+    """train_preparation: the train and validation datasets. example_validation: the example datasets."""
+
+    should_download: bool = False
+    """Download the datasets that are not on disk."""
+
+    data_source: DataSource = "huggingface"
+    """Where to download from: huggingface or gitlab."""
+
+    drop_offending: bool = False
+    """Leave out the rows that are not valid instead of refusing the data."""
+
+    overwrite_metrics_conflicts: bool = False
+    """Replace saved statistics that contradict the data."""
+
+    count_tokens: bool | None = None
+    """Count OpenAI tokens. By default if the tokenizer is installed (pip install 'nemo-gym[data]')."""
+
+    near_duplicates: bool | None = None
+    """Look for nearly equal prompts, too. By default if the data is not large (below 64 MB)."""
+
+    num_processes: int | None = Field(default=None, ge=1)
+    """How many processes check rows. By default one for each core. The result is always the same."""
+
+    max_row_mb: int = Field(default=MAX_ROW_BYTES // 2**20, ge=1)
+    """The longest line that is taken as a row, in megabytes."""
+
+    @property
+    def in_scope_dataset_types(self) -> list[DatasetType]:
+        return ["train", "validation"] if self.mode == "train_preparation" else ["example"]
+
+
+class MissingDatasetsError(ConfigError, AssertionError):
+    """Datasets that are needed are not on disk."""
+
+
+class OffendingRowsError(GymError):
+    """Datasets have rows that are not valid, or none at all."""
+
+
+class MetricsConflictError(GymError, ValueError):
+    """Saved statistics contradict the data."""
+
+
+class DataChangedError(GymError):
+    """A file changed while it was being prepared."""
+
+
+@dataclass(slots=True)
+class CheckedDataset:
+    """A dataset after the scan."""
+
+    source: AgentDataset
+    figures: FileFigures
+    metrics: JsonObject
+    conflicts: list[str] = field(default_factory=list)
+    stamp: tuple[int, int] = (0, 0)
+
+    @property
+    def counted(self) -> Counted:
+        return Counted(self.figures, self.source.dataset.num_repeats)
+
+    @property
+    def offending_example_idxs(self) -> list[int]:
+        """Bad rows by index, counted as often as they are repeated."""
+        repeats = self.source.dataset.num_repeats
+        rows = sorted(index for places in self.figures.bad.values() for index in places)
+        return [index * repeats + repeat for index in rows for repeat in range(repeats)]
+
+
+class Collated(NamedTuple):
+    """What was written for one type of dataset."""
+
+    type: DatasetType
+    path: Path
+    metrics: JsonObject
+    metrics_path: Path
+
+
+class DuplicateReport(NamedTuple):
+    """Rows that occur more than once, within a type of dataset or between train and validation."""
+
+    where: str
+    exact: duplicates.Duplicates
+    near: duplicates.Duplicates | None
+
+
+Progress = Callable[[int], None]
+
+
+def _no_progress(_read: int) -> None:
+    return None
+
+
+class TrainDataProcessor:
+    """The steps, in the order in which they are called. Use it as a context manager."""
+
+    def __init__(self, config: TrainDataProcessorConfig, *, on_progress: Progress = _no_progress) -> None:
+        self.config, self._on_progress = config, on_progress
+        self._output = Path(config.output_dirpath)
+        self._spill = Spill()
+
+    def __enter__(self) -> "TrainDataProcessor":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._spill.__exit__(None, None, None)
+
+    def load_and_validate_server_instance_configs(self, global_config: "DictConfig") -> DatasetScope:
+        """The datasets in scope, by agent in the order of the configuration."""
+        return datasets_in_scope(global_config, self.config.in_scope_dataset_types)
+
+    def load_datasets(self, datasets: Sequence[AgentDataset], global_config: "DictConfig") -> None:
+        """Make sure that every dataset is on disk, by download if that is asked for."""
+        self.check_datasets_are_on_disk(datasets)
+
+    def check_datasets_are_on_disk(self, datasets: Sequence[AgentDataset]) -> None:
+        """Refuse to go on if a dataset is missing, before any work is done."""
+        missing = [each for each in datasets if not each.is_on_disk]
+        if not missing:
+            return
+        listed = "\n".join(f"- {each.dataset.jsonl_fpath} ({each.agent}, {each.dataset.name})" for each in missing)
+        if self.config.mode == "example_validation":
+            raise MissingDatasetsError(f"You must provide the above missing example jsonl files!\n{listed}")
+        if not self.config.should_download:
+            raise MissingDatasetsError(
+                "Missing local datasets. You must provide local datasets since download is disabled. "
+                f"Run with `+should_download=true` to enable downloading.\n{listed}"
+            )
+        raise MissingDatasetsError(f"Datasets are still missing after the download:\n{listed}")
+
+    def validate_samples_and_aggregate_metrics(self, datasets: Sequence[AgentDataset]) -> list[CheckedDataset]:
+        """Check and measure every row, and compare the statistics with those that are saved. Writes nothing."""
+        self._output.mkdir(parents=True, exist_ok=True)
+        self._spill = Spill(self._output)
+        stamps = [_stamp(each.path) for each in datasets]
+        extents = [extent_of(each.path, each.dataset.start_idx, each.dataset.end_idx) for each in datasets]
+        options = self._scan_options(datasets)
+        found = event_loop.run(scan(extents, options, self._spill, on_progress=self._on_progress))
+        checked = [
+            CheckedDataset(source, figures, {}, stamp=stamp)
+            for source, figures, stamp in zip(datasets, found, stamps, strict=True)
+        ]
+        for each in checked:
+            each.metrics = dataset_description(each.source.dataset) | metrics_of([each.counted])
+            each.conflicts = self._conflicts(each.source.beside("_metrics.json"), each.metrics)
+        return checked
+
+    def _scan_options(self, datasets: Sequence[AgentDataset]) -> ScanOptions:
+        size = sum(each.path.stat().st_size for each in datasets)
+        near, tokens = self.config.near_duplicates, self.config.count_tokens
+        return ScanOptions(
+            num_processes=self.config.num_processes or _usable_cores(),
+            count_tokens=can_count_tokens() if tokens is None else tokens,
+            find_near_duplicates=size < CHECK_NEAR_DUPLICATES_BELOW_BYTES if near is None else near,
+            max_row_bytes=self.config.max_row_mb * 2**20,
+        )
+
+    def _conflicts(self, path: Path, metrics: JsonObject) -> list[str]:
+        if not path.is_file() or self.config.overwrite_metrics_conflicts:
+            return []
+        try:
+            saved = orjson.loads(path.read_bytes())
+        except ValueError as error:
+            return [f"not JSON: {error}"]
+        return differences(saved, metrics, ignored=() if names.TOKENS in metrics else (names.TOKENS,))
+
+    def find_duplicates(self, checked: Sequence[CheckedDataset]) -> list[DuplicateReport]:
+        """Equal and nearly equal rows within each type of dataset, and between train and validation."""
+        by_type = {kind: [each.figures for each in of_type] for kind, of_type in self._by_type(checked).items()}
+        reports = [
+            DuplicateReport(kind, duplicates.repeated_rows(files), self._near(files, files))
+            for kind, files in by_type.items()
+        ]
+        if {"train", "validation"} <= by_type.keys():
+            train, validation = by_type["train"], by_type["validation"]
+            shared = duplicates.shared_rows(train, validation)
+            reports.append(DuplicateReport("validation and train", shared, self._near(train, validation)))
+        return reports
+
+    def _near(self, earlier: list[FileFigures], later: list[FileFigures]) -> duplicates.Duplicates | None:
+        if not any(each.near.count for each in (*earlier, *later)):
+            return None
+        if earlier is later:
+            return duplicates.nearly_repeated_rows(earlier)
+        return duplicates.nearly_shared_rows(earlier, later)
+
+    def save_metrics(self, checked: Sequence[CheckedDataset]) -> None:
+        """Save the statistics beside each dataset; where they contradict saved ones, beside those, and refuse."""
+        refused = [each for each in checked if not each.figures.rows]
+        refused += [each for each in checked if each.figures.bad and not self.config.drop_offending]
+        if refused:
+            raise OffendingRowsError(offending_message([each.figures for each in refused]))
+        for each in checked:
+            _write_metrics(each.source.beside("_metrics.json"), each.metrics, has_conflict=bool(each.conflicts))
+        conflicts = [(each.source.beside("_metrics.json"), each.conflicts) for each in checked if each.conflicts]
+        if conflicts:
+            raise MetricsConflictError(conflict_message(conflicts))
+
+    def collate_samples(self, checked: Sequence[CheckedDataset]) -> list[Collated]:
+        """Write the prepared rows beside each dataset, and of each type one file with all of them."""
+        by_type = self._by_type(checked)
+        results = [self._final_metrics(kind, of_type) for kind, of_type in by_type.items()]
+        conflicts = [(each.metrics_path, self._conflicts(each.metrics_path, each.metrics)) for each in results]
+        conflicts = [(path, found) for path, found in conflicts if found]
+        for each in results:
+            has_conflict = any(path == each.metrics_path for path, _ in conflicts)
+            _write_metrics(each.metrics_path, each.metrics, has_conflict=has_conflict)
+            if not conflicts:
+                self._write_rows(by_type[each.type], each.path)
+        if conflicts:
+            raise MetricsConflictError(conflict_message(conflicts))
+        return results
+
+    def _final_metrics(self, kind: DatasetType, of_type: Sequence[CheckedDataset]) -> Collated:
+        path = self._output / f"{kind}.jsonl"
+        return Collated(
+            kind, path, metrics_of([each.counted for each in of_type]), sibling_path(path, "_metrics.json")
+        )
+
+    def _write_rows(self, of_type: Sequence[CheckedDataset], output: Path) -> None:
+        for each in of_type:
+            if _stamp(each.source.path) != each.stamp:
+                raise DataChangedError(f"{each.source.path} changed while it was being prepared. Start again.")
+            write_prepared(
+                each.figures,
+                each.source.beside("_prepare.jsonl"),
+                each.source.agent,
+                num_repeats=each.source.dataset.num_repeats,
+                max_row_bytes=self.config.max_row_mb * 2**20,
+                on_progress=self._on_progress,
+            )
+        concatenate([each.source.beside("_prepare.jsonl") for each in of_type], output)
+
+    def _by_type(self, checked: Sequence[CheckedDataset]) -> dict[DatasetType, list[CheckedDataset]]:
+        kinds = {kind: [each for each in checked if each.source.type == kind] for kind in self._types}
+        return {kind: of_type for kind, of_type in kinds.items() if of_type}
+
+    @property
+    def _types(self) -> list[DatasetType]:
+        return self.config.in_scope_dataset_types
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _write_metrics(path: Path, metrics: JsonObject, *, has_conflict: bool) -> None:
+    conflict = sibling_path(path, "_conflict.json")
+    with atomic_write(conflict if has_conflict else path) as file:
+        file.write(_indented(metrics))
+    if not has_conflict:
+        conflict.unlink(missing_ok=True)
+
+
+def _indented(metrics: JsonObject) -> bytes:
+    """By four spaces, as such files have always been."""
+    return json.dumps(metrics, indent=4).encode()
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

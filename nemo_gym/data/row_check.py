@@ -1,0 +1,202 @@
+"""Decide whether one line of a file is a row.
+
+`RowCheck.read` accepts the usual shapes by a few lookups and hands everything else to the full Responses schema, so
+a quick accept never admits a row that the schema refuses.
+"""
+
+import json
+import re
+from typing import Any, NamedTuple
+
+import orjson
+from pydantic import ValidationError
+
+from nemo_gym.base_resources_server import BaseRunRequest
+from nemo_gym.config.error_messages import error_lines
+from nemo_gym.llm_api.base import JsonObject
+
+PARAMS_KEY = "responses_create_params"
+AGENT_REF_KEY = "agent_ref"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_ROLES = frozenset(("user", "assistant", "system", "developer"))
+_TOOL_KEYS = frozenset(("name", "type", "description", "parameters", "strict"))
+_NUMBERS = (float, int)
+_ESCAPED_COLON = re.compile(rb"\\u003[aA]")
+
+
+class BadRowError(Exception):
+    """A line is not a row. The message is the reason, the same for all rows that have it."""
+
+
+class CheckedRow(NamedTuple):
+    """A valid row."""
+
+    fields: JsonObject
+    """All but the parameters."""
+    params: JsonObject
+    compact: bytes
+    """The parameters as JSON without spaces, with sorted keys."""
+    separators: int
+    """How many commas and colons that JSON has outside of texts."""
+
+
+class RowCheck:
+    """What a row must be. Keeps the tools of the row before, since rows of a dataset mostly offer the same."""
+
+    def __init__(self) -> None:
+        self._valid_tools: Any = None
+        self._tool_separators = 0
+
+    def read(self, line: bytes) -> CheckedRow:
+        """The row on a line. BadRowError gives the reason why it is none."""
+        fields = _json_object(line)
+        params = fields.pop(PARAMS_KEY, None)
+        try:
+            compact, rest = orjson.dumps(params, option=orjson.OPT_SORT_KEYS), orjson.dumps(fields)
+        except orjson.JSONEncodeError:
+            raise BadRowError("nested too deeply") from None
+        # A key that occurs twice loses a value and its colon in parsing. Only an escaped colon could hide that.
+        colons = compact.count(b":") + rest.count(b":") + (params is not None)
+        if line.count(b":") != colons or (b"\\" in line and _ESCAPED_COLON.search(line)):
+            json.loads(line, object_pairs_hook=_unique)
+        separators = self._separators_if_surely_valid(params) if type(params) is dict else None
+        if separators is None:
+            _validate({PARAMS_KEY: params} if params is not None else fields)
+            separators = count_separators(params)
+        return CheckedRow(fields, params, compact, separators)
+
+    def _separators_if_surely_valid(self, params: JsonObject) -> int | None:
+        """For shapes that the schema surely accepts, how many separators they have."""
+        count = 2 * len(params) - 1
+        asked = params.get("input")
+        if type(asked) is list:
+            for item in asked:
+                if type(item) is not dict or not _is_plain_message(item):
+                    return None
+                count += 2 * len(item)
+            count -= bool(asked)
+        elif type(asked) is not str:
+            return None
+        for name, value in params.items():
+            if name == "input":
+                continue
+            if name == "tools":
+                if value != self._valid_tools and not self._are_valid_tools(value):
+                    return None
+                count += self._tool_separators
+            elif not (is_valid := _SURE.get(name)) or not is_valid(value):
+                return None
+        return count
+
+    def _are_valid_tools(self, tools: Any) -> bool:
+        if type(tools) is not list or not all(type(tool) is dict and _is_function_tool(tool) for tool in tools):
+            return False
+        self._valid_tools, self._tool_separators = tools, count_separators(tools)
+        return True
+
+
+def count_separators(value: Any) -> int:
+    """How many commas and colons the JSON of a value has outside of texts."""
+    if type(value) is dict:
+        count, inside = 2 * len(value) - 1, value.values()
+    else:
+        count, inside = len(value) - 1, value
+    for inner in inside:
+        if type(inner) is dict or type(inner) is list:
+            count += count_separators(inner)
+    return count if value else 0
+
+
+def _json_object(line: bytes) -> JsonObject:
+    try:
+        values = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise BadRowError(_why_not_json(line, error)) from None
+    if type(values) is not dict:
+        raise BadRowError(f"found a JSON {_json_type(values)}, expected an object")
+    return values
+
+
+def _why_not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
+    if line.startswith(BYTE_ORDER_MARK):
+        return "starts with a byte order mark, expected plain UTF-8"
+    try:
+        line.decode()
+    except UnicodeDecodeError as wrong:
+        return f"not valid UTF-8: {wrong.reason}"
+    return f"not valid JSON: {error.msg.partition(':')[0]}"
+
+
+def _json_type(value: Any) -> str:
+    names = {list: "array", str: "string", int: "number", float: "number", bool: "boolean"}
+    return names.get(type(value), "null")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadRowError(f"the key '{twice[:80]}' occurs twice in one object")
+    return found
+
+
+def _validate(values: JsonObject) -> None:
+    try:
+        BaseRunRequest.model_validate(values)
+    except ValidationError as error:
+        lines = error_lines(error)
+        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+        raise BadRowError(lines[0].removeprefix("- ") + more) from None
+
+
+# Shapes that the schema surely accepts
+
+
+def _is_plain_message(item: JsonObject) -> bool:
+    if type(item.get("content")) is not str or item.get("role") not in _ROLES:
+        return False
+    return len(item) == 2 or (len(item) == 3 and item.get("type") == "message")
+
+
+def _is_function_tool(tool: JsonObject) -> bool:
+    return (
+        tool.get("type") == "function"
+        and type(tool.get("name")) is str
+        and type(tool.get("description", "")) is str
+        and type(tool.get("parameters", {})) is dict
+        and type(tool.get("strict", True)) is bool
+        and tool.keys() <= _TOOL_KEYS
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in _NUMBERS
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_integer(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_boolean(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_tool_choice(value: Any) -> bool:
+    return type(value) is str and value in ("none", "auto", "required")
+
+
+_SURE = {
+    "temperature": _is_number,
+    "top_p": _is_number,
+    "max_output_tokens": _is_integer,
+    "parallel_tool_calls": _is_boolean,
+    "instructions": _is_text,
+    "model": _is_text,
+    "tool_choice": _is_tool_choice,
+}

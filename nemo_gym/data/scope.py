@@ -1,0 +1,78 @@
+"""Which datasets of a configuration a command is about."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from nemo_gym.common.atomic_files import sibling_path
+from nemo_gym.common.paths import find
+from nemo_gym.config.checks import valid_servers
+from nemo_gym.config.loading import read_settings
+from nemo_gym.config.types import DatasetConfig, DatasetType, ServerInstanceConfig
+from nemo_gym.errors import ConfigError, MissingPathError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDataset:
+    """A dataset in scope, and the agent that it is for."""
+
+    agent: str
+    dataset: DatasetConfig
+    stem: str = ""
+    """What the files beside the data are named after, if not after the data itself."""
+
+    @property
+    def type(self) -> DatasetType:
+        return self.dataset.type
+
+    @property
+    def path(self) -> Path:
+        """Where it is, or is to be put."""
+        try:
+            return find(self.dataset.jsonl_fpath, what="dataset")
+        except MissingPathError:
+            return Path(self.dataset.jsonl_fpath)
+
+    @property
+    def is_on_disk(self) -> bool:
+        return self.path.is_file()
+
+    def beside(self, ending: str) -> Path:
+        return sibling_path(self.path.with_stem(self.stem) if self.stem else self.path, ending)
+
+
+class DatasetScope(NamedTuple):
+    """What a configuration holds, as the first step finds it."""
+
+    servers: list[ServerInstanceConfig]
+    agents_without_datasets: list[str]
+    datasets: list[AgentDataset]
+
+
+def datasets_in_scope(config: "DictConfig", types: Collection[DatasetType]) -> DatasetScope:
+    """The datasets of these types, by agent in the order of the configuration."""
+    servers = valid_servers(config, error_on_almost_servers=read_settings(config).error_on_almost_servers)
+    agents = [server for server in servers if server.SERVER_TYPE == "responses_api_agents"]
+    found = [AgentDataset(agent.name, each) for agent in agents for each in agent.datasets or ()]
+    in_scope = [each for each in found if each.type in types]
+    if not in_scope:
+        wanted = " or ".join(types)
+        raise ConfigError(
+            f"No agent of the configuration has a dataset of type {wanted}. Give its files with +config_paths."
+        )
+    without = [agent.name for agent in agents if not agent.datasets]
+    return DatasetScope(servers, without, _with_distinct_names(in_scope))
+
+
+def _with_distinct_names(datasets: Sequence[AgentDataset]) -> list[AgentDataset]:
+    """The second dataset on the same file has files of its own beside it."""
+    named: list[AgentDataset] = []
+    for each in datasets:
+        is_second = any(other.dataset.jsonl_fpath == each.dataset.jsonl_fpath for other in named)
+        stem = f"{Path(each.dataset.jsonl_fpath).stem}_{each.agent}_{each.dataset.name}" if is_second else ""
+        named.append(AgentDataset(each.agent, each.dataset, stem))
+    return named
