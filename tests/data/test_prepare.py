@@ -196,15 +196,15 @@ def test_killed_at_any_moment_no_half_file_has_a_final_name(tmp_path: Path, mome
     write_rows(tmp_path / "a.jsonl", [row("word " * 40 + str(n), n=n) for n in range(count)])
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl")])
     signs: list[Any] = [
-        lambda: (tmp_path / "out").exists(),
-        lambda: (tmp_path / "a_metrics.json").exists(),
+        (tmp_path / "out").exists,
+        (tmp_path / "a_metrics.json").exists,
         lambda: list(tmp_path.glob(".a_prepare.jsonl*.part")),
-        lambda: (tmp_path / "a_prepare.jsonl").exists(),
+        (tmp_path / "a_prepare.jsonl").exists,
         lambda: list((tmp_path / "out").glob(".train.jsonl*.part")),
-        lambda: (tmp_path / "out" / "train.jsonl").exists(),
+        (tmp_path / "out" / "train.jsonl").exists,
     ]
     command = [
-        BIN / "ng_prepare_data",
+        str(BIN / "ng_prepare_data"),
         "+config_paths=[config.yaml]",
         "+output_dirpath=out",
         "+mode=train_preparation",
