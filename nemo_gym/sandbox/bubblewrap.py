@@ -4,17 +4,25 @@ import functools
 import importlib.util
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nemo_gym.sandbox.contract import Level, SandboxSpec
+from nemo_gym.sandbox.contract import SHARED_MEMORY, TEMP, Level, SandboxSpec
 from nemo_gym.sandbox.errors import SandboxUnavailableError
 from nemo_gym.sandbox.limits import MIB, Limits
 from nemo_gym.sandbox.local import WORK, LocalProvider, boot_command, unused_uid
 from nemo_gym.sandbox.process import Launch
-from nemo_gym.sandbox.runtime import Runtime
+from nemo_gym.sandbox.runtime import Runtime, host_runtime
 from nemo_gym.sandbox.seccomp import seccomp_filter
+
+NOT_COVERED = (
+    "Facts about the machine can be read: kernel version, CPUs and load in /proc, programs and libraries in /usr.",
+    "Memory is summed up 20 times a second, so several processes together can exceed the limit for a moment; each "
+    "alone cannot.",
+    "Files lie in memory (tmpfs): a full work folder takes as much of the machine's memory.",
+    "Kernel memory for sockets, pipes and inodes is limited by number (open files, processes, files), not in bytes.",
+    "A bug in the kernel: sandboxes share it. Use virtual machines where that matters.",
+)
 
 SHARED_MEMORY_MB = 64
 UID_INSIDE = "1000"
@@ -66,9 +74,9 @@ def mounts(limits: Limits, runtime: Runtime, workdir: str) -> list[str]:
     for path in runtime.masked:
         arguments += ["--tmpfs", path, "--remount-ro", path]
     arguments += ["--proc", "/proc", "--dev", "/dev"]
-    arguments += _folder("/dev/shm", SHARED_MEMORY_MB) + ["--remount-ro", "/dev"]
-    arguments += _folder("/tmp", limits.disk_mb)
-    if workdir != "/tmp":
+    arguments += [*_folder(SHARED_MEMORY, SHARED_MEMORY_MB), "--remount-ro", "/dev"]
+    arguments += _folder(TEMP, limits.disk_mb)
+    if workdir != TEMP:
         arguments += _folder(workdir, limits.disk_mb)
     return [*arguments, "--remount-ro", "/"]
 
@@ -97,6 +105,14 @@ def has_capability(number: int) -> bool:
     return bool(int(effective, 16) >> number & 1)
 
 
+def probe_command() -> list[str]:
+    """A sandbox that does nothing, to see whether one can be made."""
+    is_root = has_capability(CAP_SYS_ADMIN) and os.geteuid() == 0
+    runtime = host_runtime()
+    arguments = [*_namespaces(is_root), *mounts(Limits(), runtime, WORK)]
+    return [bubblewrap_path(), *arguments, "--", runtime.python, "-I", "-S", "-c", "pass"]
+
+
 def _readable(content: bytes) -> int:
     """A file descriptor from which these few bytes can be read once."""
     read, write = os.pipe()
@@ -105,5 +121,3 @@ def _readable(content: bytes) -> int:
     finally:
         os.close(write)
     return read
-
-

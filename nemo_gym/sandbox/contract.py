@@ -11,6 +11,9 @@ DEFAULT_TIMEOUT_S = 180.0
 RUNTIME_FAILURE = 125
 """The return code of a command that the sandbox, and not the command itself, ended or could not run."""
 
+TEMP = "/tmp"  # noqa: S108 - in the sandbox
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - in the sandbox
+
 ErrorType = Literal["timeout", "sandbox", "pty"]
 Level = Literal["full", "partial", "none"]
 """How far a provider confines: everything the contract promises, some of it, or nothing."""

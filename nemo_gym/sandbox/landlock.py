@@ -111,7 +111,7 @@ def rules(runtime: Runtime, folder: Path) -> dict[str, Any]:
 
 @functools.lru_cache
 def readable(runtime: Runtime) -> list[tuple[str, int]]:
-    """Rules for the runtime's files. Landlock cannot take back what it allowed above, so masked folders are avoided."""
+    """Rules for the runtime's files. Landlock cannot refuse below what it allows above: masked folders are avoided."""
     own_etc = Path(__file__).parent / "etc"
     sources = [source for source, _ in runtime.binds if source != str(own_etc)]
     return [rule for source in sources for rule in _beneath(source, runtime.masked)]
@@ -134,7 +134,9 @@ def landlock_abi() -> int:
     if platform.system() != "Linux":
         return 0
     libc = ctypes.CDLL(None)
-    return max(0, int(libc.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_long(0), ctypes.c_long(_VERSION_FLAG))))
+    return max(
+        0, int(libc.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_long(0), ctypes.c_long(_VERSION_FLAG)))
+    )
 
 
 def is_public(path: str) -> bool:

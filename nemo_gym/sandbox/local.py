@@ -8,8 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from nemo_gym.sandbox.containers import read_local, write_local
 from nemo_gym.sandbox.contract import (
     RUNTIME_FAILURE,
+    SHARED_MEMORY,
+    TEMP,
     ExecResult,
     Level,
     SandboxHandle,
@@ -51,7 +54,7 @@ class LocalProvider(ABC):
     def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime) -> Launch:
         """The process to start for one sandbox."""
 
-    def environment(self, runtime: Runtime, workdir: str, temp: str = "/tmp") -> dict[str, str]:
+    def environment(self, runtime: Runtime, workdir: str, temp: str = TEMP) -> dict[str, str]:
         """Nothing of the host's environment. One thread a library: `processes` counts threads, too."""
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         places = {"PATH": runtime.path(), "HOME": workdir, "TMPDIR": temp, "PYTHONPATH": ":".join(runtime.python_path)}
@@ -66,7 +69,7 @@ class LocalProvider(ABC):
             "disk": limits.disk_mb * MIB,
             "disk_folder": "",
             "inodes": limits.files,
-            "writable": [workdir, "/tmp", "/dev/shm"],
+            "writable": [workdir, TEMP, SHARED_MEMORY],
             "rlimits": limits.rlimits(counts_processes=True),
             "pid_namespace": True,
             "landlock": None,
@@ -103,7 +106,10 @@ class LocalProvider(ABC):
             )
         wanted = spec.resources
         limits = Limits.from_mapping(
-            {**{name: getattr(self.limits, name) for name in Limits.__slots__}, **spec.provider_options.get("limits", {})}
+            {
+                **{name: getattr(self.limits, name) for name in Limits.__slots__},
+                **spec.provider_options.get("limits", {}),
+            }
         )
         if wanted.memory_mib:
             limits = replace(limits, memory_mb=wanted.memory_mib)
@@ -126,10 +132,10 @@ class LocalProvider(ABC):
         return await sandbox.exec([SHELL, "-c", command], cwd=cwd, env=env, timeout_s=timeout_s)
 
     async def upload_file(self, handle: SandboxHandle, local: Path, remote: str) -> None:
-        await handle.raw.write_file(remote, Path(local).read_bytes())
+        await handle.raw.write_file(remote, read_local(local))
 
     async def download_file(self, handle: SandboxHandle, remote: str, local: Path) -> None:
-        Path(local).write_bytes(await handle.raw.read_file(remote))
+        write_local(local, await handle.raw.read_file(remote))
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
         return SandboxStatus.RUNNING if handle.raw.is_alive else SandboxStatus.STOPPED

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import functools
 import itertools
-import json
 import logging
 import marshal
 import os
@@ -16,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, LimitName, PythonResult
+from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, PythonResult
 from nemo_gym.sandbox.errors import SandboxCreateError, SandboxError
 from nemo_gym.sandbox.inside import frames
-from nemo_gym.sandbox.inside.frames import frame, pack, unpack
+from nemo_gym.sandbox.inside.frames import frame, pack
 from nemo_gym.sandbox.limits import Limits
+from nemo_gym.sandbox.results import exec_result, job_outcome, python_result
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +33,6 @@ REMOVE_ATTEMPTS = 100
 CHUNK_BYTES = 4 * 2**20
 MAX_DOWNLOAD_BYTES = 128 * 2**20
 _MODULES = ("frames", "usage", "confine", "jobs", "programs", "agent")
-_LIMIT_NAMES: dict[int, LimitName] = {
-    frames.TIME: "time",
-    frames.CPU: "cpu",
-    frames.MEMORY: "memory",
-    frames.PROCESSES: "processes",
-    frames.DISK: "disk",
-}
 BOOT = """\
 import marshal,os,sys
 os.dup2(int(sys.argv[1]),3)
@@ -187,9 +180,7 @@ class SandboxProcess:
         payload = pack(self._options(wall_s), code.encode("utf-8", "replace"))
         async with self._turn:
             outcome = await self._ask(frames.PYTHON, payload, wall_s)
-        head, report = unpack(outcome)
-        _, reason, _, _ = frames.OUTCOME.unpack(head)
-        return _python_result(report, _LIMIT_NAMES.get(reason))
+        return python_result(outcome)
 
     async def write_file(self, path: str, content: bytes) -> None:
         for at in range(0, max(len(content), 1), CHUNK_BYTES):
@@ -236,12 +227,12 @@ class SandboxProcess:
             pack(*(text.encode("utf-8", "surrogateescape") for text in argv)),
         )
         try:
-            return _exec_result(await self._ask(kind, payload, wall_s))
+            return exec_result(await self._ask(kind, payload, wall_s))
         except SandboxGoneError as error:
             return ExecResult(stdout="", stderr=str(error), return_code=RUNTIME_FAILURE, error_type="sandbox")
 
     async def _file_job(self, kind: int, payload: bytes, what: str) -> bytes:
-        outcome = _exec_parts(await self._ask(kind, payload, 60.0))
+        outcome = job_outcome(await self._ask(kind, payload, 60.0))
         if outcome.code:
             raise SandboxError(f"Could not {what} in the sandbox: {outcome.stderr.decode(errors='replace').strip()}")
         return outcome.stdout
@@ -274,7 +265,7 @@ class SandboxProcess:
             self._waiting.pop(request, None)
         if answered != frames.RESULT:
             raise SandboxGoneError(f"The sandbox refused: {content[:500].decode(errors='replace')}")
-        return content
+        return bytes(content)
 
     def _received(self, request: int, kind: int, payload: bytes) -> None:
         reply = self._waiting.get(request)
@@ -320,50 +311,6 @@ class _Frames(asyncio.Protocol):
         self._lost()
 
 
-@dataclass(slots=True)
-class _Parts:
-    code: int
-    reason: int
-    is_truncated: bool
-    cpu_s: float
-    stdout: bytes
-    stderr: bytes
-
-
-def _exec_parts(payload: bytes) -> _Parts:
-    head, stdout, stderr = unpack(payload)
-    code, reason, truncated, cpu_us = frames.OUTCOME.unpack(head)
-    return _Parts(code, reason, bool(truncated), cpu_us / 1e6, stdout, stderr)
-
-
-def _exec_result(payload: bytes) -> ExecResult:
-    parts = _exec_parts(payload)
-    is_late = parts.reason in (frames.TIME, frames.CANCELLED)
-    code = RUNTIME_FAILURE if is_late else parts.code if parts.code >= 0 else 128 - parts.code
-    return ExecResult(
-        stdout=parts.stdout.decode(errors="replace"),
-        stderr=parts.stderr.decode(errors="replace"),
-        return_code=code,
-        error_type="timeout" if is_late else None,
-        limit=_LIMIT_NAMES.get(parts.reason),
-        is_truncated=parts.is_truncated,
-        cpu_s=parts.cpu_s,
-    )
-
-
-def _python_result(report: bytes, limit: LimitName | None) -> PythonResult:
-    """The session's report. The process it comes from runs code of the model's and may have sent anything."""
-    try:
-        fields = json.loads(report)
-        texts = [fields[name] for name in ("stdout", "stderr", "result", "error", "error_type")]
-        assert all(text is None or isinstance(text, str) for text in texts)
-    except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
-        error = "The Python process ended." if limit is None else f"The {limit} limit was exceeded."
-        return PythonResult("", "", None, error, "SessionLost", limit, is_lost=True)
-    stdout, stderr, result, error_text, error_type = texts
-    return PythonResult(stdout or "", stderr or "", result, error_text, error_type, limit)
-
-
 def remove_folder(folder: Path) -> None:
     """Remove a folder that hostile code has had the run of. Links in it are not followed."""
 
@@ -385,7 +332,7 @@ async def _ended(process: "subprocess.Popen[bytes]") -> None:
     loop = asyncio.get_running_loop()
     pidfd = os.pidfd_open(process.pid)
     gone = loop.create_future()
-    loop.add_reader(pidfd, lambda: gone.done() or gone.set_result(None))
+    loop.add_reader(pidfd, lambda: None if gone.done() else gone.set_result(None))
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):

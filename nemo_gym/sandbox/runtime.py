@@ -44,7 +44,10 @@ class Runtime:
 @functools.lru_cache
 def host_runtime(packages: tuple[str, ...] = ()) -> Runtime:
     """The runtime with this interpreter and these installed packages, with all that they require."""
-    prefix, python = os.path.realpath(sys.base_prefix), os.path.realpath(sys._base_executable)
+    prefix, python = (
+        os.path.realpath(sys.base_prefix),
+        os.path.realpath(getattr(sys, "_base_executable", sys.executable)),
+    )
     system = [folder for folder in SYSTEM_FOLDERS if os.path.exists(folder)]
     links = tuple((os.readlink(folder), folder) for folder in system if os.path.islink(folder))
     folders = [folder for folder in system if not os.path.islink(folder)]
@@ -66,7 +69,7 @@ def package_paths(packages: tuple[str, ...]) -> dict[str, Path]:
     """The top-level files and folders of installed distributions and of what they require."""
     paths: dict[str, Path] = {}
     seen: set[str] = set()
-    waiting = [canonicalize_name(name) for name in packages]
+    waiting: list[str] = [canonicalize_name(name) for name in packages]
     while waiting:
         name = waiting.pop()
         if name in seen:

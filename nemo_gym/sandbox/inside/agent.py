@@ -3,7 +3,7 @@
 In a PID namespace it is pid 1: when it exits, the kernel kills all the rest. Elsewhere it is a child subreaper and
 kills its descendants. It never runs code of the model's in its own process."""
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import os
 import resource
 import select
@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from nemo_gym.sandbox.inside import frames
@@ -18,7 +19,7 @@ from nemo_gym.sandbox.inside.confine import Confinement
 from nemo_gym.sandbox.inside.frames import frame, pack, read_exactly, unpack, write_all
 from nemo_gym.sandbox.inside.jobs import Job, Limit, run_child
 from nemo_gym.sandbox.inside.programs import Session, run_command, run_program
-from nemo_gym.sandbox.inside.usage import folder_bytes, inodes_used, kill, kill_processes, processes
+from nemo_gym.sandbox.inside.usage import inodes_used, is_folder_full, kill, kill_processes, processes
 
 CONTROL_FD = 3
 SESSION_FD = 3
@@ -218,10 +219,8 @@ class Agent:
             self._reply(session.request, frames.RESULT, pack(head, b""))
 
     def _reap(self) -> None:
-        try:
+        with suppress(BlockingIOError):
             os.read(self._wake_fd, 65536)
-        except BlockingIOError:
-            pass
         while True:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
@@ -287,7 +286,7 @@ class Agent:
     def _is_disk_full(self) -> bool:
         limits = self._settings
         if limits["disk_folder"]:
-            return folder_bytes(limits["disk_folder"], stop_at=limits["disk"]) > int(limits["disk"])
+            return is_folder_full(limits["disk_folder"], max_bytes=limits["disk"], max_files=limits["inodes"])
         return any(inodes_used(path) > limits["inodes"] for path in limits["writable"])
 
     def _end(self, job: Job, reason: int) -> None:
@@ -330,8 +329,8 @@ def set_limits(settings: dict[str, Any]) -> None:
     for name, value in settings["rlimits"].items():
         number = getattr(resource, name)
         hard = resource.getrlimit(number)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(number, (value, value))
+        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (allowed, allowed))
 
 
 def prepare(settings: dict[str, Any]) -> None:
@@ -359,9 +358,8 @@ def main(settings: dict[str, Any]) -> None:
         write_all(CONTROL_FD, frame(0, frames.FAILED, f"{type(error).__name__}: {error}".encode()))
         os._exit(1)
     try:
-        agent.serve()
-    except (EOFError, OSError):
-        pass
+        with suppress(EOFError, OSError):
+            agent.serve()
     finally:
         if not settings["pid_namespace"]:
             kill_processes(os.getpid(), keep=set())

@@ -53,7 +53,7 @@ def prctl(*arguments: int) -> None:
     """Without `ctypes`: importing that would add a third to the start-up time of every sandbox."""
     address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
     padded = (*arguments, *[0] * (5 - len(arguments)))
-    if _ctypes.call_function(address, padded) < 0:  # type: ignore[attr-defined]
+    if _ctypes.call_function(address, padded) < 0:
         raise OSError(f"prctl({arguments[0]}) failed")
 
 

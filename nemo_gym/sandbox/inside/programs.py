@@ -1,6 +1,6 @@
 """What a child of the agent becomes: a command, a Python program with real standard streams, or a stateful session."""
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import os
 import sys
 from types import CodeType, FrameType, ModuleType
@@ -32,7 +32,7 @@ def run_program(source: str, argv: list[str], env: dict[str, str], cwd: str) -> 
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
     code = 1
     try:
-        exec(compile(source, PROGRAM_FILE, "exec"), module.__dict__)
+        exec(compile(source, PROGRAM_FILE, "exec"), module.__dict__)  # noqa: S102 - what this is for
         code = 0
     except SystemExit as error:
         code = _exit_code(error)
@@ -74,14 +74,14 @@ class Session:
 
     def _execute(self, source: str, output: int) -> dict[str, Any]:
         stdout, stderr = CappedText(output), CappedText(output)
-        sys.stdout, sys.stderr = stdout, stderr  # type: ignore[assignment]
+        sys.stdout, sys.stderr = stdout, stderr
         error: BaseException | None = None
         value: Any = None
         has_value = False
         try:
             self._is_executing = True
             statements, last = _split(source)
-            exec(statements, self._names)
+            exec(statements, self._names)  # noqa: S102 - what this is for
             if last is not None:
                 value, has_value = eval(last, self._names), True
         except BaseException as raised:

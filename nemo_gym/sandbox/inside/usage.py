@@ -67,14 +67,15 @@ def inodes_used(path: str) -> int:
     return counts.f_files - counts.f_ffree
 
 
-def folder_bytes(path: str, *, stop_at: int) -> int:
-    """Bytes on disk below a folder; counting stops once there are more than `stop_at`."""
-    total, folders = 0, [path]
-    while folders and total <= stop_at:
+def is_folder_full(path: str, *, max_bytes: int, max_files: int) -> bool:
+    """True if there is more below a folder than may be. Counting stops there."""
+    total, count, folders = 0, 0, [path]
+    while folders and total <= max_bytes and count <= max_files:
         try:
             entries = list(os.scandir(folders.pop()))
         except OSError:
             continue
+        count += len(entries)
         for entry in entries:
             try:
                 total += entry.stat(follow_symlinks=False).st_blocks * 512
@@ -82,4 +83,4 @@ def folder_bytes(path: str, *, stop_at: int) -> int:
                     folders.append(entry.path)
             except OSError:
                 continue
-    return total
+    return total > max_bytes or count > max_files
