@@ -25,6 +25,8 @@ CONTROL_FD = 3
 SESSION_FD = 3
 CHECK_EVERY_S = 0.05
 """How often usage is read while something runs. Shorter jobs cost no check at all."""
+ERROR_BYTES = 4096
+"""Room for the reason why a file could not be read."""
 DISK_EVERY_S = 0.5
 INTERRUPT_GRACE_S = 0.25
 """What a session gets to end after the interrupt, keeping its variables, before it is killed."""
@@ -173,7 +175,7 @@ class Agent:
 
     def _start_file_job(self, request: int, body: Callable[[], None], *, output: int = 0) -> None:
         """Files are read and written by a confined child: links the model made lead nowhere else."""
-        self._start(Job(request, Limit(60_000, 60_000, output), b"", self._cpu_total), body)
+        self._start(Job(request, Limit(60_000, 60_000, output + ERROR_BYTES), b"", self._cpu_total), body)
 
     def _start(self, job: Job, body: Callable[[], None]) -> None:
         job.start(self._confinement, body)
