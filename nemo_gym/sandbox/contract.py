@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 DEFAULT_TIMEOUT_S = 180.0
@@ -139,7 +139,7 @@ class PythonResult(NamedTuple):
 class SandboxProvider(Protocol):
     """Something that makes sandboxes. `create` returns only when commands run."""
 
-    name: str
+    name: ClassVar[str]
 
     async def create(self, spec: SandboxSpec) -> SandboxHandle: ...
 
