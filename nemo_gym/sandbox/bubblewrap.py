@@ -63,22 +63,21 @@ def _namespaces(is_root: bool) -> list[str]:
 
 def mounts(limits: Limits, runtime: Runtime, workdir: str) -> list[str]:
     """Read-only programs, empty folders with a size limit, and nothing else."""
-    arguments: list[str] = []
-    parents = {str(parent) for _, path in runtime.binds for parent in Path(path).parents} - {"/", "/etc"}
-    for folder in sorted(parents):
-        arguments += ["--perms", "0755", "--dir", folder]  # bwrap itself would make some for their owner alone
-    for source, path in runtime.binds:
-        arguments += ["--ro-bind", source, path]
-    for target, path in runtime.symlinks:
-        arguments += ["--symlink", target, path]
-    for path in runtime.masked:
-        arguments += ["--tmpfs", path, "--remount-ro", path]
-    arguments += ["--proc", "/proc", "--dev", "/dev"]
-    arguments += [*_folder(SHARED_MEMORY, SHARED_MEMORY_MB), "--remount-ro", "/dev"]
-    arguments += _folder(TEMP, limits.disk_mb)
-    if workdir != TEMP:
-        arguments += _folder(workdir, limits.disk_mb)
-    return [*arguments, "--remount-ro", "/"]
+    at: dict[str, list[str]] = {"/proc": ["--proc", "/proc"], "/dev": ["--dev", "/dev"]}
+    at |= {path: ["--ro-bind", source, path] for source, path in runtime.binds}
+    at |= {path: ["--symlink", target, path] for target, path in runtime.symlinks}
+    at |= {path: ["--tmpfs", path, "--remount-ro", path] for path in runtime.masked}
+    at |= {path: _folder(path, limits.disk_mb) for path in (TEMP, workdir)}
+    at[SHARED_MEMORY] = _folder(SHARED_MEMORY, SHARED_MEMORY_MB)
+    parents = {str(parent) for path in at for parent in Path(path).parents} - {"/", *at}
+    # bwrap itself would make some of them for their owner alone.
+    at |= {path: ["--perms", "0755", "--dir", path] for path in parents if not _is_inside(path, runtime)}
+    in_order = sorted(at, key=lambda path: Path(path).parts)  # what lies in a mount comes after it
+    return [*(word for path in in_order for word in at[path]), "--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def _is_inside(path: str, runtime: Runtime) -> bool:
+    return any(Path(path).is_relative_to(bind) for _, bind in runtime.binds)
 
 
 def _folder(path: str, size_mb: int) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.sandbox.bubblewrap import BubblewrapProvider
+from nemo_gym.sandbox.bubblewrap import BubblewrapProvider, mounts
 from nemo_gym.sandbox.contract import SandboxSpec
 from nemo_gym.sandbox.errors import SandboxCreateError, SandboxError
 from nemo_gym.sandbox.inside.frames import FrameError, pack, unpack
@@ -16,6 +16,7 @@ from nemo_gym.sandbox.limits import Limits
 from nemo_gym.sandbox.pool import SandboxPool
 from nemo_gym.sandbox.process import SandboxProcess
 from nemo_gym.sandbox.registry import get_provider_class
+from nemo_gym.sandbox.runtime import Runtime
 from tests.sandbox.providers import CONFINING, provider, sandbox
 
 ALL = (*CONFINING, "unconfined")
@@ -284,3 +285,10 @@ def test_bytes_that_are_no_fields_are_refused(payload: bytes) -> None:
     with pytest.raises(FrameError):
         unpack(payload)
     assert unpack(pack(b"", b"two")) == [b"", b"two"]
+
+
+def test_an_interpreter_below_a_writable_folder_is_mounted_after_it() -> None:
+    runtime = Runtime("/tmp/py/bin/python3", (("/tmp/py", "/tmp/py"), ("/usr", "/usr")), (), (), ())
+    words = mounts(Limits(), runtime, "/usr/src/app")
+    assert words.index("/tmp") < words.index("/tmp/py")
+    assert words.index("/usr") < words.index("/usr/src/app")
