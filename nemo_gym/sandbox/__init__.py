@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from nemo_gym.common.lazy_exports import lazy_attributes
 
 if TYPE_CHECKING:
+    from nemo_gym.sandbox.config import SandboxConfig as SandboxConfig
     from nemo_gym.sandbox.config import resolve_provider_config as resolve_provider_config
     from nemo_gym.sandbox.config import resolve_provider_metadata as resolve_provider_metadata
     from nemo_gym.sandbox.contract import ExecResult as ExecResult
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from nemo_gym.sandbox.utils import rewrite_image as rewrite_image
 
 _PLACES = {
-    "config": ("resolve_provider_config", "resolve_provider_metadata"),
+    "config": ("SandboxConfig", "resolve_provider_config", "resolve_provider_metadata"),
     "contract": (
         *("ExecResult", "PythonResult", "SandboxEndpoint", "SandboxExecResult", "SandboxHandle"),
         *("SandboxProvider", "SandboxResources", "SandboxSpec", "SandboxStatus"),

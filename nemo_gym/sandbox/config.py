@@ -3,7 +3,25 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
+from nemo_gym.sandbox.local import LocalProvider
+from nemo_gym.sandbox.registry import local_provider
+
 METADATA_KEY = "default_metadata"
+
+
+class SandboxConfig(BaseModel):
+    """The fields of a server that runs model-written code."""
+
+    sandbox_provider: str | dict[str, Any] = {"auto": {}}
+    """Where the code runs: `{provider: options}`, or the name of a top-level block with that. See docs/sandbox.md."""
+
+    def local_provider(self, named_configs: Mapping[str, Any], **defaults: Any) -> LocalProvider:
+        """The provider, with options that hold unless the configuration says otherwise."""
+        ((name, options),) = resolve_provider_config(self.sandbox_provider, named_configs).items()
+        limits = {**defaults.get("limits", {}), **(options.get("limits") or {})}
+        return local_provider({name: {**defaults, **options, "limits": limits}})
 
 
 def resolve_provider_config(ref: Any, named_configs: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, PythonResult
 from nemo_gym.sandbox.errors import SandboxCreateError, SandboxError
@@ -169,10 +169,17 @@ class SandboxProcess:
         return await self._job(frames.EXEC, argv, cwd=cwd, env=env, stdin=stdin, timeout_s=timeout_s)
 
     async def program(
-        self, source: str, *args: str, stdin: bytes = b"", timeout_s: float | None = None, cpu_s: float | None = None
+        self,
+        source: str,
+        *args: str,
+        stdin: bytes = b"",
+        timeout_s: float | None = None,
+        output_bytes: int | None = None,
     ) -> ExecResult:
         """Run Python source as a program in a process of its own, forked from an interpreter that is already up."""
-        return await self._job(frames.PROGRAM, [source, *args], stdin=stdin, timeout_s=timeout_s, cpu_s=cpu_s)
+        return await self._job(
+            frames.PROGRAM, [source, *args], stdin=stdin, timeout_s=timeout_s, output_bytes=output_bytes
+        )
 
     async def python(self, code: str, *, timeout_s: float | None = None) -> PythonResult:
         """Run code in the stateful session, after all that was run there before."""
@@ -215,12 +222,12 @@ class SandboxProcess:
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         timeout_s: float | None = None,
-        cpu_s: float | None = None,
+        output_bytes: int | None = None,
     ) -> ExecResult:
         wall_s = timeout_s or self.limits.wall_s
         names = {**self.env, **(env or {})}
         payload = pack(
-            self._options(wall_s, cpu_s),
+            self._options(wall_s, output_bytes),
             self._absolute(cwd or self.workdir),
             stdin,
             pack(*(text.encode("utf-8", "surrogateescape") for pair in names.items() for text in pair)),
@@ -237,9 +244,9 @@ class SandboxProcess:
             raise SandboxError(f"Could not {what} in the sandbox: {outcome.stderr.decode(errors='replace').strip()}")
         return outcome.stdout
 
-    def _options(self, wall_s: float, cpu_s: float | None = None) -> bytes:
-        cpu = min(cpu_s or self.limits.cpu_s, self.limits.cpu_s)
-        return frames.OPTIONS.pack(max(1, int(wall_s * 1000)), max(1, int(cpu * 1000)), self.limits.output_bytes, 0)
+    def _options(self, wall_s: float, output_bytes: int | None = None) -> bytes:
+        wall_ms, cpu_ms = (max(1, int(limit * 1000)) for limit in (wall_s, self.limits.cpu_s))
+        return frames.OPTIONS.pack(wall_ms, cpu_ms, output_bytes or self.limits.output_bytes)
 
     def _absolute(self, path: str) -> bytes:
         return os.path.join(self.workdir, path).encode()
@@ -289,8 +296,7 @@ class _Frames(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

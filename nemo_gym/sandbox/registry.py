@@ -3,10 +3,13 @@
 import importlib
 from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nemo_gym.sandbox.contract import SandboxProvider
 from nemo_gym.sandbox.errors import SandboxUnavailableError
+
+if TYPE_CHECKING:
+    from nemo_gym.sandbox.local import LocalProvider
 
 ENTRY_POINTS = "nemo_gym.sandbox_providers"
 
@@ -62,10 +65,13 @@ def create_provider(config: Mapping[str, Any]) -> SandboxProvider:
     return provider
 
 
-def local_provider(config: Mapping[str, Any]) -> Any:
-    """A provider that has Python sessions."""
+def local_provider(config: Mapping[str, Any]) -> "LocalProvider":
+    """A provider that has Python programs and sessions. `auto` is the best of these that works here."""
+    from nemo_gym.sandbox.assessment import best_provider
     from nemo_gym.sandbox.local import LocalProvider
 
+    if "auto" in config:
+        config = {best_provider(local=True).name: config["auto"]}
     provider = create_provider(config)
     if not isinstance(provider, LocalProvider):
         raise SandboxUnavailableError(

@@ -163,7 +163,7 @@ class Agent:
         names = [field.decode("utf-8", "surrogateescape") for field in unpack(environment)]
         env = dict(zip(names[::2], names[1::2], strict=True))
         argv = [field.decode("utf-8", "surrogateescape") for field in unpack(arguments)]
-        wall_ms, cpu_ms, output, _ = frames.OPTIONS.unpack(options)
+        wall_ms, cpu_ms, output = frames.OPTIONS.unpack(options)
         folder = cwd.decode()
 
         def body() -> None:
@@ -187,7 +187,7 @@ class Agent:
             self._listen(job.input_fd, feed, select.POLLOUT)
 
     def _ask_session(self, request: int, fields: list[bytes]) -> None:
-        wall_ms, cpu_ms, output, _ = frames.OPTIONS.unpack(fields[0])
+        wall_ms, cpu_ms, output = frames.OPTIONS.unpack(fields[0])
         if self._session is None:
             self._session = PythonSession(self._confinement)
             self._listen(self._session.fd, self._session_replied)

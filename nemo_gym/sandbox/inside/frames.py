@@ -13,8 +13,8 @@ _COUNT = struct.Struct(">I")
 READY, EXEC, PROGRAM, PYTHON, WRITE, READ, CANCEL = range(7)
 RESULT, FAILED = 16, 17
 
-OPTIONS = struct.Struct(">IIII")
-"""Of a job: wall time in ms, CPU time in ms, bytes of output kept per stream, flags."""
+OPTIONS = struct.Struct(">III")
+"""Of a job: wall time in ms, CPU time in ms, bytes of output kept per stream."""
 OUTCOME = struct.Struct(">iBBQ")
 """Of a job: exit code (negative: signal), which limit ended it, whether output was cut, CPU time in µs."""
 
