@@ -47,6 +47,7 @@ _LIST = (
     Command("dev_test", "Run the tests of NeMo Gym itself.", "tests:dev_test"),
     Command("dump_config", "Show the configuration a command would use.", "info:dump_config"),
     Command("pip_list", "List the packages that a server folder runs with.", "info:pip_list"),
+    Command("doctor", "Show which sandbox works on this machine, and how to get a better one.", "machine:doctor"),
     Command("version", "Show the versions of NeMo Gym and of what it runs on.", "info:version"),
     Command("completion", "Print a script that completes commands in a shell.", "shell_completion:completion"),
     Command("help", "List the commands, or show what one can be told.", "app:display_help"),

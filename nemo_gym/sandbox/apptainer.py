@@ -1,0 +1,153 @@
+"""Sandboxes in Apptainer (Singularity) instances, through the `apptainer` command."""
+
+import asyncio
+import secrets
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from nemo_gym.sandbox.containers import (
+    Options,
+    ProbeOptions,
+    checked,
+    environment,
+    exec_result,
+    read_local,
+    require,
+    run_cli,
+    verify_probe,
+    write_local,
+)
+from nemo_gym.sandbox.contract import ExecResult, Level, SandboxHandle, SandboxSpec, SandboxStatus
+from nemo_gym.sandbox.errors import SandboxCreateError
+
+COPY_TIMEOUT_S = 600.0
+
+
+class CreateOptions(Options):
+    mount_point: str | None = None
+    """A folder of the host's that is shown, writable, under the same path."""
+    start_timeout_s: float = Field(default=600.0, gt=0)
+    extra_start_args: tuple[str, ...] = ()
+    apply_resource_limits: bool = True
+    network: str | None = "none"
+    """The instance's network. Model-written code gets none unless you say otherwise."""
+
+
+class ExecOptions(Options):
+    default_timeout_s: float = Field(default=180.0, gt=0)
+    extra_exec_args: tuple[str, ...] = ()
+    concurrency: int = Field(default=32, ge=1)
+    exec_shell: str = "/bin/sh"
+    fakeroot_for_root: bool = True
+    default_binds: tuple[str, ...] = ()
+
+
+class ApptainerProvider:
+    name: ClassVar[str] = "apptainer"
+    level: ClassVar[Level] = "full"
+
+    def __init__(
+        self,
+        *,
+        create: Mapping[str, Any] | None = None,
+        exec: Mapping[str, Any] | None = None,  # noqa: A002 - the key that configs have
+        probe: Mapping[str, Any] | None = None,
+        executable: str = "apptainer",
+    ) -> None:
+        self._create = CreateOptions(**(create or {}))
+        self._exec = ExecOptions(**(exec or {}))
+        self._probe = ProbeOptions(**(probe or {}))
+        self._apptainer = require(executable)
+        self._turns = asyncio.Semaphore(self._exec.concurrency)
+        self._instances: set[str] = set()
+
+    def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
+        """The arguments of `apptainer instance start` for a sandbox."""
+        if spec.image is None:
+            raise SandboxCreateError("The apptainer provider needs an image; the sandbox's spec names none.")
+        options = self._create
+        arguments = ["instance", "start", "--containall", "--no-home", "--cleanenv", "--writable-tmpfs", "--no-privs"]
+        arguments += ["--net", "--network", options.network] if options.network else []
+        binds = [*self._exec.default_binds, *([options.mount_point] if options.mount_point else [])]
+        arguments += [word for bind in binds for word in ("--bind", bind)]
+        arguments += _resource_arguments(spec) if options.apply_resource_limits else []
+        arguments += environment("--env", spec.env)
+        return [*arguments, *options.extra_start_args, spec.image, name]
+
+    async def create(self, spec: SandboxSpec) -> SandboxHandle:
+        name = f"nemo-gym-{secrets.token_hex(8)}"
+        arguments = self.start_arguments(name, spec)
+        self._instances.add(name)
+        handle = SandboxHandle(name, self.name, name)
+        timeout_s = spec.ready_timeout_s or self._create.start_timeout_s
+        try:
+            await checked([self._apptainer, *arguments], timeout_s=timeout_s, what="Starting an instance")
+            await verify_probe(self, handle, self._probe)
+        except BaseException:
+            await asyncio.shield(self.close(handle))
+            raise
+        return handle
+
+    async def exec(
+        self,
+        handle: SandboxHandle,
+        command: str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        arguments = self._exec_arguments(handle, cwd=cwd, env=env, user=user)
+        async with self._turns:
+            finished = await run_cli(
+                [*arguments, self._exec.exec_shell, "-c", command],
+                timeout_s=timeout_s or self._exec.default_timeout_s,
+            )
+        return exec_result(finished)
+
+    def _exec_arguments(
+        self,
+        handle: SandboxHandle,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+    ) -> list[str]:
+        arguments = [self._apptainer, "exec", "--cleanenv", "--no-home"]
+        arguments += ["--fakeroot"] if user in ("root", 0) and self._exec.fakeroot_for_root else []
+        arguments += ["--pwd", cwd] if cwd else []
+        return [*arguments, *environment("--env", env), *self._exec.extra_exec_args, f"instance://{handle.raw}"]
+
+    async def upload_file(self, handle: SandboxHandle, local: Path, remote: str) -> None:
+        path, folder = shlex.quote(remote), shlex.quote(str(Path(remote).parent))
+        command = [*self._exec_arguments(handle), self._exec.exec_shell, "-c", f"mkdir -p {folder} && cat > {path}"]
+        await checked(command, timeout_s=COPY_TIMEOUT_S, what="Uploading", stdin=read_local(local))
+
+    async def download_file(self, handle: SandboxHandle, remote: str, local: Path) -> None:
+        command = [*self._exec_arguments(handle), "cat", remote]
+        write_local(local, await checked(command, timeout_s=COPY_TIMEOUT_S, what="Downloading"))
+
+    async def status(self, handle: SandboxHandle) -> SandboxStatus:
+        finished = await run_cli([self._apptainer, "instance", "list", handle.raw], timeout_s=30)
+        if finished.code != 0:
+            return SandboxStatus.UNKNOWN
+        return SandboxStatus.RUNNING if handle.raw.encode() in finished.stdout else SandboxStatus.STOPPED
+
+    async def close(self, handle: SandboxHandle) -> None:
+        self._instances.discard(handle.raw)
+        await run_cli([self._apptainer, "instance", "stop", handle.raw], timeout_s=60)
+
+    async def aclose(self) -> None:
+        for name in list(self._instances):
+            await self.close(SandboxHandle(name, self.name, name))
+
+
+def _resource_arguments(spec: SandboxSpec) -> list[str]:
+    wanted = spec.resources
+    arguments = ["--cpus", f"{wanted.cpu:g}"] if wanted.cpu else []
+    return arguments + (["--memory", f"{wanted.memory_mib}M"] if wanted.memory_mib else [])

@@ -1,0 +1,180 @@
+"""Sandboxes in Docker containers, through the `docker` command."""
+
+import asyncio
+import secrets
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from nemo_gym.sandbox.containers import (
+    KILL_GRACE_S,
+    Options,
+    ProbeOptions,
+    checked,
+    environment,
+    exec_result,
+    require,
+    run_cli,
+    verify_probe,
+)
+from nemo_gym.sandbox.contract import (
+    TEMP,
+    ExecResult,
+    Level,
+    SandboxEndpoint,
+    SandboxHandle,
+    SandboxSpec,
+    SandboxStatus,
+)
+from nemo_gym.sandbox.errors import SandboxCreateError
+
+COPY_TIMEOUT_S = 600.0
+_STATUS = {"created": "starting", "running": "running", "restarting": "starting", "exited": "stopped", "dead": "error"}
+
+
+class CreateOptions(Options):
+    keepalive_shell: str = "/bin/sh"
+    keepalive_cmd: str = "while :; do sleep 3600; done"
+    start_timeout_s: float = Field(default=600.0, gt=0)
+    use_init: bool = True
+    network: str | None = "none"
+    """The container's network. Model-written code gets none unless you say otherwise."""
+    read_only: bool = False
+    cap_drop: tuple[str, ...] = ("ALL",)
+    security_opt: tuple[str, ...] = ("no-new-privileges",)
+    pids_limit: int | None = 512
+    extra_run_args: tuple[str, ...] = ()
+    apply_resource_limits: bool = True
+    publish_host: str = "127.0.0.1"
+
+
+class ExecOptions(Options):
+    default_timeout_s: float = Field(default=180.0, gt=0)
+    extra_exec_args: tuple[str, ...] = ()
+    concurrency: int = Field(default=32, ge=1)
+    exec_shell: str = "/bin/sh"
+
+
+class DockerProvider:
+    name: ClassVar[str] = "docker"
+    level: ClassVar[Level] = "full"
+
+    def __init__(
+        self,
+        *,
+        create: Mapping[str, Any] | None = None,
+        exec: Mapping[str, Any] | None = None,  # noqa: A002 - the key that configs have
+        probe: Mapping[str, Any] | None = None,
+        executable: str = "docker",
+    ) -> None:
+        self._create = CreateOptions(**(create or {}))
+        self._exec = ExecOptions(**(exec or {}))
+        self._probe = ProbeOptions(**(probe or {}))
+        self._docker = require(executable)
+        self._turns = asyncio.Semaphore(self._exec.concurrency)
+        self._containers: set[str] = set()
+
+    def run_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
+        """The arguments of `docker run` for a sandbox."""
+        if spec.image is None:
+            raise SandboxCreateError("The docker provider needs an image; the sandbox's spec names none.")
+        options = self._create
+        arguments = ["run", "--detach", "--name", name]
+        arguments += ["--init"] if options.use_init else []
+        arguments += ["--network", options.network] if options.network else []
+        arguments += ["--read-only"] if options.read_only else []
+        arguments += [word for capability in options.cap_drop for word in ("--cap-drop", capability)]
+        arguments += [word for option in options.security_opt for word in ("--security-opt", option)]
+        arguments += ["--pids-limit", str(options.pids_limit)] if options.pids_limit else []
+        arguments += _resource_arguments(spec) if options.apply_resource_limits else []
+        arguments += ["--workdir", spec.workdir] if spec.workdir else []
+        arguments += environment("--env", spec.env)
+        arguments += [word for port in spec.ports for word in ("--publish", f"{options.publish_host}::{port}")]
+        arguments += options.extra_run_args
+        keepalive = spec.entrypoint or [options.keepalive_shell, "-c", options.keepalive_cmd]
+        return [*arguments, "--entrypoint", keepalive[0], spec.image, *keepalive[1:]]
+
+    async def create(self, spec: SandboxSpec) -> SandboxHandle:
+        name = f"nemo-gym-{secrets.token_hex(8)}"
+        arguments = self.run_arguments(name, spec)
+        timeout_s = spec.ready_timeout_s or self._create.start_timeout_s
+        self._containers.add(name)
+        handle = SandboxHandle(name, self.name, name)
+        try:
+            await checked([self._docker, *arguments], timeout_s=timeout_s, what="Starting a container")
+            await verify_probe(self, handle, self._probe)
+        except BaseException:
+            await asyncio.shield(self.close(handle))
+            raise
+        return handle
+
+    async def exec(
+        self,
+        handle: SandboxHandle,
+        command: str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        mark = f"{TEMP}/.exec-{secrets.token_hex(6)}"
+        options = ["--workdir", cwd] if cwd else []
+        options += environment("--env", env) + (["--user", str(user)] if user is not None else [])
+        # The shell writes down its process id, so that a command whose time is up can be killed in the container.
+        script = (
+            f"echo $$ > {mark}; {self._exec.exec_shell} -c {shlex.quote(command)}; code=$?; rm -f {mark}; exit $code"
+        )
+        arguments = ["exec", *options, *self._exec.extra_exec_args, handle.raw, self._exec.exec_shell, "-c", script]
+        async with self._turns:
+            timeout_s = timeout_s or self._exec.default_timeout_s
+            finished = await run_cli([self._docker, *arguments], timeout_s=timeout_s)
+        if finished.code is None:
+            kill = f"p=$(cat {mark}) && (pkill -9 -P $p; kill -9 $p); rm -f {mark}"
+            await run_cli(
+                [self._docker, "exec", handle.raw, self._exec.exec_shell, "-c", kill], timeout_s=KILL_GRACE_S
+            )
+        return exec_result(finished)
+
+    async def upload_file(self, handle: SandboxHandle, local: Path, remote: str) -> None:
+        folder = shlex.quote(str(Path(remote).parent))
+        await self.exec(handle, f"mkdir -p {folder}")
+        await checked(
+            [self._docker, "cp", str(local), f"{handle.raw}:{remote}"], timeout_s=COPY_TIMEOUT_S, what="Uploading"
+        )
+
+    async def download_file(self, handle: SandboxHandle, remote: str, local: Path) -> None:
+        await checked(
+            [self._docker, "cp", f"{handle.raw}:{remote}", str(local)], timeout_s=COPY_TIMEOUT_S, what="Downloading"
+        )
+
+    async def endpoint(self, handle: SandboxHandle, port: int) -> SandboxEndpoint:
+        published = await checked([self._docker, "port", handle.raw, str(port)], timeout_s=30, what="Finding a port")
+        return SandboxEndpoint(f"http://{published.decode().split()[0]}")
+
+    async def status(self, handle: SandboxHandle) -> SandboxStatus:
+        command = [self._docker, "inspect", "--format", "{{.State.Status}}", handle.raw]
+        finished = await run_cli(command, timeout_s=30)
+        if finished.code != 0:
+            return SandboxStatus.STOPPED
+        return SandboxStatus(_STATUS.get(finished.stdout.decode().strip(), "unknown"))
+
+    async def close(self, handle: SandboxHandle) -> None:
+        self._containers.discard(handle.raw)
+        await run_cli([self._docker, "rm", "--force", "--volumes", handle.raw], timeout_s=60)
+
+    async def aclose(self) -> None:
+        for name in list(self._containers):
+            await self.close(SandboxHandle(name, self.name, name))
+
+
+def _resource_arguments(spec: SandboxSpec) -> list[str]:
+    wanted = spec.resources
+    arguments = ["--cpus", f"{wanted.cpu:g}"] if wanted.cpu else []
+    arguments += (
+        ["--memory", f"{wanted.memory_mib}m", "--memory-swap", f"{wanted.memory_mib}m"] if wanted.memory_mib else []
+    )
+    return arguments + (["--gpus", str(wanted.gpu)] if wanted.gpu else [])

@@ -1,0 +1,376 @@
+"""The agent: the first process of a sandbox. It starts commands, enforces what rlimits cannot, and ends everything.
+
+In a PID namespace it is pid 1: when it exits, the kernel kills all the rest. Elsewhere it is a child subreaper and
+kills its descendants. It never runs code of the model's in its own process."""
+
+import _signal  # type: ignore[import-not-found]
+import os
+import resource
+import select
+import stat
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from nemo_gym.sandbox.inside import frames
+from nemo_gym.sandbox.inside.confine import Confinement
+from nemo_gym.sandbox.inside.frames import frame, pack, read_exactly, unpack, write_all
+from nemo_gym.sandbox.inside.jobs import Job, Limit, run_child
+from nemo_gym.sandbox.inside.programs import Session, run_command, run_program
+from nemo_gym.sandbox.inside.usage import inodes_used, is_folder_full, kill, kill_processes, processes
+
+CONTROL_FD = 3
+SESSION_FD = 3
+CHECK_EVERY_S = 0.05
+"""How often usage is read while something runs. Shorter jobs cost no check at all."""
+ERROR_BYTES = 4096
+"""Room for the reason why a file could not be read."""
+DISK_EVERY_S = 0.5
+INTERRUPT_GRACE_S = 0.25
+"""What a session gets to end after the interrupt, keeping its variables, before it is killed."""
+
+
+class PythonSession:
+    """The stateful interpreter: a child, and the request it is working on."""
+
+    def __init__(self, confinement: Confinement) -> None:
+        import _socket
+
+        ours, theirs = _socket.socketpair()
+        self.fd, child_fd = ours.detach(), theirs.detach()
+        self.pid = os.fork()
+        if not self.pid:
+            run_child(confinement, {SESSION_FD: child_fd}, lambda: Session(SESSION_FD).serve())
+        os.close(child_fd)
+        self.request: int | None = None
+        """The one it is working on. Without one it is stopped, so that no thread of it runs on unseen."""
+        self.deadline = self.cpu_deadline = 0.0
+        self.reason = frames.NO_LIMIT
+
+    def ask(self, request: int, limit: Limit, source: bytes, cpu_used: float) -> None:
+        self.request, self.reason = request, frames.NO_LIMIT
+        self.deadline = time.monotonic() + limit.wall_s
+        self.cpu_deadline = cpu_used + limit.cpu_s
+        os.kill(self.pid, _signal.SIGCONT)
+        write_all(self.fd, len(source).to_bytes(4, "big") + limit.output.to_bytes(4, "big") + source)
+
+    def interrupt(self, reason: int) -> None:
+        """Raise KeyboardInterrupt in the code; kill the session if that did not end it."""
+        if self.reason:
+            kill(self.pid)
+        else:
+            self.reason = reason
+            self.deadline = time.monotonic() + INTERRUPT_GRACE_S
+            os.kill(self.pid, _signal.SIGINT)
+
+
+class Agent:
+    """Serves requests from the host until the host is gone."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._confinement = Confinement(settings)
+        self._root: int | None = None if settings["pid_namespace"] else os.getpid()
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._jobs: dict[int, Job] = {}
+        self._session: PythonSession | None = None
+        self._reaped_cpu = self._cpu_total = 0.0
+        self._idle_cpu = 0.0
+        """Used in all when the last job ended; what is used after that is used by processes left behind."""
+        self._has_strays = False
+        self._next_check = self._next_disk_check = 0.0
+        wake_read, wake_write = os.pipe()
+        for fd in (wake_read, wake_write):
+            os.set_blocking(fd, False)
+        _signal.signal(_signal.SIGCHLD, lambda *_: None)
+        _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._wake_fd = wake_read
+        self._listen(wake_read, self._reap)
+        self._listen(CONTROL_FD, self._receive)
+
+    def serve(self) -> None:
+        if self._settings["session"]:
+            self._session = PythonSession(self._confinement)
+            self._listen(self._session.fd, self._session_replied)
+        self._reply(0, frames.READY, str(os.getpid()).encode())
+        while True:
+            for fd, _ in self._poll.poll(self._pause_ms()):
+                if handler := self._handlers.get(fd):
+                    handler()
+            if self._is_busy() or self._has_strays:
+                self._check()
+
+    def _is_busy(self) -> bool:
+        return bool(self._jobs) or (self._session is not None and self._session.request is not None)
+
+    def _pause_ms(self) -> int | None:
+        if not self._is_busy() and not self._has_strays:
+            return None
+        deadlines = [job.deadline for job in self._jobs.values()]
+        if self._session and self._session.request is not None:
+            deadlines.append(self._session.deadline)
+        return max(0, int((min([*deadlines, self._next_check]) - time.monotonic()) * 1000) + 1)
+
+    def _listen(self, fd: int, handler: Callable[[], None], events: int = select.POLLIN) -> None:
+        self._handlers[fd] = handler
+        self._poll.register(fd, events)
+
+    def _forget(self, fd: int) -> None:
+        if self._handlers.pop(fd, None):
+            self._poll.unregister(fd)
+            os.close(fd)
+
+    def _reply(self, request: int, kind: int, payload: bytes) -> None:
+        write_all(CONTROL_FD, frame(request, kind, payload))
+
+    def _receive(self) -> None:
+        request, kind, length = frames.HEADER.unpack(read_exactly(CONTROL_FD, frames.HEADER.size))
+        fields = unpack(read_exactly(CONTROL_FD, length))
+        if not self._is_busy() and not self._has_strays:
+            self._next_check = time.monotonic() + CHECK_EVERY_S
+        try:
+            self._handle(request, kind, fields)
+        except BlockingIOError:  # no process left for it: what earlier jobs left behind has to go
+            kill_processes(self._root, keep=self._expected())
+            self._reap()
+            self._handle(request, kind, fields)
+        except Exception as error:
+            self._reply(request, frames.FAILED, f"{type(error).__name__}: {error}".encode())
+
+    def _handle(self, request: int, kind: int, fields: list[bytes]) -> None:
+        if kind in (frames.EXEC, frames.PROGRAM):
+            self._start_job(request, kind, fields)
+        elif kind == frames.PYTHON:
+            self._ask_session(request, fields)
+        elif kind == frames.WRITE:
+            self._start_file_job(request, lambda: write_file(*fields))
+        elif kind == frames.READ:
+            self._start_file_job(request, lambda: read_file(*fields), output=int(fields[1]))
+        elif kind == frames.CANCEL:
+            self._cancel(int(fields[0]))
+
+    def _cancel(self, request: int) -> None:
+        if job := self._jobs.get(request):
+            self._end(job, frames.CANCELLED)
+        elif self._session is not None and self._session.request == request:
+            self._session.interrupt(frames.CANCELLED)
+
+    def _start_job(self, request: int, kind: int, fields: list[bytes]) -> None:
+        options, cwd, stdin, environment, arguments = fields
+        names = [field.decode("utf-8", "surrogateescape") for field in unpack(environment)]
+        env = dict(zip(names[::2], names[1::2], strict=True))
+        argv = [field.decode("utf-8", "surrogateescape") for field in unpack(arguments)]
+        wall_ms, cpu_ms, output = frames.OPTIONS.unpack(options)
+        folder = cwd.decode()
+
+        def body() -> None:
+            if kind == frames.EXEC:
+                run_command(argv, env, folder)
+            run_program(argv[0], argv[1:], env, folder)
+
+        self._start(Job(request, Limit(wall_ms, cpu_ms, output), stdin, self._cpu_total), body)
+
+    def _start_file_job(self, request: int, body: Callable[[], None], *, output: int = 0) -> None:
+        """Files are read and written by a confined child: links the model made lead nowhere else."""
+        self._start(Job(request, Limit(60_000, 60_000, output + ERROR_BYTES), b"", self._cpu_total), body)
+
+    def _start(self, job: Job, body: Callable[[], None]) -> None:
+        job.start(self._confinement, body)
+        self._jobs[job.request] = job
+        for fd in job.streams:
+            self._listen(fd, lambda fd=fd: None if job.drain(fd) else self._forget(fd))  # type: ignore[misc]
+        if job.input_fd >= 0:
+            feed = lambda: None if job.feed() else self._forget(job.input_fd)  # noqa: E731
+            self._listen(job.input_fd, feed, select.POLLOUT)
+
+    def _ask_session(self, request: int, fields: list[bytes]) -> None:
+        wall_ms, cpu_ms, output = frames.OPTIONS.unpack(fields[0])
+        if self._session is None:
+            self._session = PythonSession(self._confinement)
+            self._listen(self._session.fd, self._session_replied)
+        if self._session.request is not None:
+            raise RuntimeError("the session is busy")
+        self._session.ask(request, Limit(wall_ms, cpu_ms, output), fields[1], self._cpu_total)
+
+    def _session_replied(self) -> None:
+        """A report, or the end of the session's process."""
+        session = self._session
+        assert session is not None
+        try:
+            report = read_exactly(session.fd, int.from_bytes(read_exactly(session.fd, 4), "big"))
+        except (EOFError, OSError):
+            self._session_died(session)
+            return
+        if session.request is None:  # forged: nothing was asked
+            self._session_died(session)
+            return
+        request, session.request = session.request, None
+        os.kill(session.pid, _signal.SIGSTOP)
+        head = frames.OUTCOME.pack(0, session.reason, False, 0)
+        self._reply(request, frames.RESULT, pack(head, report))
+
+    def _session_died(self, session: PythonSession) -> None:
+        self._session = None
+        self._forget(session.fd)
+        kill(session.pid)
+        if session.request is not None:
+            head = frames.OUTCOME.pack(-9, session.reason, False, 0)
+            self._reply(session.request, frames.RESULT, pack(head, b""))
+
+    def _reap(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._wake_fd, 65536)
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._has_strays = False
+                return
+            if not pid:
+                # Somebody is left. Only a look at all processes tells whether that is more than the session.
+                self._has_strays = self._has_strays or self._session is None
+                return
+            cpu = used.ru_utime + used.ru_stime
+            self._reaped_cpu += cpu
+            self._cpu_total = max(self._cpu_total, self._reaped_cpu)
+            for job in [job for job in self._jobs.values() if job.pid == pid]:
+                self._finish(job, os.waitstatus_to_exitcode(status), cpu)
+
+    def _finish(self, job: Job, code: int, cpu_s: float) -> None:
+        outcome = job.outcome(code, cpu_s)
+        del self._jobs[job.request]
+        for fd in (*job.streams, job.input_fd):
+            self._forget(fd)
+        self._idle_cpu = self._cpu_total
+        self._reply(job.request, frames.RESULT, outcome)
+
+    def _expected(self) -> set[int]:
+        """Processes that are not left over from an earlier job."""
+        session = {self._session.pid} if self._session else set()
+        return session | {job.pid for job in self._jobs.values()}
+
+    def _check(self) -> None:
+        now = time.monotonic()
+        for job in list(self._jobs.values()):
+            if now >= job.deadline:
+                self._end(job, frames.TIME)
+        session = self._session
+        if session and session.request is not None and now >= session.deadline:
+            session.interrupt(frames.TIME)
+        if now >= self._next_check:
+            self._next_check = now + CHECK_EVERY_S
+            self._check_usage(now)
+
+    def _check_usage(self, now: float) -> None:
+        limits, running = self._settings, processes(self._root)
+        self._cpu_total = self._reaped_cpu + sum(process.cpu_s for process in running)
+        self._has_strays = any(process.pid not in self._expected() for process in running if not process.is_zombie)
+        if not self._is_busy() and self._cpu_total - self._idle_cpu > limits["cpu_s"]:
+            self._end_all(frames.CPU)
+        if sum(process.memory for process in running) > limits["memory"]:
+            self._end_all(frames.MEMORY)
+        elif sum(not process.is_zombie for process in running) > limits["processes"]:
+            self._end_all(frames.PROCESSES)
+        elif now >= self._next_disk_check:
+            self._next_disk_check = now + DISK_EVERY_S
+            if self._is_disk_full():
+                self._end_all(frames.DISK)
+        for job in list(self._jobs.values()):
+            if self._cpu_total - job.cpu_before > job.limit.cpu_s:
+                self._end(job, frames.CPU)
+        session = self._session
+        if session and session.request is not None and self._cpu_total > session.cpu_deadline:
+            session.interrupt(frames.CPU)
+
+    def _is_disk_full(self) -> bool:
+        limits = self._settings
+        if limits["disk_folder"]:
+            return is_folder_full(limits["disk_folder"], max_bytes=limits["disk"], max_files=limits["inodes"])
+        return any(inodes_used(path) > limits["inodes"] for path in limits["writable"])
+
+    def _end(self, job: Job, reason: int) -> None:
+        """Kill a job, and what it left in the background unless other jobs run, whose processes those may be."""
+        job.kill(reason)
+        if len(self._jobs) == 1:
+            kill_processes(self._root, keep={self._session.pid} if self._session else set())
+
+    def _end_all(self, reason: int) -> None:
+        for job in self._jobs.values():
+            job.kill(reason)
+        if self._session and self._session.request is not None:
+            self._session.reason = reason
+        kill_processes(self._root, keep=set())
+
+
+def write_file(path: bytes, mode: bytes, content: bytes) -> None:
+    """Write (`w`) or append (`a`) to a file; folders are made as needed. Ends the process."""
+    os.makedirs(os.path.dirname(path) or b".", exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | (os.O_APPEND if mode == b"a" else os.O_TRUNC)
+    write_all(os.open(path, flags, 0o644), content)
+    os._exit(0)
+
+
+def read_file(path: bytes, limit: bytes) -> None:
+    """Write a regular file to standard output. Ends the process."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(f"{os.fsdecode(path)} is not a regular file")
+    if status.st_size > int(limit):
+        raise OSError(f"{os.fsdecode(path)} has {status.st_size} bytes; at most {int(limit)} are read")
+    while part := os.read(fd, 2**20):
+        write_all(1, part)
+    os._exit(0)
+
+
+def set_limits(settings: dict[str, Any]) -> None:
+    """Limits that children inherit. CPU time is set for each job on its own."""
+    for name, value in settings["rlimits"].items():
+        number = getattr(resource, name)
+        hard = resource.getrlimit(number)[1]
+        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (allowed, allowed))
+
+
+def prepare(settings: dict[str, Any]) -> None:
+    """Everything before the first request: limits, user, working folder, modules that children start with."""
+    os.umask(0o022)
+    os.environ.clear()
+    os.environ.update(settings["env"])
+    sys.path.extend(settings["python_path"])
+    for name in settings["preload"]:
+        __import__(name)
+    set_limits(settings)
+    os.chdir(settings["workdir"])
+    null = os.open("/dev/null", os.O_RDWR)
+    for stream in range(3):
+        os.dup2(null, stream)
+    os.close(null)
+
+
+def main(settings: dict[str, Any]) -> None:
+    try:
+        become_user(settings)
+        prepare(settings)
+        agent = Agent(settings)
+    except Exception as error:
+        write_all(CONTROL_FD, frame(0, frames.FAILED, f"{type(error).__name__}: {error}".encode()))
+        os._exit(1)
+    try:
+        with suppress(EOFError, OSError):
+            agent.serve()
+    finally:
+        if not settings["pid_namespace"]:
+            kill_processes(os.getpid(), keep=set())
+        os._exit(0)
+
+
+def become_user(settings: dict[str, Any]) -> None:
+    """Become the sandbox's own user, where this process may."""
+    if settings["uid"] is not None:
+        os.setgroups([])
+        os.setresgid(settings["uid"], settings["uid"], settings["uid"])
+        os.setresuid(settings["uid"], settings["uid"], settings["uid"])

@@ -1,0 +1,181 @@
+"""What a child of the agent becomes: a command, a Python program with real standard streams, or a stateful session."""
+
+import _signal  # type: ignore[import-not-found]
+import os
+import sys
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+from nemo_gym.sandbox.inside.frames import read_exactly, write_all
+
+SESSION_FILE = "<session>"
+PROGRAM_FILE = "<program>"
+MAX_TEXT = 200_000
+"""Characters of a value's or an error's text that are sent back."""
+
+
+def run_command(argv: list[str], env: dict[str, str], cwd: str) -> None:
+    """Replace this process with a command."""
+    os.chdir(cwd)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+    os.execvpe(argv[0], argv, env)
+
+
+def run_program(source: str, argv: list[str], env: dict[str, str], cwd: str) -> None:
+    """Run Python source as the main program, as `python program.py` would, in this already started interpreter."""
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    _python_signals()
+    module = _main_module()
+    sys.argv = [PROGRAM_FILE, *argv]
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
+    code = 1
+    try:
+        exec(compile(source, PROGRAM_FILE, "exec"), module.__dict__)  # noqa: S102 - what this is for
+        code = 0
+    except SystemExit as error:
+        code = _exit_code(error)
+    except BaseException:
+        _print_traceback()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BaseException:
+                code = code or 1
+        os._exit(code)
+
+
+class Session:
+    """Runs one piece of code after another in one namespace and reports what each printed, gave and raised."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._is_executing = False
+        self._names = _main_module().__dict__
+        _python_signals()
+        _signal.signal(_signal.SIGINT, self._interrupt)
+
+    def serve(self) -> None:
+        import json
+
+        while True:
+            head = read_exactly(self._fd, 8)
+            source = read_exactly(self._fd, int.from_bytes(head[:4], "big")).decode("utf-8", "replace")
+            report = self._execute(source, int.from_bytes(head[4:], "big"))
+            encoded = json.dumps(report).encode()
+            write_all(self._fd, len(encoded).to_bytes(4, "big") + encoded)
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        """Time is up: end the code, never this loop."""
+        if self._is_executing:
+            raise KeyboardInterrupt("time limit")
+
+    def _execute(self, source: str, output: int) -> dict[str, Any]:
+        stdout, stderr = CappedText(output), CappedText(output)
+        sys.stdout, sys.stderr = stdout, stderr
+        error: BaseException | None = None
+        value: Any = None
+        has_value = False
+        try:
+            self._is_executing = True
+            statements, last = _split(source)
+            exec(statements, self._names)  # noqa: S102 - what this is for
+            if last is not None:
+                value, has_value = eval(last, self._names), True
+        except BaseException as raised:
+            error = raised
+        self._is_executing = False
+        return {
+            "stdout": stdout.text(),
+            "stderr": stderr.text(),
+            "truncated": stdout.is_truncated or stderr.is_truncated,
+            "result": _text(value) if has_value else None,
+            "error": None if error is None else _text(error),
+            "error_type": None if error is None else type(error).__name__,
+        }
+
+
+class CappedText:
+    """A text stream that keeps its first characters."""
+
+    encoding = "utf-8"
+    errors = "replace"
+    closed = False
+
+    def __init__(self, limit: int) -> None:
+        self._room, self._parts, self.is_truncated = limit, list[str](), False
+
+    def write(self, text: str) -> int:
+        if self._room > 0:
+            self._parts.append(str(text[: self._room]))
+        self.is_truncated |= len(text) > self._room
+        self._room -= len(text)
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def text(self) -> str:
+        return "".join(self._parts)
+
+    def flush(self) -> None:
+        """Nothing to flush."""
+
+    def isatty(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+
+def _split(source: str) -> tuple[CodeType, CodeType | None]:
+    """The code to execute, and the last expression, whose value is the result."""
+    import ast
+
+    tree = ast.parse(source, SESSION_FILE)
+    last = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        last = compile(ast.Expression(tree.body.pop().value), SESSION_FILE, "eval")  # type: ignore[attr-defined]
+    return compile(tree, SESSION_FILE, "exec"), last
+
+
+def _text(value: Any) -> str:
+    """Its text; code of the model's may run here, and may do anything."""
+    try:
+        return str(value)[:MAX_TEXT]
+    except BaseException as error:
+        return f"<{type(value).__name__} whose text failed with {type(error).__name__}>"
+
+
+def _main_module() -> ModuleType:
+    module = ModuleType("__main__")
+    sys.modules["__main__"] = module
+    module.__dict__.update({"__builtins__": __builtins__, "exit": sys.exit, "quit": sys.exit})
+    return module
+
+
+def _python_signals() -> None:
+    _signal.set_wakeup_fd(-1)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 255
+    print(error.code, file=sys.stderr)  # noqa: T201 - as the interpreter does
+    return 1
+
+
+def _print_traceback() -> None:
+    import traceback
+
+    traceback.print_exc()

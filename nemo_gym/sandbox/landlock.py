@@ -1,0 +1,159 @@
+"""Sandboxes without namespaces: Landlock, seccomp and rlimits. Partial: `NOT_COVERED` says what it does not stop."""
+
+import ctypes
+import functools
+import os
+import platform
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nemo_gym.sandbox.contract import Level, SandboxSpec
+from nemo_gym.sandbox.errors import SandboxUnavailableError
+from nemo_gym.sandbox.limits import Limits
+from nemo_gym.sandbox.local import LocalProvider, boot_command, unused_uid
+from nemo_gym.sandbox.process import Launch
+from nemo_gym.sandbox.runtime import Runtime
+from nemo_gym.sandbox.seccomp import seccomp_filter
+
+NOT_COVERED = (
+    "The work folder is a folder of the host under a path of its own: /work, /tmp and other fixed paths do not exist.",
+    "Disk usage is checked twice a second while something runs, so a quick writer can exceed the limit for a moment.",
+    "The number of processes is checked 20 times a second; the kernel's own limit counts all processes of the user.",
+    "There is no PID namespace: if the agent is killed from outside (out of memory), grandchildren of a command that "
+    "left its process group live on until they end by themselves.",
+    "Metadata of files outside the sandbox (size, owner, times, existence) can be read, and rights of files of the "
+    "same user changed (chmod).",
+    "Process ids of the host are visible, but not what runs there.",
+    "No sockets at all: also those between processes of one sandbox are refused (socketpair works).",
+    "Kernels before 6.12 (Landlock ABI 6): signals can be sent to other processes of the same user.",
+    "Names of installed packages are visible, their contents are not.",
+)
+
+FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
+"""Landlock ABI to how many rights on files it knows."""
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+MAKE_CHAR, MAKE_BLOCK, TRUNCATE = 1 << 6, 1 << 11, 1 << 14
+READ_AND_RUN = EXECUTE | READ_FILE | READ_DIR
+BIND_TCP, CONNECT_TCP = 1, 2
+SCOPE_ABSTRACT_UNIX, SCOPE_SIGNAL = 1, 2
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_CREATE_RULESET, _VERSION_FLAG = 444, 1
+
+
+class LandlockProvider(LocalProvider):
+    name: ClassVar[str] = "landlock"
+    level: ClassVar[Level] = "partial"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if landlock_abi() < 1:
+            raise SandboxUnavailableError(
+                "This kernel has no Landlock. It is in Linux 5.13 and later, if 'landlock' is among the LSMs (lsm= on "
+                "the kernel's command line)."
+            )
+
+    def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime) -> Launch:
+        launch = folder_launch(self, limits, runtime)
+        launch.settings["landlock"] = rules(runtime, launch.folder or Path())
+        launch.settings["seccomp"] = seccomp_filter(allow_sockets=False)
+        return launch
+
+
+def folder_launch(provider: LocalProvider, limits: Limits, runtime: Runtime) -> Launch:
+    """A sandbox in a private folder of the host's, as a user of its own where that is possible."""
+    folder = Path(tempfile.mkdtemp(prefix="nemo-gym-sandbox-"))
+    work, temp, packages = folder / "work", folder / "tmp", folder / "packages"
+    for path in (work, temp, packages):
+        path.mkdir()
+    for source, path_inside in runtime.binds:
+        if path_inside.startswith(tuple(f"{path}/" for path in runtime.python_path)):
+            (packages / Path(path_inside).name).symlink_to(source)
+    settings = provider.settings(limits, runtime, str(work))
+    python_path = [str(packages)] if runtime.python_path else []
+    environment = provider.environment(runtime, str(work), str(temp)) | {"PYTHONPATH": ":".join(python_path)}
+    uid = unused_uid() if os.geteuid() == 0 and is_public(runtime.python) else None
+    if uid is not None:
+        folder.chmod(0o711)
+        for path in (work, temp):
+            os.chown(path, uid, uid)
+    counted = None if os.geteuid() == 0 else limits.processes + user_processes()
+    processes = {} if counted is None and uid is None else {"RLIMIT_NPROC": counted or limits.processes}
+    settings |= {
+        "pid_namespace": False,
+        "disk_folder": str(folder),
+        "writable": [],
+        "uid": uid,
+        "env": environment,
+        "python_path": python_path,
+        "rlimits": limits.rlimits(counts_processes=False) | processes,
+    }
+    return Launch(boot_command(runtime.python), settings, folder=folder)
+
+
+def rules(runtime: Runtime, folder: Path) -> dict[str, Any]:
+    """What the agent makes a Landlock ruleset from."""
+    abi = landlock_abi()
+    rights = (1 << max(count for version, count in FILE_RIGHTS.items() if version <= abi)) - 1
+    writable = rights & ~(MAKE_CHAR | MAKE_BLOCK)
+    allowed = [(path, access & rights) for path, access in readable(runtime)]
+    allowed += [(device, (READ_FILE | WRITE_FILE | TRUNCATE) & rights) for device in DEVICES]
+    allowed += [(str(folder / name), writable) for name in ("work", "tmp")]
+    allowed += [(str(folder / "packages"), READ_AND_RUN)]
+    return {
+        "files": rights,
+        "network": BIND_TCP | CONNECT_TCP if abi >= 4 else 0,
+        "scope": SCOPE_ABSTRACT_UNIX | SCOPE_SIGNAL if abi >= 6 else 0,
+        "size": 24 if abi >= 6 else 16 if abi >= 4 else 8,
+        "rules": allowed,
+    }
+
+
+@functools.lru_cache
+def readable(runtime: Runtime) -> list[tuple[str, int]]:
+    """Rules for the runtime's files. Landlock cannot refuse below what it allows above: masked folders are avoided."""
+    own_etc = Path(__file__).parent / "etc"
+    sources = [source for source, _ in runtime.binds if source != str(own_etc)]
+    return [rule for source in sources for rule in _beneath(source, runtime.masked)]
+
+
+def _beneath(path: str, masked: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    if path in masked:
+        return
+    if not any(one.startswith(f"{path}/") for one in masked):
+        yield path, READ_AND_RUN if os.path.isdir(path) else EXECUTE | READ_FILE
+        return
+    yield path, READ_DIR
+    for entry in os.scandir(path):
+        yield from _beneath(entry.path, masked)
+
+
+@functools.cache
+def landlock_abi() -> int:
+    """The version of Landlock that this kernel has; 0 without it."""
+    if platform.system() != "Linux":
+        return 0
+    libc = ctypes.CDLL(None)
+    return max(
+        0, int(libc.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_long(0), ctypes.c_long(_VERSION_FLAG)))
+    )
+
+
+def is_public(path: str) -> bool:
+    """True if every user of the machine can reach and run it."""
+    folders = all(parent.stat().st_mode & stat.S_IXOTH for parent in Path(path).parents)
+    return folders and bool(os.stat(path).st_mode & stat.S_IXOTH)
+
+
+def user_processes() -> int:
+    """Processes and threads of this user, all of which the kernel counts together."""
+    count = 0
+    for entry in os.scandir("/proc"):
+        try:
+            if entry.name.isdigit() and entry.stat().st_uid == os.getuid():
+                count += len(os.listdir(f"/proc/{entry.name}/task"))
+        except OSError:
+            continue
+    return count

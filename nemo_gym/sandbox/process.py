@@ -1,0 +1,352 @@
+"""One sandbox on this machine: the process that confines it, and requests to the agent inside."""
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import marshal
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, PythonResult
+from nemo_gym.sandbox.errors import SandboxCreateError, SandboxError
+from nemo_gym.sandbox.inside import frames
+from nemo_gym.sandbox.inside.frames import frame, pack
+from nemo_gym.sandbox.limits import Limits
+from nemo_gym.sandbox.results import exec_result, job_outcome, python_result
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 60.0
+REPLY_GRACE_S = 20.0
+"""How long after an action's own limit the agent may still be silent before the sandbox is given up."""
+CLOSE_TIMEOUT_S = 5.0
+REMOVE_ATTEMPTS = 100
+"""Each opens at least one level of folders that were made unreadable."""
+CHUNK_BYTES = 4 * 2**20
+MAX_DOWNLOAD_BYTES = 128 * 2**20
+_MODULES = ("frames", "usage", "confine", "jobs", "programs", "agent")
+BOOT = """\
+import marshal,os,sys
+os.dup2(int(sys.argv[1]),3)
+os.closerange(4,65536)
+def read(n):
+    b=b""
+    while len(b)<n:
+        p=os.read(3,n-len(b))
+        if not p: os._exit(1)
+        b+=p
+    return b
+modules=marshal.loads(read(int.from_bytes(read(4),"big")))
+settings=marshal.loads(read(int.from_bytes(read(4),"big")))
+for name in ("nemo_gym","nemo_gym.sandbox","nemo_gym.sandbox.inside"):
+    sys.modules[name]=type(sys)(name)
+for name,code in modules:
+    module=sys.modules[name]=type(sys)(name)
+    setattr(sys.modules["nemo_gym.sandbox.inside"],name.rpartition(".")[2],module)
+    exec(code,module.__dict__)
+sys.modules["nemo_gym.sandbox.inside.agent"].main(settings)
+"""
+
+
+@functools.cache
+def _agent_code() -> bytes:
+    """The agent's modules, compiled once by this interpreter, which is the one that sandboxes have."""
+    folder = Path(__file__).parent / "inside"
+    modules = []
+    for name in _MODULES:
+        source = (folder / f"{name}.py").read_text()
+        modules.append((f"nemo_gym.sandbox.inside.{name}", compile(source, f"<sandbox {name}>", "exec", optimize=2)))
+    return marshal.dumps(tuple(modules))
+
+
+@dataclass(slots=True)
+class Launch:
+    """How a provider starts the agent of one sandbox."""
+
+    argv: list[str]
+    """Ends with the interpreter's command; the control socket's number is appended."""
+    settings: dict[str, Any]
+    fds: list[int] = field(default_factory=list)
+    """Open files that the process inherits; closed here once it has them."""
+    folder: Path | None = None
+    """A folder of the host's that goes with the sandbox."""
+
+
+class SandboxGoneError(SandboxError):
+    """The sandbox ended, or stopped answering."""
+
+
+class SandboxProcess:
+    """A running sandbox. All methods may be called at the same time, except that a Python session takes turns."""
+
+    def __init__(self, launch: Launch, limits: Limits, env: Mapping[str, str], workdir: str) -> None:
+        self.limits, self.env, self.workdir = limits, dict(env), workdir
+        self._launch = launch
+        self._requests = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
+        self._turn = asyncio.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._transport: asyncio.WriteTransport | None = None
+        self._closing: asyncio.Future[None] | None = None
+        self.agent_pid = 0
+        """As the sandbox sees it."""
+
+    @property
+    def pid(self) -> int:
+        """The process that confines the sandbox, as the host sees it."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def is_alive(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
+        ours, theirs = socket.socketpair()
+        errors = os.memfd_create("sandbox-errors", os.MFD_CLOEXEC)
+        self._waiting[0] = asyncio.get_running_loop().create_future()
+        try:
+            with theirs:
+                self._spawn(theirs, errors)
+            self._transport, _ = await asyncio.get_running_loop().create_unix_connection(
+                lambda: _Frames(self._received, self._lost), sock=ours
+            )
+            self._send_code()
+            async with asyncio.timeout(timeout_s):
+                kind, payload = await self._waiting[0]
+            if kind != frames.READY:
+                raise SandboxGoneError(payload.decode(errors="replace"))
+            self.agent_pid = int(payload)
+        except BaseException as error:
+            ours.close()
+            await asyncio.shield(self.close())
+            if isinstance(error, SandboxGoneError | OSError | TimeoutError):
+                said = os.pread(errors, 2000, 0).decode(errors="replace").strip()
+                raise SandboxCreateError(f"The sandbox did not start: {said or error!r}") from error
+            raise
+        finally:
+            self._waiting.pop(0, None)
+            os.close(errors)
+
+    def _spawn(self, theirs: socket.socket, errors: int) -> None:
+        try:
+            self._process = subprocess.Popen(
+                [*self._launch.argv, str(theirs.fileno())],
+                pass_fds=[theirs.fileno(), *self._launch.fds],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            for fd in self._launch.fds:
+                os.close(fd)
+
+    def _send_code(self) -> None:
+        assert self._transport is not None
+        for part in (_agent_code(), marshal.dumps(self._launch.settings)):
+            self._transport.write(len(part).to_bytes(4, "big") + part)
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> ExecResult:
+        """Run a command in the sandbox."""
+        return await self._job(frames.EXEC, argv, cwd=cwd, env=env, stdin=stdin, timeout_s=timeout_s)
+
+    async def program(
+        self,
+        source: str,
+        *args: str,
+        stdin: bytes = b"",
+        timeout_s: float | None = None,
+        output_bytes: int | None = None,
+    ) -> ExecResult:
+        """Run Python source as a program in a process of its own, forked from an interpreter that is already up."""
+        return await self._job(
+            frames.PROGRAM, [source, *args], stdin=stdin, timeout_s=timeout_s, output_bytes=output_bytes
+        )
+
+    async def python(self, code: str, *, timeout_s: float | None = None) -> PythonResult:
+        """Run code in the stateful session, after all that was run there before."""
+        wall_s = timeout_s or self.limits.wall_s
+        payload = pack(self._options(wall_s), code.encode("utf-8", "replace"))
+        async with self._turn:
+            outcome = await self._ask(frames.PYTHON, payload, wall_s)
+        return python_result(outcome)
+
+    async def write_file(self, path: str, content: bytes) -> None:
+        for at in range(0, max(len(content), 1), CHUNK_BYTES):
+            mode = b"a" if at else b"w"
+            part = content[at : at + CHUNK_BYTES]
+            await self._file_job(frames.WRITE, pack(self._absolute(path), mode, part), f"write {path}")
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> bytes:
+        payload = pack(self._absolute(path), str(max_bytes).encode())
+        return await self._file_job(frames.READ, payload, f"read {path}")
+
+    def close(self) -> "asyncio.Future[None]":
+        """End everything in the sandbox. The result is there when all its processes are gone."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        return self._closing
+
+    async def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        if self._process is not None:
+            await _ended(self._process)
+        if self._launch.folder is not None:
+            await asyncio.to_thread(remove_folder, self._launch.folder)
+
+    async def _job(
+        self,
+        kind: int,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float | None = None,
+        output_bytes: int | None = None,
+    ) -> ExecResult:
+        wall_s = timeout_s or self.limits.wall_s
+        names = {**self.env, **(env or {})}
+        payload = pack(
+            self._options(wall_s, output_bytes),
+            self._absolute(cwd or self.workdir),
+            stdin,
+            pack(*(text.encode("utf-8", "surrogateescape") for pair in names.items() for text in pair)),
+            pack(*(text.encode("utf-8", "surrogateescape") for text in argv)),
+        )
+        try:
+            return exec_result(await self._ask(kind, payload, wall_s))
+        except SandboxGoneError as error:
+            return ExecResult(stdout="", stderr=str(error), return_code=RUNTIME_FAILURE, error_type="sandbox")
+
+    async def _file_job(self, kind: int, payload: bytes, what: str) -> bytes:
+        outcome = job_outcome(await self._ask(kind, payload, 60.0))
+        if outcome.code:
+            raise SandboxError(f"Could not {what} in the sandbox: {outcome.stderr.decode(errors='replace').strip()}")
+        return outcome.stdout
+
+    def _options(self, wall_s: float, output_bytes: int | None = None) -> bytes:
+        wall_ms, cpu_ms = (max(1, int(limit * 1000)) for limit in (wall_s, self.limits.cpu_s))
+        return frames.OPTIONS.pack(wall_ms, cpu_ms, output_bytes or self.limits.output_bytes)
+
+    def _absolute(self, path: str) -> bytes:
+        return os.path.join(self.workdir, path).encode()
+
+    async def _ask(self, kind: int, payload: bytes, wall_s: float) -> bytes:
+        """The agent's reply. An action whose caller is cancelled is ended in the sandbox, too."""
+        if not self.is_alive or self._transport is None:
+            raise SandboxGoneError("The sandbox has ended.")
+        request = next(self._requests)
+        reply = self._waiting[request] = asyncio.get_running_loop().create_future()
+        self._transport.write(frame(request, kind, payload))
+        try:
+            async with asyncio.timeout(wall_s + REPLY_GRACE_S):
+                answered, content = await reply
+        except TimeoutError as error:
+            self.close()
+            raise SandboxGoneError("The sandbox stopped answering and was ended.") from error
+        except asyncio.CancelledError:
+            if self.is_alive:
+                self._transport.write(frame(0, frames.CANCEL, pack(str(request).encode())))
+            raise
+        finally:
+            self._waiting.pop(request, None)
+        if answered != frames.RESULT:
+            raise SandboxGoneError(f"The sandbox refused: {content[:500].decode(errors='replace')}")
+        return bytes(content)
+
+    def _received(self, request: int, kind: int, payload: bytes) -> None:
+        reply = self._waiting.get(request)
+        if reply is not None and not reply.done():
+            reply.set_result((kind, payload))
+
+    def _lost(self) -> None:
+        for reply in self._waiting.values():
+            if not reply.done():
+                reply.set_exception(SandboxGoneError("The sandbox ended."))
+        if self._closing is None:
+            self.close()
+
+
+class _Frames(asyncio.Protocol):
+    """Cuts what an agent sends into frames; anything else ends the connection."""
+
+    def __init__(self, received: Callable[[int, int, bytes], None], lost: Callable[[], None]) -> None:
+        self._received, self._lost = received, lost
+        self._buffer = bytearray()
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= frames.HEADER.size:
+            request, kind, length = frames.HEADER.unpack_from(self._buffer)
+            if length > frames.MAX_PAYLOAD_BYTES:
+                assert self._transport is not None
+                self._transport.abort()
+                return
+            end = frames.HEADER.size + length
+            if len(self._buffer) < end:
+                return
+            payload = bytes(self._buffer[frames.HEADER.size : end])
+            del self._buffer[:end]
+            self._received(request, kind, payload)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._lost()
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that hostile code has had the run of. Links in it are not followed."""
+
+    def make_writable(_function: Any, path: str, _error: Any) -> None:
+        with contextlib.suppress(OSError):
+            os.chmod(os.path.dirname(path), 0o700)
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.chmod(path, 0o700)
+
+    for _ in range(REMOVE_ATTEMPTS):
+        shutil.rmtree(folder, onerror=make_writable)
+        if not folder.exists():
+            return
+    logger.warning("the sandbox folder %s could not be removed", folder)
+
+
+async def _ended(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for a process that was told to end, kill it if it does not, and reap it."""
+    loop = asyncio.get_running_loop()
+    pidfd = os.pidfd_open(process.pid)
+    gone = loop.create_future()
+    loop.add_reader(pidfd, lambda: None if gone.done() else gone.set_result(None))
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await asyncio.shield(gone)
+        if not gone.done():
+            process.kill()
+            await gone
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+    process.wait()

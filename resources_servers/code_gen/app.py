@@ -1,0 +1,116 @@
+"""Competitive programming: the program that the model wrote, run in a sandbox against the row's tests."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pydantic import BaseModel, Field, PrivateAttr
+
+from nemo_gym.answers import joined_text
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SimpleResourcesServer,
+)
+from nemo_gym.sandbox import SandboxConfig, SandboxPool
+from resources_servers.code_gen.runner import (
+    MEMORY_MB,
+    PRELOAD,
+    RunReport,
+    UnitTests,
+    extract_code,
+    installed,
+    run_tests,
+)
+
+
+class CodeGenResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig):
+    num_processes: int = Field(default=8, ge=1)
+    """How many programs are tested at once. Others wait."""
+
+    unit_test_timeout_secs: int = Field(default=10, ge=1)
+    """What a program may take for one test."""
+
+    debug: bool = False
+    """Not read; rows and configs of others have it."""
+
+    warm_sandboxes: int = Field(default=2, ge=0)
+    """How many sandboxes are started ahead."""
+
+
+class VerifierMetadata(BaseModel):
+    unit_tests: UnitTests | None = None
+
+
+class CodeGenVerifyRequest(BaseVerifyRequest):
+    verifier_metadata: VerifierMetadata | None = None
+
+
+class CodeGenVerifyResponse(BaseVerifyResponse):
+    extracted_model_output: str | None = None
+    extracted_model_code: str | None = None
+    result: list[bool | int] | None = None
+    """True for each test passed, then at most one code: -2 wrong, -3 late, -4 failed."""
+    metadata: dict[str, Any] | None = None
+    unit_tests_time_taken: float | None = None
+
+
+class CodeGenResourcesServer(SimpleResourcesServer):
+    config: CodeGenResourcesServerConfig
+
+    _pool: SandboxPool = PrivateAttr()
+    _turns: asyncio.Semaphore = PrivateAttr()
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        timeout_s = self.config.unit_test_timeout_secs
+        provider = self.config.local_provider(
+            self.server_client.global_config_dict,
+            limits={"memory_mb": MEMORY_MB, "cpu_s": timeout_s, "wall_s": timeout_s},
+            packages=installed("numpy"),
+            preload=PRELOAD,
+        )
+        self._turns = asyncio.Semaphore(self.config.num_processes)
+        async with SandboxPool(provider, warm=self.config.warm_sandboxes, session=False) as self._pool:
+            yield
+
+    async def verify(self, body: CodeGenVerifyRequest) -> CodeGenVerifyResponse:
+        text = joined_text(body.response)
+        tests = body.verifier_metadata.unit_tests if body.verifier_metadata else None
+        if not text.strip() or tests is None:
+            return _response(body, extracted_model_output=text if text.strip() else None)
+        code = extract_code(text)
+        if code is None:
+            return _response(body, extracted_model_output=text)
+        started = time.monotonic()
+        report = await self._report(code, tests)
+        return _response(
+            body,
+            reward=float(all(outcome is True for outcome in report.result)),
+            extracted_model_output=text,
+            extracted_model_code=code,
+            result=report.result,
+            metadata=report.metadata,
+            unit_tests_time_taken=time.monotonic() - started,
+        )
+
+    async def _report(self, code: str, tests: UnitTests) -> RunReport:
+        async with self._turns:
+            sandbox = await self._pool.take()
+            try:
+                return await run_tests(sandbox, code, tests, timeout_s=self.config.unit_test_timeout_secs)
+            finally:
+                await asyncio.shield(self._pool.release(sandbox))
+
+
+def _response(body: CodeGenVerifyRequest, *, reward: float = 0.0, **fields: Any) -> CodeGenVerifyResponse:
+    return CodeGenVerifyResponse(
+        responses_create_params=body.responses_create_params, response=body.response, reward=reward, **fields
+    )
+
+
+if __name__ == "__main__":
+    CodeGenResourcesServer.run_webserver()

@@ -1,0 +1,78 @@
+"""The providers that run on this machine, attacks on their sandboxes, and waiting."""
+
+import asyncio
+import textwrap
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.sandbox.assessment import bubblewrap, landlock
+from nemo_gym.sandbox.contract import ExecResult, SandboxSpec
+from nemo_gym.sandbox.local import LocalProvider
+from nemo_gym.sandbox.process import SandboxProcess
+from nemo_gym.sandbox.registry import get_provider_class
+from tests.sandbox.attacks import PRELUDE
+
+SECRET = "canary-7c1f"
+SMALL = {"memory_mb": 256, "processes": 24, "disk_mb": 16, "files": 2000, "open_files": 64, "cpu_s": 5.0}
+"""Limits that an attack reaches soon."""
+ASSESSMENTS = {"bubblewrap": bubblewrap, "landlock": landlock}
+CONFINING = ("bubblewrap", "landlock")
+
+
+def provider(name: str, **options: Any) -> LocalProvider:
+    """A provider, or a skipped test where it does not work."""
+    assessment = ASSESSMENTS[name]()
+    if not assessment.works:
+        pytest.skip(f"{name}: {assessment.reason}")
+    made: LocalProvider = get_provider_class(name)(**options)
+    return made
+
+
+@asynccontextmanager
+async def sandbox(
+    name: str, *, spec: SandboxSpec | None = None, session: bool = False, packages: tuple[str, ...] = (), **limits: Any
+) -> AsyncIterator[SandboxProcess]:
+    """A sandbox that is gone after the block."""
+    made = provider(name, limits=limits, packages=packages)
+    try:
+        yield await made.open(spec, session=session)
+    finally:
+        await made.aclose()
+
+
+async def attack(box: SandboxProcess, code: str, *args: object, timeout_s: float = 20.0) -> ExecResult:
+    program = PRELUDE + textwrap.dedent(code)
+    return await box.program(program, *(str(one) for one in args), timeout_s=timeout_s)
+
+
+async def fails(box: SandboxProcess, code: str, *args: object) -> None:
+    """The attack ran, and got nothing."""
+    result = await attack(box, code, *args)
+    output = f"{result.stdout}{result.stderr}"
+    assert "ESCAPED" not in output, output
+    assert SECRET not in output
+    assert result.error_type is None, result
+
+
+def processes_with(token: str) -> list[str]:
+    """Processes of the host whose command line holds a token."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if token.encode() in words:
+            found.append(path.parent.name)
+    return found
+
+
+async def until(condition: Callable[[], Any], *, timeout_s: float = 60.0) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - other processes make it true
+            await asyncio.sleep(0.02)

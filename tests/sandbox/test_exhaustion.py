@@ -1,0 +1,128 @@
+"""Attacks that take too much, or stay too long: what they get is limited, and afterwards it is all gone."""
+
+import os
+
+import pytest
+
+from nemo_gym.sandbox.process import SandboxProcess
+from tests.sandbox.attacks import DISK, MEMORY
+from tests.sandbox.providers import CONFINING, attack, fails, processes_with, sandbox, until
+
+
+@pytest.mark.parametrize("name", CONFINING)
+async def test_a_daemon_does_not_outlive_its_sandbox(name: str) -> None:
+    token = f"daemon-{os.getpid()}-{name}"
+    async with sandbox(name) as made:
+        code = """
+            import signal, subprocess
+            subprocess.Popen([sys.executable, '-c', '''
+            import os, signal, time
+            for number in range(1, 32):
+                try: signal.signal(number, signal.SIG_IGN)
+                except OSError: pass
+            if os.fork(): os._exit(0)
+            os.setsid()
+            if os.fork(): os._exit(0)
+            time.sleep(600)
+            '''.replace('\\n            ', '\\n'), sys.argv[1]])
+        """
+        await attack(made, code, token)
+        await until(lambda: processes_with(token))
+    assert processes_with(token) == []
+
+
+async def test_what_a_command_started_does_not_outlive_its_time(box: SandboxProcess) -> None:
+    token = f"late-{os.getpid()}"
+    command = f"setsid /bin/bash -c 'sleep 600; :' {token} & sleep 600"
+    result = await box.exec(["/bin/bash", "-c", command], timeout_s=0.5)
+    assert (result.return_code, result.error_type, result.limit) == (125, "timeout", "time")
+    assert processes_with(token) == []
+
+
+async def test_a_fork_bomb_stays_small_and_ends(box: SandboxProcess) -> None:
+    token = f"bomb-{os.getpid()}"
+    code = """
+        while True:
+            try:
+                os.fork()
+            except OSError:
+                pass
+    """
+    await attack(box, code, token, timeout_s=1.0)
+    assert (await box.exec(["/bin/echo", "alive"])).stdout == "alive\n"
+    await box.close()
+    assert processes_with(token) == []
+
+
+async def test_threads_are_counted(box: SandboxProcess) -> None:
+    code = """
+        import threading, time
+        count = 0
+        try:
+            for count in range(5000):
+                threading.Thread(target=time.sleep, args=(3,), daemon=True).start()
+            escaped(count)
+        except RuntimeError:
+            pass
+        os._exit(0)
+    """
+    result = await attack(box, code)
+    assert "ESCAPED" not in (result.stdout or "")
+
+
+@pytest.mark.parametrize("what", MEMORY)
+async def test_memory_cannot_be_exhausted_by(box: SandboxProcess, what: str) -> None:
+    result = await attack(box, MEMORY[what])
+    assert "ESCAPED" not in (result.stdout or "")
+    assert (await box.exec(["/bin/echo", "alive"])).stdout == "alive\n"
+
+
+async def test_a_fifth_of_a_gigabyte_is_not_the_machine(box: SandboxProcess) -> None:
+    result = await attack(box, "keep = bytearray(150 * 2**20); print('fine')")
+    assert result.stdout == "fine\n"
+
+
+@pytest.mark.parametrize("what", DISK)
+async def test_the_disk_cannot_be_filled_by(box: SandboxProcess, what: str) -> None:
+    result = await attack(box, DISK[what])
+    assert "ESCAPED" not in (result.stdout or "")
+    assert (await box.exec(["/bin/echo", "alive"])).stdout == "alive\n"
+
+
+async def test_open_files_are_counted(box: SandboxProcess) -> None:
+    await fails(box, "fds = []\nattempt(lambda: [fds.append(os.open('/dev/null', 0)) for _ in range(70)])")
+
+
+async def test_output_is_cut(box: SandboxProcess) -> None:
+    result = await attack(box, "for _ in range(64): sys.stdout.write('x' * 2**20)")
+    assert (len(result.stdout or ""), result.is_truncated) == (2**20, True)
+
+
+async def test_endless_output_ends_with_the_time(box: SandboxProcess) -> None:
+    result = await box.exec(["/usr/bin/yes"], timeout_s=0.5)
+    assert (result.error_type, result.is_truncated) == ("timeout", True)
+
+
+@pytest.mark.parametrize("name", CONFINING)
+async def test_cpu_time_is_that_of_all_processes_together(name: str) -> None:
+    async with sandbox(name, cpu_s=1.0) as made:
+        code = """
+            for _ in range(8):
+                if not os.fork():
+                    while True: pass
+            os.wait()
+            escaped('eight burners')
+        """
+        result = await attack(made, code, timeout_s=60)
+        assert "ESCAPED" not in (result.stdout or "")
+        assert result.limit == "cpu"
+
+
+@pytest.mark.parametrize("name", CONFINING)
+async def test_what_stays_in_the_background_is_still_limited(name: str) -> None:
+    token = f"burner-{os.getpid()}-{name}"
+    async with sandbox(name, cpu_s=1.0) as made:
+        done = await made.exec(["/bin/bash", "-c", f"(exec -a {token} bash -c 'while :; do :; done' {token}) &"])
+        assert done.return_code == 0
+        await until(lambda: not processes_with(token))
+        assert (await made.exec(["/bin/echo", "alive"])).stdout == "alive\n"

@@ -1,0 +1,294 @@
+"""What a sandbox does for code that behaves, over every provider that runs here."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.sandbox.bubblewrap import BubblewrapProvider, mounts
+from nemo_gym.sandbox.contract import SandboxSpec
+from nemo_gym.sandbox.errors import SandboxCreateError, SandboxError
+from nemo_gym.sandbox.inside.frames import FrameError, pack, unpack
+from nemo_gym.sandbox.limits import Limits
+from nemo_gym.sandbox.pool import SandboxPool
+from nemo_gym.sandbox.process import SandboxProcess
+from nemo_gym.sandbox.registry import get_provider_class
+from nemo_gym.sandbox.runtime import Runtime
+from tests.sandbox.providers import CONFINING, provider, sandbox
+
+ALL = (*CONFINING, "unconfined")
+
+
+@pytest.fixture(params=ALL)
+async def box(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProcess]:
+    if request.param == "unconfined":
+        made = get_provider_class("unconfined")()
+        yield await made.open()
+        await made.aclose()
+        return
+    async with sandbox(request.param) as confined:
+        yield confined
+
+
+async def shell(box: SandboxProcess, command: str) -> str:
+    result = await box.exec(["/bin/bash", "-c", command])
+    assert (result.return_code, result.error_type) == (0, None), result
+    return result.stdout or ""
+
+
+async def test_a_command_gives_its_output_and_code(box: SandboxProcess) -> None:
+    result = await box.exec(["/bin/bash", "-c", "echo out; echo err >&2; exit 3"])
+    assert (result.stdout, result.stderr, result.return_code) == ("out\n", "err\n", 3)
+    assert (result.error_type, result.limit, result.is_truncated) == (None, None, False)
+
+
+async def test_a_command_that_a_signal_ended_has_the_code_a_shell_shows(box: SandboxProcess) -> None:
+    assert (await box.exec(["/bin/bash", "-c", "kill -SEGV $$"])).return_code == 128 + 11
+
+
+async def test_a_command_that_does_not_exist_is_a_result(box: SandboxProcess) -> None:
+    result = await box.exec(["/no/such/program"])
+    assert result.return_code == 126
+    assert "No such file" in (result.stderr or "")
+
+
+async def test_a_command_reads_its_input_however_long(box: SandboxProcess) -> None:
+    given = os.urandom(400_000)
+    result = await box.exec(["/usr/bin/sha256sum"], stdin=given)
+    import hashlib
+
+    assert (result.stdout or "").split()[0] == hashlib.sha256(given).hexdigest()
+    unread = await box.exec(["/bin/true"], stdin=given)
+    assert unread.return_code == 0
+
+
+async def test_the_environment_is_the_sandboxs_own(box: SandboxProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOST_TOKEN", "x")
+    names = await box.exec(["/usr/bin/env"], env={"MINE": "1"})
+    assert "MINE=1" in (names.stdout or "")
+    assert "HOST_TOKEN" not in (names.stdout or "")
+
+
+async def test_files_stay_from_one_command_to_the_next_and_pass_both_ways(box: SandboxProcess) -> None:
+    content = os.urandom(9_000_000)
+    await box.write_file("folder/data.bin", content)
+    await shell(box, "cp folder/data.bin copy.bin; echo text > note")
+    assert await box.read_file("copy.bin") == content
+    assert await box.read_file("note") == b"text\n"
+    with pytest.raises(SandboxError, match="No such file"):
+        await box.read_file("missing")
+    with pytest.raises(SandboxError, match="at most 5 are read"):
+        await box.read_file("copy.bin", max_bytes=5)
+
+
+async def test_several_commands_run_at_once(box: SandboxProcess) -> None:
+    await shell(box, "mkfifo a b")
+    first = box.exec(["/bin/bash", "-c", "echo one > a; cat b"])
+    second = box.exec(["/bin/bash", "-c", "cat a; echo two > b"])
+    results = await asyncio.gather(first, second)
+    assert [result.stdout for result in results] == ["two\n", "one\n"]
+
+
+async def test_a_command_that_is_late_is_killed_and_keeps_what_it_said(box: SandboxProcess) -> None:
+    result = await box.exec(["/bin/bash", "-c", "echo early; sleep 60"], timeout_s=0.3)
+    assert (result.stdout, result.return_code) == ("early\n", 125)
+    assert (result.error_type, result.limit) == ("timeout", "time")
+
+
+async def test_a_caller_who_is_cancelled_ends_the_command(box: SandboxProcess) -> None:
+    task = asyncio.create_task(box.exec(["/bin/bash", "-c", "echo $$ > pid; exec sleep 600"]))
+    await box.exec(["/bin/bash", "-c", "until [ -s pid ]; do sleep 0.02; done"])
+    task.cancel()
+    gone = await box.exec(
+        ["/bin/bash", "-c", "while kill -0 $(cat pid) 2>/dev/null; do sleep 0.02; done"], timeout_s=60
+    )
+    assert gone.return_code == 0
+
+
+async def test_a_program_is_python_with_real_streams(box: SandboxProcess) -> None:
+    source = "import sys\nprint(sys.argv[1:], input(), __name__)\nprint('e', file=sys.stderr)\nsys.exit(4)"
+    result = await box.program(source, "a", "b", stdin=b"line\n")
+    assert (result.stdout, result.stderr, result.return_code) == ("['a', 'b'] line __main__\n", "e\n", 4)
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "said"),
+    [
+        ("exit()", 0, ""),
+        ("raise SystemExit('bye')", 1, "bye"),
+        ("1/0", 1, "ZeroDivisionError"),
+        ("def f(:", 1, "SyntaxError"),
+        ("import os; os.abort()", 134, ""),
+    ],
+)
+async def test_how_a_program_ends(box: SandboxProcess, source: str, code: int, said: str) -> None:
+    result = await box.program(source)
+    assert result.return_code == code
+    assert said in (result.stderr or "")
+
+
+async def test_programs_share_nothing_but_files(box: SandboxProcess) -> None:
+    await box.program("import builtins, sys; builtins.left = sys.left = 1")
+    result = await box.program("import builtins, sys; print(hasattr(builtins, 'left'), hasattr(sys, 'left'))")
+    assert result.stdout == "False False\n"
+
+
+async def test_a_session_keeps_its_variables(box: SandboxProcess) -> None:
+    first = await box.python("import math\ndef double(n):\n    return n * factor\nfactor = 2\nprint('set')")
+    assert (first.stdout, first.result, first.error) == ("set\n", "None", None)
+    assert (await box.python("double(21)")).result == "42"
+    failed = await box.python("factor = 3\n1/0")
+    assert (failed.error, failed.error_type, failed.is_lost) == ("division by zero", "ZeroDivisionError", False)
+    assert (await box.python("double(1)")).result == "3"
+
+
+async def test_a_session_survives_its_time_limit_and_exit(box: SandboxProcess) -> None:
+    await box.python("kept = 1")
+    late = await box.python("while True: pass", timeout_s=0.3)
+    assert (late.limit, late.is_lost) == ("time", False)
+    assert (await box.python("kept")).result == "1"
+    assert (await box.python("exit()")).error_type == "SystemExit"
+    assert (await box.python("kept")).result == "1"
+
+
+async def test_a_session_that_will_not_be_interrupted_is_lost_and_begins_again(box: SandboxProcess) -> None:
+    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    late = await box.python(stubborn, timeout_s=0.3)
+    assert (late.limit, late.is_lost) == ("time", True)
+    assert (await box.python("1 + 1")).result == "2"
+    ended = await box.python("import os; os._exit(0)")
+    assert (ended.limit, ended.is_lost) == (None, True)
+    assert (await box.python("'again'")).result == "again"
+
+
+async def test_calls_to_one_session_take_turns(box: SandboxProcess) -> None:
+    await box.python("log = []")
+    code = "log.append('in')\nimport time; time.sleep(0.01)\nlog.append('out')"
+    await asyncio.gather(*(box.python(code) for _ in range(5)))
+    assert (await box.python("log == ['in', 'out'] * 5")).result == "True"
+
+
+async def test_threads_of_a_session_rest_between_calls(box: SandboxProcess) -> None:
+    await box.python("import threading, time\ncount = 0")
+    code = "def work():\n    global count\n    while True: count += 1; time.sleep(0.001)"
+    await box.python(f"{code}\nthreading.Thread(target=work, daemon=True).start()")
+    before = int((await box.python("count")).result or 0)
+    await asyncio.sleep(0.5)
+    assert int((await box.python("count")).result or 0) < before + 250
+
+
+async def test_code_may_print_and_return_anything(box: SandboxProcess) -> None:
+    assert (await box.python("'\\ud800'")).result is not None
+    odd = await box.python("class Odd:\n    def __str__(self): raise ValueError\nOdd()")
+    assert "Odd" in (odd.result or "")
+    long = await box.python("print('x' * 3_000_000)")
+    assert len(long.stdout) == 2**20
+
+
+async def test_a_sandbox_that_has_ended_says_so(box: SandboxProcess) -> None:
+    await box.close()
+    result = await box.exec(["/bin/true"])
+    assert (result.return_code, result.error_type) == (125, "sandbox")
+    with pytest.raises(SandboxError, match="ended"):
+        await box.python("1")
+
+
+@pytest.mark.parametrize("name", CONFINING)
+async def test_packages_are_there_only_when_named(name: str) -> None:
+    for packages, found in (((), "False"), (("packaging",), "True")):
+        async with sandbox(name, packages=packages) as made:
+            code = "import importlib.util; importlib.util.find_spec('packaging') is not None"
+            assert (await made.python(code)).result == found
+            result = await made.exec(["/bin/bash", "-c", "python3 -c 'import packaging'"])
+            assert (result.return_code == 0) is (found == "True")
+
+
+async def test_a_package_that_is_not_installed_is_named() -> None:
+    with pytest.raises(SandboxCreateError, match="pip install no-such-package"):
+        await provider("bubblewrap", packages=("no-such-package",)).open()
+
+
+async def test_a_sandbox_that_cannot_start_says_why() -> None:
+    provider("bubblewrap")
+    with pytest.raises(SandboxCreateError, match="did not start"):
+        await BubblewrapProvider(executable="/bin/false").open()
+
+
+async def test_an_image_is_refused_by_a_provider_that_has_none() -> None:
+    with pytest.raises(SandboxCreateError, match="no images"):
+        await provider("bubblewrap").open(SandboxSpec(image="python:3.12"))
+
+
+async def test_the_work_folder_can_be_named() -> None:
+    async with sandbox("bubblewrap", spec=SandboxSpec(workdir="/testbed")) as made:
+        assert await shell(made, "pwd; echo $HOME") == "/testbed\n/testbed\n"
+
+
+async def test_a_pool_gives_warm_sandboxes_once() -> None:
+    async with SandboxPool(provider("bubblewrap"), warm=1) as pool:
+        first = await pool.take()
+        await first.python("x = 1")
+        await pool.release(first)
+        assert not first.is_alive
+        second = await pool.take()
+        assert (await second.python("'x' in globals()")).result == "False"
+    assert not second.is_alive
+    with pytest.raises(SandboxError, match="closed"):
+        await pool.take()
+
+
+def descendants() -> list[str]:
+    """Living processes below this one."""
+    parents: dict[str, str] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] not in "ZX":
+            parents[path.parent.name] = fields[1]
+    family = {str(os.getpid())}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sorted(family - {str(os.getpid())})
+
+
+def left_over() -> tuple[list[str], str, list[str]]:
+    return descendants(), Path("/proc/self/mountinfo").read_text(), sorted(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("name", CONFINING)
+async def test_many_sandboxes_at_once_leave_nothing_behind(name: str) -> None:
+    before = left_over()
+    made = provider(name)
+    boxes = await asyncio.gather(*(made.open(session=True) for _ in range(25)))
+    results = await asyncio.gather(*(box.python(f"{number} * 2") for number, box in enumerate(boxes)))
+    assert [result.result for result in results] == [str(2 * number) for number in range(25)]
+    folders = [box._launch.folder for box in boxes if box._launch.folder]
+    await made.aclose()
+    assert left_over() == before
+    assert not {folder.name for folder in folders} & set(os.listdir(tempfile.gettempdir()))
+
+
+async def test_limits_are_checked() -> None:
+    with pytest.raises(ValueError, match="Unknown limits: memory"):
+        Limits.from_mapping({"memory": 3})
+    with pytest.raises(ValueError, match="positive"):
+        Limits(cpu_s=0)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0\0\0\5", b"\xff\xff\xff\xff", pack(b"a") + b"x", b"\0\0\0\1\0\0\0\x09"])
+def test_bytes_that_are_no_fields_are_refused(payload: bytes) -> None:
+    with pytest.raises(FrameError):
+        unpack(payload)
+    assert unpack(pack(b"", b"two")) == [b"", b"two"]
+
+
+def test_an_interpreter_below_a_writable_folder_is_mounted_after_it() -> None:
+    runtime = Runtime("/tmp/py/bin/python3", (("/tmp/py", "/tmp/py"), ("/usr", "/usr")), (), (), ())
+    words = mounts(Limits(), runtime, "/usr/src/app")
+    assert words.index("/tmp") < words.index("/tmp/py")
+    assert words.index("/usr") < words.index("/usr/src/app")
