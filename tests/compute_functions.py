@@ -1,13 +1,17 @@
 """Functions for compute workers, good and bad."""
 
+import contextlib
 import ctypes
 import importlib
 import os
 import signal
+import stat
 import sys
 import threading
 import time
 from typing import Any
+
+from nemo_gym.compute.fork_server import FRAME, Kind
 
 
 def double(number: int) -> int:
@@ -39,6 +43,16 @@ def take_gigabytes(count: int) -> int:
 
 def leave(code: int) -> None:
     os._exit(code)
+
+
+def die_inside_a_frame() -> None:
+    """Begin an answer that what the fork server sends afterwards would complete."""
+    header = FRAME.pack(Kind.VALUE, 20, 0) + b"x" * 10
+    for number in range(3, 100):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.write(number, header)
+    os._exit(1)
 
 
 def crash() -> int:
@@ -80,6 +94,15 @@ def fail_stubbornly() -> None:
 
 def exit_politely() -> None:
     sys.exit("bye")
+
+
+def break_interpreter_once(file: str) -> int:
+    """Fail as an interpreter with an internal error does, unless a process did before and could note it."""
+    if not os.path.exists(file):
+        with contextlib.suppress(OSError), open(file, "w"):
+            pass
+        raise SystemError("AST constructor recursion depth mismatch")
+    return os.getpid()
 
 
 def sleep(seconds: float, value: Any = None) -> Any:

@@ -1,8 +1,7 @@
-"""The server's side of its compute processes: orders to the fork_server, tasks to the workers, and their ends."""
+"""The server's side of its compute processes: start the fork server, send tasks to workers, limit their time."""
 
 import asyncio
 import contextlib
-import itertools
 import os
 import pickle
 import signal
@@ -10,38 +9,31 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
-from nemo_gym.compute.fork_server import ENDING, FRAME, MAX_PAYLOAD_BYTES, ORDER, ForkRequest, Kind
+from nemo_gym.compute.fork_server import FRAME, MAX_PAYLOAD_BYTES, ForkRequest, Kind, frame_bytes
 
-START_WITHIN_S = 120.0
-"""For imports, the slowest of which take seconds on an idle machine."""
-SECOND_LOOK_S = 0.01
+START_TIMEOUT_S = 120.0
+"""For the fork and all imports, the slowest of which take seconds on an idle machine."""
+GRACE_S = 0.01
+"""The shortest wait for an answer. One such wait follows after a limit is exceeded, since the event loop may have been
+too busy to read an answer that was in time."""
 _PROGRAM = "from nemo_gym.compute.fork_server import main; main()"
-_BROKEN = (asyncio.IncompleteReadError, ConnectionError)
 
 
-class NotStartedError(Exception):
-    """A worker was lost, or never was, before it began its task, so another may try."""
+class WorkerLostError(Exception):
+    """A worker was lost before it started its task, so another one can try."""
 
 
 class WorkerDiedError(Exception):
-    """A worker was lost in the middle of its task."""
-
-
-class CpuTimeExceededError(Exception):
-    """A task used more CPU time than it may."""
-
-
-class WallTimeExceededError(Exception):
-    """A task did not use up its CPU time, but took too long all the same: it waits, or the machine is overloaded."""
+    """A worker ended, or was stuck, while it was running its task."""
 
 
 class TimeLimits(NamedTuple):
-    """How much CPU time a task may use, and how long it may take. Whether an answer is right must not depend on how
-    busy the machine is, so only the first is a property of the task."""
+    """Limits on the CPU time and the wall-clock time of a task. Only the first is a property of the task itself."""
 
     cpu_s: float
     wall_s: float
@@ -52,77 +44,90 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-class Worker:
-    """One worker: tasks go out, answers come in, one at a time."""
-
-    def __init__(
-        self, fork_server: "ForkServer", number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ):
-        self._fork_server, self._number, self._reader, self._writer = fork_server, number, reader, writer
-        self._head: tuple[int, int] | None = None
-        self.pid: int | None = None
-        """Known once it has been forked."""
-        self._ending: asyncio.Future[int | None] | None = None
-
-    async def ask(self, task: bytes, limits: TimeLimits) -> Frame:
-        """The answer to a task. The limits are on the function alone; its import comes before."""
-        try:
-            async with asyncio.timeout(START_WITHIN_S):
-                self._writer.write(FRAME.pack(Kind.TASK, len(task)) + task)
-                await self._writer.drain()
-                first = await self.frame()
-        except TimeoutError as error:
-            raise NotStartedError(f"its import did not end within {START_WITHIN_S:g} s.") from error
-        except _BROKEN as error:
-            raise NotStartedError("the worker died before it began.") from error
-        try:
-            return first if first.kind is not Kind.STARTED else await self._outcome(limits)
-        except _BROKEN as error:
-            raise WorkerDiedError from error
-
-    async def _outcome(self, limits: TimeLimits) -> Frame:
-        cpu_clock, wall_clock = _cpu_clock(self.pid), time.monotonic
-        cpu_end, wall_end = cpu_clock() + limits.cpu_s, wall_clock() + limits.wall_s
-        left_s = min(limits)
-        while left_s > 0:
-            # CPU time never passes faster than wall time, so there is no need to look at the clock before.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(left_s, SECOND_LOOK_S)):
-                    return await self.frame()
-            left_s = min(cpu_end - cpu_clock(), wall_end - wall_clock())
-        # The answer may be there, unseen, if our own loop was too busy to look.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SECOND_LOOK_S):
-                return await self.frame()
-        raise CpuTimeExceededError if cpu_clock() >= cpu_end else WallTimeExceededError
-
-    async def frame(self) -> Frame:
-        """The next thing it tells."""
-        if self._head is None:
-            self._head = FRAME.unpack(await self._reader.readexactly(FRAME.size))
-        kind, length = self._head
-        if length > MAX_PAYLOAD_BYTES:
-            raise ConnectionResetError(f"a worker announced {length} bytes")
-        payload = await self._reader.readexactly(length)
-        self._head = None
-        return Frame(Kind(kind), payload)
-
-    def has_ended(self) -> bool:
-        return self._reader.at_eof()
-
-    def kill(self) -> "asyncio.Future[int | None]":
-        """End the worker at once. When it is gone the result tells the code it ended with, if that is known."""
-        if self._ending is None:
-            self._writer.transport.abort()
-            self._ending = self._fork_server.end(self._number, self.pid)
-        return self._ending
-
-
-class ForkServer:
-    """The process that workers are forked from."""
+class Worker(asyncio.Protocol):
+    """The connection to one worker, which runs one task at a time. Closing it kills the worker."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._received = bytearray()
+        self._frames: deque[Frame] = deque()
+        self._arrived = asyncio.Event()
+        self.has_ended = False
+        self._reason = "its connection was closed"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while len(self._received) >= FRAME.size:
+            kind, length, checksum = FRAME.unpack_from(self._received)
+            end = FRAME.size + length
+            if len(self._received) < end <= FRAME.size + MAX_PAYLOAD_BYTES:
+                break
+            payload = bytes(self._received[FRAME.size : end])
+            del self._received[:end]
+            if len(payload) != length or crc32(payload) != checksum:
+                self.close()
+                break
+            self._add(Frame(Kind(kind), payload))
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.has_ended = True
+        self._arrived.set()
+
+    def _add(self, frame: Frame) -> None:
+        if frame.kind is Kind.EXITED:
+            self.has_ended, code = True, int(frame.payload)
+            name = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            self._reason = f"its worker ended with {name}"
+        else:
+            self._frames.append(frame)
+        self._arrived.set()
+
+    async def run(self, task: bytes, limits: TimeLimits) -> Frame:
+        """Run a task and return its outcome, or raise TimeoutError if it exceeds its CPU time. The limits apply to the
+        function alone, not to its import."""
+        self._transport.write(frame_bytes(Kind.TASK, task))
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                first = await self._frame()
+        except (TimeoutError, WorkerDiedError) as error:
+            raise WorkerLostError(str(error) or f"it did not start within {START_TIMEOUT_S:g} s") from error
+        return await self._outcome(int(first.payload), limits) if first.kind is Kind.STARTED else first
+
+    async def _outcome(self, pid: int, limits: TimeLimits) -> Frame:
+        cpu_end, wall_end = _cpu_time_s(pid) + limits.cpu_s, time.monotonic() + limits.wall_s
+        cpu_left_s, wall_left_s = limits
+        while True:
+            # A process cannot use more CPU time than passes on the wall, so there is nothing to check before.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(min(cpu_left_s, wall_left_s), GRACE_S)):
+                    return await self._frame()
+            if cpu_left_s <= 0:
+                raise TimeoutError
+            if wall_left_s <= 0:
+                raise WorkerDiedError(f"it took longer than {limits.wall_s:g} s of wall-clock time")
+            cpu_left_s, wall_left_s = cpu_end - _cpu_time_s(pid), wall_end - time.monotonic()
+
+    async def _frame(self) -> Frame:
+        while not self._frames:
+            if self.has_ended:
+                raise WorkerDiedError(self._reason)
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._frames.popleft()
+
+    def close(self) -> None:
+        self.has_ended = True
+        self._arrived.set()
+        self._transport.abort()
+
+
+class ForkServerProcess:
+    """A running fork server. Its workers die with it."""
+
+    def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -132,93 +137,40 @@ class ForkServer:
                 stdout=subprocess.DEVNULL,
                 env=_environment(),
             )
-        self._control.setblocking(False)
-        self._loop.add_reader(self._control, self._hear)
-        self._numbers = itertools.count()
-        self._endings: dict[int, asyncio.Future[int | None]] = {}
-        self.is_gone = False
 
-    async def fork(self, birth: ForkRequest) -> Worker:
-        """A new worker, ready for its first task."""
-        number, order = next(self._numbers), pickle.dumps(birth)
-        ours, theirs = socket.socketpair()
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    async def fork(self, request: ForkRequest) -> Worker:
+        """A new worker. It takes tasks at once, though it may not be running yet."""
+        frame, (ours, theirs) = frame_bytes(Kind.FORK, pickle.dumps(request)), socket.socketpair()
         with theirs:
-            self._tell(ORDER.pack(number, len(order)) + order, theirs)
-        worker = Worker(self, number, *await asyncio.open_unix_connection(sock=ours))
-        try:
-            async with asyncio.timeout(START_WITHIN_S):
-                worker.pid = int.from_bytes((await worker.frame()).payload)
-        except TimeoutError as error:
-            self.close()
-            raise NotStartedError(f"no worker came up within {START_WITHIN_S:g} s.") from error
-        except _BROKEN as error:
-            raise NotStartedError("no worker came up.") from error
-        finally:
-            if worker.pid is None:
-                worker.kill()
+            try:
+                socket.send_fds(self._control, [frame], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                self.close()
+                raise WorkerLostError(f"the fork server is gone ({error})") from error
+        _transport, worker = await asyncio.get_running_loop().create_unix_connection(Worker, sock=ours)
         return worker
 
-    def end(self, number: int, pid: int | None) -> "asyncio.Future[int | None]":
-        """Kill a worker. It is not reaped before the fork_server is told, so its process id is still its own."""
-        ending = self._endings[number] = self._loop.create_future()
-        if pid is not None and not self.is_gone:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(NotStartedError):  # with a fork_server that is gone all endings are told
-            self._tell(ORDER.pack(number, 0))
-        return ending
-
-    def _tell(self, order: bytes, handed_over: socket.socket | None = None) -> None:
-        try:
-            socket.send_fds(self._control, [order], [] if handed_over is None else [handed_over.fileno()])
-        except OSError as error:
-            self.close()
-            raise NotStartedError(f"the process that starts workers is gone ({error}).") from error
-
-    def _hear(self) -> None:
-        """Read which workers have ended, or that the fork_server has."""
-        try:
-            told = self._control.recv(ENDING.size * 100)
-        except OSError:
-            told = b""
-        for number, code in ENDING.iter_unpack(told):
-            self._resolve(number, code)
-        if not told:
-            self.close()
-
     def close(self) -> None:
-        """End the fork_server. Workers that are left die with it."""
-        if not self.is_gone:
-            self.is_gone = True
-            self._loop.remove_reader(self._control)
-            self._control.close()
-            self._process.kill()
-            self._process.wait()
-        for number in list(self._endings):
-            self._resolve(number, None)
-
-    def _resolve(self, number: int, code: int | None) -> None:
-        ending = self._endings.pop(number, None)
-        if ending is not None and not ending.done():
-            ending.set_result(code)
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
 
 
-def _cpu_clock(pid: int | None) -> Callable[[], float]:
-    """The CPU time that a process has used. Where the system does not tell, it counts as busy all the time."""
-    if sys.platform != "linux" or pid is None:
-        return time.monotonic
-    clock = (~pid << 3) | 2  # as clock_getcpuclockid(3) makes it
-
-    def seconds() -> float:
-        try:
-            return time.clock_gettime(clock)
-        except OSError:  # it has ended, as its connection will tell
-            return 0.0
-
-    return seconds
+def _cpu_time_s(pid: int) -> float:
+    """The CPU time that a process has used. Where the system cannot tell, it counts as busy all the time."""
+    if sys.platform != "linux":
+        return time.monotonic()
+    with contextlib.suppress(OSError):
+        return time.clock_gettime((~pid << 3) | 2)  # the clock id that clock_getcpuclockid(3) returns
+    return 0.0  # it has ended, which its connection will report
 
 
 def _environment() -> dict[str, str]:
-    """What the processes see: the modules this one sees, and one hash seed, so that equal tasks give equal results."""
+    """Processes see the modules that this one sees, and have one hash seed, so that equal tasks give equal results."""
     paths = (path or str(Path.cwd()) for path in sys.path)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}

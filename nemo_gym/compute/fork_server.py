@@ -1,8 +1,11 @@
 """The processes behind `nemo_gym.compute.pool`: a fork server, and the workers it forks.
 
-The fork server imports what is slow to import and then does nothing but fork, so a worker costs milliseconds, shares
-its memory with the others, and inherits neither sockets nor locks. Each worker does one task at a time, in its main
-thread. All of them end when the server does, however it ends."""
+The fork server imports slow modules once and then only forks, so a worker starts in milliseconds, shares memory with
+the others and inherits neither sockets nor locks. A worker runs one task at a time, in its main thread. It is killed
+when its connection is closed, and all processes end with the server, however that ends.
+
+Why not Pebble or `multiprocessing`: neither limits CPU time, adds modules to a running fork server, or gives workers a
+fixed hash seed, and Pebble is LGPL."""
 
 import contextlib
 import ctypes
@@ -23,137 +26,162 @@ from enum import IntEnum
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from nemo_gym.common.folder_imports import make_importable
 
-ORDER = struct.Struct(">II")
-"""Header of an order to the fork server: a worker's number, and the length of the ForkRequest that follows. Length 0
-ends that worker."""
-ENDING = struct.Struct(">Ii")
-"""What the fork_server tells: the number of a worker and the code it ended with."""
-FRAME = struct.Struct(">BQ")
-"""The head of what a worker is told and tells: the kind of frame, the length of its payload."""
+FRAME = struct.Struct(">BQI")
+"""The header of a frame: its kind, and the length and checksum of its payload. The checksum detects a frame that a
+worker did not finish before it died."""
 
 MAX_PAYLOAD_BYTES = 64 * 2**20
 MAX_TEXT_CHARS = 5_000
 MAX_TASKS = 2000
-"""After this many a worker makes room for a fresh one: caches of libraries grow, and none should see many rows."""
-REAP_EVERY_S = 0.02
+"""After this many tasks a worker is replaced, since caches of libraries grow."""
 NICENESS = 5
-"""Where cores are scarce, the server's event loop comes first: with 1,000 tasks waiting and twice as many processes as
-cores, its lag at p99 falls by about half."""
+"""Where cores are scarce, the event loop comes first: with 1,000 tasks waiting and twice as many processes as cores,
+this halves its p99 lag."""
 WARM_UP = "warm_up"
-"""A module may have a function of this name. It is called once, after the import and before any task, to do what is
-slow only at first: importing a library, filling its caches."""
-_warm: set[str] = set()
+"""The name of an optional function of a module. It is called once, after the import and before any task, for what is
+slow only the first time, such as importing a library or filling its caches."""
 _PR_SET_PDEATHSIG = 1
+_warm: set[str] = set()
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """What a frame is. FORK goes to the fork server, with the worker's end of its connection; EXITED comes from it."""
 
-    TASK = 0
-    READY = 1
+    FORK = 0
+    TASK = 1
     STARTED = 2
     VALUE = 3
     RAISED = 4
     OUT_OF_MEMORY = 5
     FAILED = 6
+    INTERPRETER_FAILED = 7
+    EXITED = 8
 
 
 class Module(NamedTuple):
-    """A module by its name, and the server's folder that it is from, if it is from one."""
+    """A module by its name, and the server folder it is from, if any."""
 
     name: str
     folder: str | None = None
 
 
 class ForkRequest(NamedTuple):
-    """How a worker is to be: what is imported before it is forked, and how much memory it may have."""
+    """The modules to import before the fork, and the memory limit of the worker."""
 
     modules: tuple[Module, ...]
     memory_bytes: int
 
 
 class Task(NamedTuple):
-    """A function by its name, and its arguments, pickled."""
+    """A function by its name, and its pickled arguments."""
 
     module: Module
     function: str
     arguments: bytes
 
 
+def frame_bytes(kind: Kind, payload: bytes | str = b"") -> bytes:
+    """A frame as it is sent. A payload that is too large becomes an error; a text is shortened."""
+    data = payload.encode(errors="replace")[:MAX_TEXT_CHARS] if isinstance(payload, str) else payload
+    if len(data) > MAX_PAYLOAD_BYTES:
+        kind, data = Kind.FAILED, b"returned %d bytes; the limit is %d." % (len(data), MAX_PAYLOAD_BYTES)
+    return FRAME.pack(kind, len(data), crc32(data)) + data
+
+
 class ForkServer:
-    """Forks a worker for every socket it is handed, ends those it is told to, and tells how they ended."""
+    """Forks a worker for every connection it receives, kills it when that is closed, and reports its exit code."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._alive: dict[int, int] = {}
-        self._to_reap: set[int] = set()
+        self._connections: dict[int, socket.socket] = {}
+        """The worker's end of its connection, by process id."""
+        self._child_exited, wakeup = socket.socketpair()
+        wakeup.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+        self._wakeup = wakeup
+        self._poll = select.poll()
+        for connection in (control, self._child_exited):
+            self._poll.register(connection, select.POLLIN)
 
     def serve(self) -> None:
-        """Do as told until nobody is there to tell."""
+        """Work until the server closes the control connection."""
         with contextlib.suppress(ConnectionError):
             while True:
-                self._reap()
-                if select.select([self._control], [], [], REAP_EVERY_S if self._to_reap else None)[0]:
-                    self._obey()
-        for pid in self._alive.values():
+                for fd, _event in self._poll.poll():
+                    if fd == self._control.fileno():
+                        self._accept()
+                    elif fd == self._child_exited.fileno():
+                        self._child_exited.recv(4096)
+                        self._reap()
+                    else:
+                        self._kill(fd)
+        for pid in self._connections:
             os.kill(pid, signal.SIGKILL)
 
-    def _obey(self) -> None:
-        head, handed_over, _flags, _address = socket.recv_fds(self._control, ORDER.size, 1)
+    def _accept(self) -> None:
+        head, fds, _flags, _address = socket.recv_fds(self._control, FRAME.size, 1)
         if not head:
             raise ConnectionResetError
-        number, length = ORDER.unpack(head)
-        if length:
-            birth: ForkRequest = pickle.loads(_exactly(self._control, length))
-            with socket.socket(fileno=handed_over[0]) as connection:
-                self._fork(number, connection, birth)
-        elif number in self._alive:
-            os.kill(self._alive[number], signal.SIGKILL)
-            self._to_reap.add(number)
-
-    def _fork(self, number: int, connection: socket.socket, birth: ForkRequest) -> None:
-        for module in birth.modules:
-            with contextlib.suppress(Exception):  # the worker tries again, and tells
-                _imported(module)
+        request: ForkRequest = pickle.loads(_receive(self._control, FRAME.unpack(head)[1]))
+        connection = socket.socket(fileno=fds[0])
+        for module in request.modules:
+            with contextlib.suppress(Exception):  # the worker imports it again and reports the error
+                _import(module)
         gc.freeze()  # so that no collection in a worker touches, and thereby copies, what all share
+        self._fork(connection, request)
+
+    def _fork(self, connection: socket.socket, request: ForkRequest) -> None:
         fork_server = os.getpid()
         try:
             pid = os.fork()
         except OSError:
             traceback.print_exc()
+            connection.close()
             return
         if pid == 0:
-            self._control.close()
-            _work(connection, birth, fork_server)
-        self._alive[number] = pid
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for other in (self._control, self._child_exited, self._wakeup, *self._connections.values()):
+                other.close()
+            _run_worker(connection, request, fork_server)
+        self._connections[pid] = connection
+        self._poll.register(connection, 0)  # which reports nothing but the other end being closed
+
+    def _kill(self, fd: int) -> None:
+        self._poll.unregister(fd)
+        for pid, connection in self._connections.items():
+            if connection.fileno() == fd:
+                os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        for number in list(self._to_reap):
-            ended, status = os.waitpid(self._alive[number], os.WNOHANG)
-            if ended:
-                self._to_reap.remove(number)
-                del self._alive[number]
-                self._control.sendall(ENDING.pack(number, os.waitstatus_to_exitcode(status)))
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = ended
+                with self._connections.pop(pid) as connection, contextlib.suppress(OSError, KeyError):
+                    code = os.waitstatus_to_exitcode(status)
+                    connection.send(frame_bytes(Kind.EXITED, str(code)), socket.MSG_DONTWAIT)
+                    self._poll.unregister(connection)
 
 
-def _work(connection: socket.socket, birth: ForkRequest, fork_server: int) -> None:
-    """All that a worker does; it does not return."""
+def _run_worker(connection: socket.socket, request: ForkRequest, fork_server: int) -> None:
+    """Everything a worker does; it does not return."""
     try:
-        die_with(fork_server)
-        for limit, most in ((resource.RLIMIT_AS, birth.memory_bytes), (resource.RLIMIT_CORE, 0)):
-            with contextlib.suppress(ValueError):  # a stricter limit is in force already, or the system knows none
-                resource.setrlimit(limit, (most, most))
+        _die_with(fork_server)
+        for limit, value in ((resource.RLIMIT_AS, request.memory_bytes), (resource.RLIMIT_CORE, 0)):
+            with contextlib.suppress(ValueError):  # a stricter limit is set already, or the system has none
+                resource.setrlimit(limit, (value, value))
         faulthandler.enable()
         os.nice(NICENESS)
-        _tell(connection, Kind.READY, os.getpid().to_bytes(4))
-        for _ in range(MAX_TASKS):
-            _kind, length = FRAME.unpack(_exactly(connection, FRAME.size))
-            _do(connection, pickle.loads(_exactly(connection, length)))
-            if _most_memory_bytes() > birth.memory_bytes / 2:
-                break
+        is_intact, tasks = True, 0
+        while is_intact and tasks < MAX_TASKS and _peak_memory_bytes() <= request.memory_bytes / 2:
+            length = FRAME.unpack(_receive(connection, FRAME.size))[1]
+            is_intact = _run_task(connection, pickle.loads(_receive(connection, length)))
+            tasks += 1
     except ConnectionError:
         pass
     except BaseException:
@@ -161,27 +189,57 @@ def _work(connection: socket.socket, birth: ForkRequest, fork_server: int) -> No
     os._exit(0)
 
 
-def _do(connection: socket.socket, task: Task) -> None:
-    """Do a task and tell what came of it. The import is done before the start is told, since it is not timed."""
+def _run_task(connection: socket.socket, task: Task) -> bool:
+    """Run a task and send its outcome; False if this process should not run another.
+
+    STARTED is sent after the import, which does not count against the time limits.
+    """
     try:
-        function: Callable[..., Any] = reduce(getattr, task.function.split("."), _imported(task.module))
+        function: Callable[..., Any] = reduce(getattr, task.function.split("."), _import(task.module))
     except Exception as error:
-        _tell(connection, Kind.FAILED, f"cannot be imported: {error!r}")
-        return
-    _tell(connection, Kind.STARTED)
+        connection.sendall(frame_bytes(Kind.FAILED, f"cannot be imported: {error!r}"))
+        return True
+    connection.sendall(frame_bytes(Kind.STARTED, str(os.getpid())))
+    outcome = _outcome(function, task.arguments)
+    connection.sendall(outcome)
+    return Kind(outcome[0]) not in (Kind.OUT_OF_MEMORY, Kind.INTERPRETER_FAILED)
+
+
+def _outcome(function: Callable[..., Any], arguments: bytes) -> bytes:
     try:
-        value = function(*pickle.loads(task.arguments))
+        return _returned(function(*pickle.loads(arguments)))
     except MemoryError:
-        _tell(connection, Kind.OUT_OF_MEMORY)
+        return frame_bytes(Kind.OUT_OF_MEMORY)
+    except SystemError as error:  # an internal error of the interpreter, such as a counter left wrong by a signal
+        return frame_bytes(Kind.INTERPRETER_FAILED, repr(error))
     except Exception as error:
-        _tell(connection, *_raised(error))
+        return _raised(error)
     except BaseException as error:
-        _tell(connection, Kind.FAILED, f"raised {error!r}")
-    else:
-        _tell(connection, *_returned(value))
+        return frame_bytes(Kind.FAILED, f"raised {error!r}")
 
 
-def _imported(module: Module) -> Any:
+def _returned(value: Any) -> bytes:
+    try:
+        return frame_bytes(Kind.VALUE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    except MemoryError:
+        raise
+    except Exception as error:
+        return frame_bytes(Kind.FAILED, f"returned a {type(value).__name__}, which cannot be pickled: {error!r}")
+
+
+def _raised(error: Exception) -> bytes:
+    """The error as the server can raise it again, with its traceback as a note."""
+    trace = "".join(traceback.format_exception(error))[-MAX_TEXT_CHARS:]
+    try:
+        error.add_note(f"In a compute worker:\n{trace}")
+        pickled = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
+        pickle.loads(pickled)
+    except Exception:
+        return frame_bytes(Kind.FAILED, f"raised an error that cannot be pickled:\n{trace}")
+    return frame_bytes(Kind.RAISED, pickled)
+
+
+def _import(module: Module) -> Any:
     if module.folder is not None and module.name not in sys.modules:
         make_importable(module.name.partition(".")[0], Path(module.folder))
     imported = importlib.import_module(module.name)
@@ -191,35 +249,7 @@ def _imported(module: Module) -> Any:
     return imported
 
 
-def _returned(value: Any) -> tuple[Kind, bytes | str]:
-    try:
-        return Kind.VALUE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except MemoryError:
-        return Kind.OUT_OF_MEMORY, b""
-    except Exception as error:
-        return Kind.FAILED, f"returned a {type(value).__name__}, which cannot be pickled: {error!r}"
-
-
-def _raised(error: Exception) -> tuple[Kind, bytes | str]:
-    """The error as it can be raised again elsewhere, with its trace as a note."""
-    trace = "".join(traceback.format_exception(error))[-MAX_TEXT_CHARS:]
-    try:
-        error.add_note(f"In a compute worker:\n{trace}")
-        pickled = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
-        pickle.loads(pickled)
-    except Exception:
-        return Kind.FAILED, f"raised an error that cannot be pickled:\n{trace}"
-    return Kind.RAISED, pickled
-
-
-def _tell(connection: socket.socket, kind: Kind, told: bytes | str = b"") -> None:
-    payload = told.encode(errors="replace")[:MAX_TEXT_CHARS] if isinstance(told, str) else told
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        kind, payload = Kind.FAILED, b"gave %d bytes; at most %d are taken." % (len(payload), MAX_PAYLOAD_BYTES)
-    connection.sendall(FRAME.pack(kind, len(payload)) + payload)
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def _receive(connection: socket.socket, count: int) -> bytes:
     received = bytearray()
     while len(received) < count:
         part = connection.recv(min(count - len(received), 2**20))
@@ -229,13 +259,13 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return bytes(received)
 
 
-def _most_memory_bytes() -> int:
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+def _peak_memory_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
-def die_with(parent: int) -> None:
-    """Have this process killed when its parent ends. Where the system offers no such thing, idle ones still notice."""
+def _die_with(parent: int) -> None:
+    """Have this process killed when its parent ends. Where the system cannot do that, only idle workers notice."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -243,8 +273,8 @@ def die_with(parent: int) -> None:
 
 
 def main() -> None:
-    """What the fork_server's process runs."""
+    """Run the fork server. Arguments: the control connection and the process id of the server."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the server decides when its workers end
         signal.signal(number, signal.SIG_IGN)
-    die_with(int(sys.argv[2]))
+    _die_with(int(sys.argv[2]))
     ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()

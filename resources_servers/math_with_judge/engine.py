@@ -66,7 +66,7 @@ def check(expected: str, reply: str) -> LibraryCheck:
         predictions = parse(reply, targets, parsing_timeout=None, raise_on_error=True)
         is_equal = any(verify(golds, prediction, timeout_seconds=None) for prediction in predictions)
         return LibraryCheck(float(is_equal), _extracted(golds, predictions))
-    except MemoryError:
+    except (MemoryError, SystemError):  # failures of this process, which say nothing about the answer
         raise
     except Exception:
         return NOTHING

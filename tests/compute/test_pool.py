@@ -74,7 +74,7 @@ async def test_a_machine_that_is_slow_does_not_use_up_the_time_of_a_task(single:
 
 
 async def test_a_function_that_only_waits_is_an_error_and_no_limit_of_its_own(single: Compute) -> None:
-    with pytest.raises(ComputeError, match=r"did not finish within 0\.3 s of wall-clock time"):
+    with pytest.raises(ComputeError, match=r"longer than 0\.3 s of wall-clock time"):
         await single.run(functions.sleep, 60, timeout_s=0.1, wall_timeout_s=0.3)
     assert await single.run(functions.sleep, 0.5, "done", timeout_s=0.1) == "done"
 
@@ -99,13 +99,14 @@ async def test_the_memory_limit_is_a_setting() -> None:
     [
         (functions.leave, (0,), r"leave\(\) did not finish: its worker ended with exit code 0\."),
         (functions.leave, (3,), r"its worker ended with exit code 3\."),
+        (functions.die_inside_a_frame, (), "did not finish: its connection was closed"),
         (functions.crash, (), r"its worker ended with signal SIGSEGV\."),
         (functions.exit_politely, (), r"raised SystemExit\('bye'\)"),
         (functions.give_lambda, (), "returned a function, which cannot be pickled"),
-        (functions.give_megabytes, (70,), "bytes; at most 67108864 are taken"),
+        (functions.give_megabytes, (70,), "bytes; the limit is 67108864"),
         (functions.fail_stubbornly, (), "raised an error that cannot be pickled:(?s:.*)StubbornError: one"),
         (functions.double, (lambda: None,), "arguments of .* cannot be pickled"),
-        (functions.double, (b"x" * MAX_ARGUMENT_BYTES,), r"arguments of .*double\(\) have \d+ bytes; at most"),
+        (functions.double, (b"x" * MAX_ARGUMENT_BYTES,), r"arguments of .*double\(\) have \d+ bytes; the limit"),
         (lambda: None, (), "Expected a function at the top level of a module"),
     ],
 )
@@ -115,6 +116,13 @@ async def test_a_failure_of_the_pool_says_what_happened(
     with pytest.raises(ComputeError, match=message):
         await compute.run(function, *args, timeout_s=10)
     assert await compute.run(functions.double, 1, timeout_s=60) == 2
+
+
+async def test_a_task_whose_interpreter_fails_is_run_again_in_a_fresh_one(single: Compute, tmp_path: Path) -> None:
+    pid = await single.run(functions.process_id, timeout_s=5)
+    assert await single.run(functions.break_interpreter_once, str(tmp_path / "broken"), timeout_s=5) != pid
+    with pytest.raises(ComputeError, match="raised SystemError"):
+        await single.run(functions.break_interpreter_once, "/nowhere/at/all", timeout_s=5)
 
 
 async def test_a_module_that_only_the_server_has_is_an_error_of_the_pool(compute: Compute) -> None:
