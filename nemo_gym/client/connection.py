@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import httptools
 from multidict import CIMultiDict
 
+from nemo_gym.client.proxy import Proxy, open_tunnel
 from nemo_gym.client.settings import HttpSettings
+from nemo_gym.client.url import Origin
 from nemo_gym.errors import GymError
 
 MAX_FRAMING_BYTES = 2**24
@@ -41,14 +43,6 @@ class ReplyTooLargeError(ConnectionLostError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Origin(NamedTuple):
-    """The server to connect to."""
-
-    host: str
-    port: int
-    is_tls: bool
 
 
 class Received(NamedTuple):
@@ -252,16 +246,19 @@ def _wbits(body: bytes) -> int:
 
 @cache
 def _tls() -> ssl.SSLContext:
+    """The certificates that are trusted: the system's, or those in SSL_CERT_FILE and SSL_CERT_DIR."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
-async def connect(origin: Origin, addresses: list[Any], make: Callable[[], Connection]) -> Connection:
-    """Open a connection to the first of the host's addresses that accepts one."""
+async def connect(
+    origin: Origin, addresses: list[Any], make: Callable[[], Connection], *, tunnel_through: Proxy | None = None
+) -> Connection:
+    """Open a connection to the first of the addresses that accepts one: the host's, or those of the proxy."""
     loop = asyncio.get_running_loop()
     tls: dict[str, Any] = {"ssl": _tls(), "server_hostname": origin.host} if origin.is_tls else {}
-    if len(addresses) == 1:
+    if len(addresses) == 1 and tunnel_through is None:
         host, port = addresses[0][4][:2]
         _, connection = await loop.create_connection(make, host, port, **tls)
         return connection
@@ -269,6 +266,8 @@ async def connect(origin: Origin, addresses: list[Any], make: Callable[[], Conne
 
     opened: socket.socket = await start_connection(addresses, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S, loop=loop)
     try:
+        if tunnel_through is not None:
+            await open_tunnel(opened, origin, tunnel_through)
         _, connection = await loop.create_connection(make, sock=opened, **tls)
     except BaseException:
         opened.close()

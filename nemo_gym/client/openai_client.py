@@ -99,7 +99,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
                 throttled=int(time_left(math.inf) <= 0)
             )  # the time ran out while the endpoint had the request
             raise
-        if answer.status < 400:
+        if answer.status < 300:
             return answer.body
         record_retry(throttled=int(answer.status in THROTTLING_STATUSES))
         text = self.text_of(answer.body)

@@ -3,31 +3,25 @@
 import asyncio
 import logging
 import math
+import os
 import random
 import socket
 import time
-from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
-from urllib.parse import quote, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from multidict import CIMultiDict
 
-from nemo_gym.client.connection import (
-    Connection,
-    ConnectionLostError,
-    Origin,
-    Received,
-    ReplyTooLargeError,
-    connect,
-)
+from nemo_gym.client.connection import Connection, ConnectionLostError, Received, ReplyTooLargeError, connect
+from nemo_gym.client.proxy import Proxy, proxy_for
+from nemo_gym.client.request import MAX_REDIRECTS, REDIRECTS, Request
 from nemo_gym.client.settings import HttpSettings
-from nemo_gym.common.deadline import HEADER, current_deadline, time_left
+from nemo_gym.client.url import Origin, origin_of, shown_url
+from nemo_gym.common.deadline import time_left
 from nemo_gym.errors import ConfigError, UpstreamError
 
 logger = logging.getLogger(__name__)
@@ -41,7 +35,6 @@ ADDRESSES_LAST_S = 10.0
 NO_REUSE_S = 60.0
 """How long connections to a server are used once only after it sent data that no request asked for. The next such
 data might arrive just after a request was sent, and nothing would tell it from the reply."""
-_IN_PATH, _IN_QUERY = "/%:=&~+!$,;'@()*", "/%:=&~+!$,;'@()*?"
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
 THROTTLING_STATUSES = frozenset((429, 503, 529))
 """By these an endpoint asks for fewer requests."""
@@ -82,9 +75,10 @@ class ConnectError(UpstreamError):
 
 @dataclass(slots=True)
 class _Peer:
-    """One origin, and the connections to it that wait for the next request, the longest waiting first."""
+    """One origin, and the idle connections to it, the longest idle first."""
 
     origin: Origin
+    proxy: Proxy | None
     settings: HttpSettings
     places: asyncio.Semaphore
     idle: deque[tuple[float, Connection]] = field(default_factory=deque)
@@ -120,13 +114,17 @@ class _Peer:
             self.idle.popleft()[1].close()
 
     async def connect(self) -> Connection:
-        if time.monotonic() - self.resolved_at > ADDRESSES_LAST_S:
-            self.addresses = await asyncio.get_running_loop().getaddrinfo(
-                self.origin.host, self.origin.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-            )
-            self.resolved_at = time.monotonic()
         loop = asyncio.get_running_loop()
-        return await connect(self.origin, self.addresses, lambda: Connection(loop, self.settings, self.on_unsolicited))
+        if time.monotonic() - self.resolved_at > ADDRESSES_LAST_S:
+            host, port = (self.proxy or self.origin)[:2]
+            self.addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+            self.resolved_at = time.monotonic()
+        return await connect(
+            self.origin,
+            self.addresses,
+            lambda: Connection(loop, self.settings, self.on_unsolicited),
+            tunnel_through=self.proxy if self.origin.is_tls else None,
+        )
 
 
 class HttpClient:
@@ -135,7 +133,7 @@ class HttpClient:
     def __init__(self, settings: HttpSettings | None = None) -> None:
         self._settings = settings or HttpSettings()
         self._places = asyncio.Semaphore(self._settings.global_aiohttp_connector_limit)
-        self._peers: dict[Origin, _Peer] = {}
+        self._peers: dict[tuple[Origin, bool], _Peer] = {}
         self._in_use: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -173,43 +171,76 @@ class HttpClient:
         cookies: Mapping[str, str] | None = None,
         timeout_s: float,
         server: str | None = None,
+        use_proxy: bool = True,
     ) -> HttpAnswer:
-        """Send one request and read all of the answer, in `timeout_s` and within the deadline of the running task."""
-        allowed_s, name = time_left(timeout_s), server or url
+        """Send one request and read the whole reply, in `timeout_s` and within the deadline of the running task.
+
+        A redirect that repeats the request (307, 308) is followed; any other is returned as it is.
+        """
+        allowed_s, name = time_left(timeout_s), server or shown_url(url)
         if allowed_s <= 0:
-            raise UpstreamError(name, 0, f"no time left to ask {url}", cause="timeout")
+            raise UpstreamError(name, 0, f"no time left to ask {shown_url(url)}", cause="timeout")
+        request = Request(method, url, headers or {}, cookies or {}, body)
         try:
-            origin, start = _start_of(method, url)
-            head = start + _header_lines(headers, cookies, body)
-        except ValueError as error:
-            raise ConfigError(f"Cannot ask {url}: {error}.") from error
-        peer = self._peers.get(origin) or self._add_peer(origin)
-        try:
-            async with asyncio.timeout(allowed_s), self._places, peer.places:
-                connection = peer.take_idle() or await self._connect(peer, name, url)
-                return HttpAnswer(*await self._ask(peer, connection, head, body))
+            async with asyncio.timeout(allowed_s):
+                received = await self._exchange(request, name, use_proxy=use_proxy)
+                if received.status in REDIRECTS:
+                    received = await self._follow(request, received, name, use_proxy=use_proxy)
         except TimeoutError as error:
-            waited = f"no answer from {url} within {round(allowed_s, 2):g} s"
+            waited = f"no reply from {shown_url(url)} within {round(allowed_s, 2):g} s"
             raise UpstreamError(name, 0, waited, cause="timeout") from error
+        return HttpAnswer(*received)
+
+    async def _follow(self, request: Request, received: Received, name: str, *, use_proxy: bool) -> Received:
+        for _ in range(MAX_REDIRECTS):
+            location = received.headers.get("location")
+            if received.status not in REDIRECTS or location is None:
+                return received
+            try:
+                request = request.redirected(location)
+            except ValueError as error:
+                raise UpstreamError(name, received.status, f"its redirect is not followed: {error}") from error
+            received = await self._exchange(request, name, use_proxy=use_proxy)
+        if received.status in REDIRECTS:
+            raise UpstreamError(name, received.status, f"more than {MAX_REDIRECTS} redirects")
+        return received
+
+    async def _exchange(self, request: Request, name: str, *, use_proxy: bool) -> Received:
+        try:
+            origin = origin_of(request.url)
+            peer = self._peers.get((origin, use_proxy)) or self._add_peer(origin, use_proxy=use_proxy)
+            head = request.head(peer.proxy)
+        except ValueError as error:
+            raise ConfigError(f"Cannot send a request to {shown_url(request.url)}: {error}") from error
+        try:
+            async with self._places, peer.places:
+                connection = peer.take_idle() or await self._connect(peer, name)
+                return await self._ask(peer, connection, head, request.body)
         except ReplyTooLargeError as error:
             raise UpstreamError(name, error.status, str(error)) from error
         except (ConnectionLostError, OSError) as error:
-            raise UpstreamError(name, 0, f"{url} broke off: {error}") from error
+            if isinstance(error, TimeoutError):
+                raise
+            raise UpstreamError(name, 0, f"connection to {origin.host}:{origin.port} failed: {error}") from error
 
-    def _add_peer(self, origin: Origin) -> _Peer:
+    def _add_peer(self, origin: Origin, *, use_proxy: bool) -> _Peer:
+        proxy = proxy_for(origin, os.environ) if use_proxy else None
         limit = self._settings.global_aiohttp_connector_limit_per_host
-        peer = self._peers[origin] = _Peer(origin, self._settings, asyncio.Semaphore(limit))
+        peer = _Peer(origin, proxy, self._settings, asyncio.Semaphore(limit))
+        self._peers[origin, use_proxy] = peer
         return peer
 
-    async def _connect(self, peer: _Peer, name: str, url: str) -> Connection:
+    async def _connect(self, peer: _Peer, name: str) -> Connection:
         limit_s = self._settings.connect_timeout_s
+        through = f" through the proxy {peer.proxy}" if peer.proxy else ""
+        whom = f"no connection to {peer.origin.host}:{peer.origin.port}{through}"
         try:
             async with asyncio.timeout(limit_s):
                 return await peer.connect()
         except TimeoutError as error:
-            raise ConnectError(name, 0, f"no connection to {url} within {limit_s:g} s") from error
+            raise ConnectError(name, 0, f"{whom} within {limit_s:g} s") from error
         except OSError as error:
-            raise ConnectError(name, 0, f"no connection to {url}: {error}") from error
+            raise ConnectError(name, 0, f"{whom}: {error}") from error
 
     async def _ask(self, peer: _Peer, connection: Connection, head: bytes, body: bytes | None) -> Received:
         self._in_use.add(connection)
@@ -229,44 +260,6 @@ class HttpClient:
             peer.close_old(older_than_s=KEEP_ALIVE_S)
         if any(peer.idle for peer in self._peers.values()):
             self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
-
-
-@lru_cache(maxsize=4096)
-def _start_of(method: str, url: str) -> tuple[Origin, bytes]:
-    """Whom a URL means, and the lines that every request to it starts with."""
-    parts = urlsplit(url)
-    is_tls = parts.scheme == "https"
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("expected an address like http://host:port/path")
-    target = quote(parts.path or "/", safe=_IN_PATH) + (
-        f"?{quote(parts.query, safe=_IN_QUERY)}" if parts.query else ""
-    )
-    lines = {"host": parts.netloc.rpartition("@")[2], "accept-encoding": "gzip, deflate", "user-agent": "nemo-gym"}
-    if parts.username is not None:
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        lines["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
-    origin = Origin(parts.hostname, parts.port or (443 if is_tls else 80), is_tls)
-    return origin, f"{method} {target} HTTP/1.1\r\n".encode() + _lines(lines)
-
-
-def _header_lines(headers: Mapping[str, str] | None, cookies: Mapping[str, str] | None, body: bytes | None) -> bytes:
-    sent = dict(headers) if headers else {}
-    if body is not None:
-        sent.setdefault("Content-Type", "application/json")
-        sent["Content-Length"] = str(len(body))
-    if cookies:
-        sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
-    deadline = current_deadline()
-    if deadline is not None:
-        sent[HEADER] = f"{deadline.left_s():.3f}"
-    return _lines(sent) + b"\r\n"
-
-
-def _lines(headers: Mapping[str, str]) -> bytes:
-    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    if text.count("\n") != len(headers) or text.count("\r") != len(headers):
-        raise ValueError("a header may not hold a line break")
-    return text.encode()
 
 
 class Closable(Protocol):

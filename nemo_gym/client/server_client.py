@@ -4,8 +4,8 @@ import asyncio
 import logging
 import math
 import os
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from http.cookies import Morsel
@@ -128,7 +128,9 @@ class ServerClient:
         is_head = server_name == "head_server" and head is not None
         url = base_url(head.host, head.port) if is_head and head is not None else self.url_of(server_name)
         try:
-            await self.http.fetch("GET", f"{url}/health", headers=self._headers(), timeout_s=STATUS_TIMEOUT_S)
+            await self.http.fetch(
+                "GET", f"{url}/health", headers=self._headers(), timeout_s=STATUS_TIMEOUT_S, use_proxy=False
+            )
         except ConnectError:
             return "connection_error"
         except UpstreamError as error:
@@ -247,7 +249,12 @@ class ServerClient:
             try:
                 url = self.url_of(server) + "/session"
                 await self.http.fetch(
-                    "DELETE", url, headers=self._headers(), cookies={cookie: token}, timeout_s=RELEASE_TIMEOUT_S
+                    "DELETE",
+                    url,
+                    headers=self._headers(),
+                    cookies={cookie: token},
+                    timeout_s=RELEASE_TIMEOUT_S,
+                    use_proxy=False,
                 )
             except UpstreamError as error:
                 logger.debug("session on %s left to its time to live: %s", server, error)
@@ -312,7 +319,14 @@ class ServerClient:
         for attempt in range(1, MAX_CONNECT_TRIES + 1):
             try:
                 got = await self.http.fetch(
-                    method, url, body=raw, headers=headers, cookies=cookies, timeout_s=timeout_s, server=server
+                    method,
+                    url,
+                    body=raw,
+                    headers=headers,
+                    cookies=cookies,
+                    timeout_s=timeout_s,
+                    server=server,
+                    use_proxy=False,
                 )
                 if got.status in REFUSAL_STATUSES:
                     raise_refusal(ServerReply(server, got.status, got.body))
@@ -365,13 +379,20 @@ def run_token(head_port: int) -> str | None:
 
 
 def get_from_head(url: str, path: str, *, token: str | None = None, timeout_s: float = STATUS_TIMEOUT_S) -> bytes:
-    """One GET to a head server, without an event loop."""
-    request = urllib.request.Request(url + path, headers={TOKEN_HEADER: token} if token else {})
+    """One GET to a head server, for code outside an event loop. Never through a proxy: the token is for the run."""
+
+    async def get() -> bytes:
+        headers = {TOKEN_HEADER: token} if token else {}
+        async with HttpClient() as http:
+            reply = await http.fetch("GET", url + path, headers=headers, timeout_s=timeout_s, use_proxy=False)
+        if reply.status != 200:
+            raise UpstreamError(url, reply.status, reply.body.decode(errors="replace"))
+        return reply.body
+
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            body: bytes = answer.read()
-            return body
-    except OSError as error:
+        with ThreadPoolExecutor(1) as thread:  # the caller's thread may have a running loop, as in a notebook
+            return thread.submit(asyncio.run, get()).result()
+    except UpstreamError as error:
         raise HeadServerError(
             f"Could not connect to the head server at {url}. Is `ng_run` up, and with the same head_server settings? "
             f"({error})"

@@ -141,7 +141,7 @@ async def test_a_connection_that_ends_or_says_too_much_is_used_once(answer: byte
 )
 async def test_half_an_answer_or_none_is_an_error_and_the_next_request_gets_its_own(answer: bytes) -> None:
     async with peer_with(answer, OK) as (peer, http):
-        with pytest.raises(UpstreamError, match="broke off") as caught:
+        with pytest.raises(UpstreamError, match=r"connection to .* failed") as caught:
             await get(http, peer)
         assert caught.value.status == 0
         assert (await get(http, peer)).body == b"{}"
@@ -203,22 +203,22 @@ async def test_what_is_sent_is_what_was_meant() -> None:
         place = peer.url.removeprefix("http://")
         url = f"http://me:s%40y@{place}/a b/ä?q=1&r=x y#there"
         await http.fetch("POST", url, body=b"", headers={"X-Team": "gym"}, cookies={"a": "1", "b": "2"}, timeout_s=5)
-        lines = peer.requests[0].decode().split("\r\n")
-    assert lines[0] == "POST /a%20b/%C3%A4?q=1&r=x%20y HTTP/1.1"
-    assert set(lines[1:]) >= {
+        first, *others = peer.requests[0].decode().split("\r\n")
+    assert first == "POST /a%20b/%C3%A4?q=1&r=x%20y HTTP/1.1"
+    assert {line.lower() for line in others} >= {
         f"host: {place}",
-        "authorization: Basic bWU6c0B5",
-        "X-Team: gym",
-        "Cookie: a=1; b=2",
-        "Content-Length: 0",
-        "Content-Type: application/json",
+        "authorization: basic bwu6c0b5",
+        "x-team: gym",
+        "cookie: a=1; b=2",
+        "content-length: 0",
+        "content-type: application/json",
     }
 
 
 @pytest.mark.parametrize("url", ["localhost:8000/v1", "ftp://host/v1", "http:///v1", "", "http://host:port"])
 async def test_an_address_that_is_none_is_told_at_once(url: str) -> None:
     async with HttpClient() as http:
-        with pytest.raises(ConfigError, match="Cannot ask"):
+        with pytest.raises(ConfigError, match="Cannot send a request"):
             await http.fetch("GET", url, timeout_s=5)
 
 
