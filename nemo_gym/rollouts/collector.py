@@ -20,7 +20,13 @@ from nemo_gym.common.deadline import timeout
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
-from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
+from nemo_gym.rollouts.concurrency import (
+    DESCRIPTORS_PER_LOCAL_ROLLOUT,
+    DESCRIPTORS_PER_REMOTE_ROLLOUT,
+    AdaptiveLimiter,
+    AimdWindow,
+    limit_to_descriptors,
+)
 from nemo_gym.rollouts.dataset import MAX_PARALLEL, MIN_PARALLEL, dataset_of, read_rows
 from nemo_gym.rollouts.dataset import RolloutCollectionConfig as RolloutCollectionConfig
 from nemo_gym.rollouts.dataset import count_rollouts as count_rollouts
@@ -193,14 +199,14 @@ class RolloutCollectionHelper:
     """Rollouts for programs: a trainer hands in rows and awaits scored records."""
 
     def __init__(self) -> None:
-        self._gate: AdaptiveLimiter | None = None
+        self._limiter: AdaptiveLimiter | None = None
         self.found = 0
         """How many rollouts were in the output of `run_from_config` already."""
 
     @property
     def in_flight(self) -> int:
         """How many rollouts `run_from_config` has under way."""
-        return self._gate.inside if self._gate else 0
+        return self._limiter.in_flight if self._limiter else 0
 
     async def run_from_config(
         self,
@@ -233,16 +239,15 @@ class RolloutCollectionHelper:
     ) -> None:
         if config.agent_name is not None and config.agent_name not in client.local:
             client.url_of(config.agent_name)  # raises if there is none: no row is to blame for that
-        fixed, most = config.num_samples_in_parallel, config.max_samples_in_parallel
-        window = AimdWindow(min(MIN_PARALLEL, most), most) if fixed is None else AimdWindow(fixed, fixed)
+        window = _window(config, client)
         async with _run_limit(config.run_timeout_s), store.writing() as keep:
-            self._gate = AdaptiveLimiter(window)
+            self._limiter = AdaptiveLimiter(window)
             rows, run = read_rows(config, done), run_with(client, config, keep)
             if not config.group_output:
-                return await collect(rows, run, keep, self._gate)
+                return await collect(rows, run, keep, self._limiter)
             groups = Groups(keep)
             try:
-                await collect(groups.of(rows), run, groups.put, self._gate)
+                await collect(groups.of(rows), run, groups.put, self._limiter)
             finally:
                 await groups.close()
 
@@ -262,6 +267,7 @@ class RolloutCollectionHelper:
         if num_samples_in_parallel < 1:
             raise ConfigError(f"num_samples_in_parallel is {num_samples_in_parallel}; expected at least 1.")
         caller = client or self.setup_server_client(head_server_config)
+        parallel = limit_to_descriptors(num_samples_in_parallel, per_rollout=_descriptors_per_rollout(caller))
 
         async def run(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             reference = row.get("agent_ref")
@@ -275,12 +281,23 @@ class RolloutCollectionHelper:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return iter_completed_sync(examples, run, parallel=num_samples_in_parallel)  # type: ignore[return-value]
-        return iter(CompletionOrderStream(examples, run, parallel=num_samples_in_parallel))
+            return iter_completed_sync(examples, run, parallel=parallel)  # type: ignore[return-value]
+        return iter(CompletionOrderStream(examples, run, parallel=parallel))
 
     def setup_server_client(self, head_server_config: "BaseServerConfig | None" = None) -> ServerClient:
         """A client of the running servers."""
         return ServerClient.load_from_global_config(head_server_config)
+
+
+def _window(config: RolloutCollectionConfig, client: ServerClient) -> AimdWindow:
+    fixed = config.num_samples_in_parallel
+    wanted = config.max_samples_in_parallel if fixed is None else fixed
+    most = limit_to_descriptors(wanted, per_rollout=_descriptors_per_rollout(client))
+    return AimdWindow(min(MIN_PARALLEL, most) if fixed is None else most, most)
+
+
+def _descriptors_per_rollout(client: ServerClient) -> int:
+    return DESCRIPTORS_PER_LOCAL_ROLLOUT if client.local else DESCRIPTORS_PER_REMOTE_ROLLOUT
 
 
 def record_outcome(metrics: RunningMetrics, outcome: Outcome) -> None:

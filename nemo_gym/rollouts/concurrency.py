@@ -1,17 +1,50 @@
-"""How many rollouts may be in flight: a fixed number, or as many as the endpoint turns out to take."""
+"""How many rollouts may be in flight: a fixed number or as many as the endpoint takes, and never more than there are
+file descriptors for."""
 
 import asyncio
+import logging
+import os
+import resource
 from collections import deque
 
+logger = logging.getLogger(__name__)
+
 START = 64
-"""A cautious first guess; it doubles with every round trip until the endpoint objects."""
+"""A cautious first guess; it doubles with every round trip until the endpoint throttles."""
 DECREASE = 0.7
+
+RESERVED_DESCRIPTORS = 64
+"""Kept free for output files, imports, DNS and worker processes. A collection that cannot open its own files ends."""
+DESCRIPTORS_PER_LOCAL_ROLLOUT = 2
+"""When this process holds the servers: a connection to the model, and one to a judge or another service."""
+DESCRIPTORS_PER_REMOTE_ROLLOUT = 3
+"""When the servers run in workers, which usually have the same limit: there a rollout holds the connection from this
+process, one to its model and one to a server in another process."""
+
+
+def limit_to_descriptors(wanted: int, *, per_rollout: int) -> int:
+    """As many of the wanted rollouts in flight as there are file descriptors for. A reduction is logged."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    free = soft - len(os.listdir("/dev/fd")) - RESERVED_DESCRIPTORS
+    affordable = max(1, free // per_rollout)
+    if affordable < wanted:
+        logger.warning(
+            "At most %d rollouts in flight instead of %d: this process may open %d files. Raise the limit with "
+            "`ulimit -n`.",
+            affordable,
+            wanted,
+            soft,
+        )
+    return min(wanted, affordable)
 
 
 class AimdWindow:
-    """Grows by one with each success until the first objection, then by one a round trip; an objection shrinks it.
+    """Additive increase, multiplicative decrease. Before the first throttled rollout the size doubles with every round
+    trip; after it the size grows by one a round trip.
 
-    Of the objections to what was started under one size of the window, only the first counts."""
+    Of the throttled rollouts that were started under one size, only the first shrinks the window."""
 
     def __init__(self, low: int, high: int) -> None:
         self.low, self.high = low, high
@@ -22,7 +55,7 @@ class AimdWindow:
     def succeeded(self) -> None:
         self.size = min(self.high, self.size + (1.0 if self._doubling else 1.0 / self.size))
 
-    def objected(self, generation: int) -> None:
+    def throttled(self, generation: int) -> None:
         """The endpoint throttled a rollout that was started in `generation`."""
         if generation < self.generation or self.low == self.high:
             return
@@ -32,30 +65,30 @@ class AimdWindow:
 
 
 class AdaptiveLimiter:
-    """Lets as many through as the window is wide."""
+    """A semaphore whose size adapts."""
 
     def __init__(self, window: AimdWindow) -> None:
         self.window = window
-        self.inside = 0
+        self.in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> int:
-        """Wait for a place. Gives the era to be told when leaving."""
-        while self.inside >= int(self.window.size):
+        """Wait for a place. Returns the generation to pass to `leave`."""
+        while self.in_flight >= int(self.window.size):
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             await turn
-        self.inside += 1
+        self.in_flight += 1
         return self.window.generation
 
     def leave(self, generation: int, *, throttled: bool, scored: bool) -> None:
-        """Give the place back, and say how it went. That a rollout failed is no reason to start more of them."""
-        self.inside -= 1
+        """Give the place back and adapt the size. Failures do not widen the window."""
+        self.in_flight -= 1
         if throttled:
-            self.window.objected(generation)
+            self.window.throttled(generation)
         elif scored:
             self.window.succeeded()
-        free = int(self.window.size) - self.inside
+        free = int(self.window.size) - self.in_flight
         while free > 0 and self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

@@ -10,25 +10,25 @@ from nemo_gym.rollouts.concurrency import DECREASE, START, AdaptiveLimiter, Aimd
 
 @given(
     bounds=st.tuples(st.integers(1, 100), st.integers(0, 1000)),
-    told=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=200),
+    events=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=200),
 )
-def test_the_window_stays_within_its_bounds(bounds: tuple[int, int], told: list[tuple[bool, int]]) -> None:
+def test_the_window_stays_within_its_bounds(bounds: tuple[int, int], events: list[tuple[bool, int]]) -> None:
     low, high = bounds[0], bounds[0] + bounds[1]
     window = AimdWindow(low, high)
-    for objected, era in told:
-        if objected:
-            window.objected(era)
+    for was_throttled, generation in events:
+        if was_throttled:
+            window.throttled(generation)
         else:
             window.succeeded()
         assert low <= window.size <= high
 
 
-def test_objections_to_what_was_started_together_count_once() -> None:
+def test_throttlings_to_what_was_started_together_count_once() -> None:
     window = AimdWindow(1, 10_000)
     for _ in range(50):
-        window.objected(0)
+        window.throttled(0)
     assert window.size == START * DECREASE
-    window.objected(1)
+    window.throttled(1)
     assert window.size == START * DECREASE**2
 
 
@@ -37,7 +37,7 @@ def test_it_doubles_with_every_round_trip_until_the_first_objection() -> None:
     for _ in range(START):
         window.succeeded()
     assert window.size == 2 * START
-    window.objected(0)
+    window.throttled(0)
     size = window.size
     for _ in range(int(size)):
         window.succeeded()
@@ -46,35 +46,35 @@ def test_it_doubles_with_every_round_trip_until_the_first_objection() -> None:
 
 def test_a_fixed_number_stays() -> None:
     window = AimdWindow(5, 5)
-    window.objected(0)
+    window.throttled(0)
     window.succeeded()
     assert window.size == 5
 
 
 async def test_an_endpoint_that_takes_so_many_is_given_about_so_many() -> None:
-    capacity, inside, most, objections = 40, 0, 0, 0
-    gate = AdaptiveLimiter(AimdWindow(2, 1000))
+    capacity, inside, most, throttlings = 40, 0, 0, 0
+    limiter = AdaptiveLimiter(AimdWindow(2, 1000))
 
-    async def rollout(era: int) -> None:
-        nonlocal inside, most, objections
+    async def rollout(generation: int) -> None:
+        nonlocal inside, most, throttlings
         inside += 1
         most = max(most, inside)
         throttled = inside > capacity
-        objections += throttled
+        throttlings += throttled
         await asyncio.sleep(0.001)
         inside -= 1
-        gate.leave(era, throttled=throttled, scored=not throttled)
+        limiter.leave(generation, throttled=throttled, scored=not throttled)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(4000):
-            group.create_task(rollout(await gate.enter()))
-    assert gate.inside == 0
-    assert 0.5 * capacity < gate.window.size < 1.6 * capacity
-    assert objections < 1000
+            group.create_task(rollout(await limiter.enter()))
+    assert limiter.in_flight == 0
+    assert 0.5 * capacity < limiter.window.size < 1.6 * capacity
+    assert throttlings < 1000
 
 
 async def test_failures_do_not_widen_the_window() -> None:
-    gate = AdaptiveLimiter(AimdWindow(1, 1000))
+    limiter = AdaptiveLimiter(AimdWindow(1, 1000))
     for scored in (False, True):
-        gate.leave(await gate.enter(), throttled=False, scored=scored)
-        assert gate.window.size == START + scored
+        limiter.leave(await limiter.enter(), throttled=False, scored=scored)
+        assert limiter.window.size == START + scored

@@ -1,0 +1,109 @@
+"""A collection under a low limit of open files does all of its rows, with fewer of them in flight."""
+
+import asyncio
+import json
+import re
+import resource
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pytest
+from aiohttp import web
+
+from nemo_gym.rollouts.concurrency import limit_to_descriptors
+from nemo_gym.testing import example_row, says
+from tests.commands import BIN
+
+LIMIT = 256
+ROWS = 400
+CONFIG = """
+weather:
+  resources_servers:
+    example_simple_weather: {entrypoint: app.py, domain: agent}
+agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {type: resources_servers, name: weather}
+      model_server: {type: responses_api_models, name: policy_model}
+policy_model:
+  responses_api_models:
+    openai_model: {entrypoint: app.py, openai_base_url: URL, openai_api_key: key, openai_model: m}
+"""
+
+
+@dataclass
+class Endpoint:
+    url: str = ""
+    in_flight: int = 0
+    most_in_flight: int = 0
+
+
+@asynccontextmanager
+async def slow_endpoint() -> AsyncIterator["Endpoint"]:
+    """Slow enough that a thousand requests in flight would be a thousand connections."""
+    endpoint = Endpoint()
+
+    async def reply(_request: web.Request) -> web.Response:
+        endpoint.in_flight += 1
+        endpoint.most_in_flight = max(endpoint.most_in_flight, endpoint.in_flight)
+        await asyncio.sleep(0.2)
+        endpoint.in_flight -= 1
+        return web.Response(body=orjson.dumps(says("Hello.")), content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/v1/responses", reply)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        endpoint.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        yield endpoint
+    finally:
+        await runner.cleanup()
+
+
+def collect(folder: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [
+            str(BIN / "ng_collect_rollouts"),
+            "+config_paths=[config.yaml]",
+            "+agent_name=agent",
+            "+input_jsonl_fpath=rows.jsonl",
+            "+output_jsonl_fpath=out.jsonl",
+            "+num_samples_in_parallel=1000",
+            "+head_server.port=1",
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT)),
+    )
+
+
+async def test_a_low_limit_of_open_files_costs_no_row(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text((json.dumps(example_row("hello")) + "\n") * (ROWS - 1) + '{"bad": 1}\n')
+    async with slow_endpoint() as endpoint:
+        (tmp_path / "config.yaml").write_text(CONFIG.replace("URL", endpoint.url))
+        done = await asyncio.to_thread(collect, tmp_path)
+    assert done.returncode == 1, done.stderr  # the bad row
+    assert len((tmp_path / "out.jsonl").read_bytes().splitlines()) == ROWS - 1
+    failures = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
+    assert [(failure["_task_index"], failure["cause"]) for failure in failures] == [(ROWS - 1, "input")]
+    told = re.search(r"At most (\d+) rollouts in flight instead of 1000: this process may open 256 files", done.stderr)
+    assert told
+    assert 10 < endpoint.most_in_flight <= int(told[1]) < LIMIT
+
+
+def test_a_limit_that_allows_all_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    assert limit_to_descriptors(3, per_rollout=2) == 3
+    assert not caplog.records
+    assert 1 <= limit_to_descriptors(10**9, per_rollout=2) < 10**9
+    assert "ulimit" in caplog.text
