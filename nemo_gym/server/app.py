@@ -14,6 +14,7 @@ from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.disconnect import cancel_on_disconnect
 from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint
+from nemo_gym.server.error_responses import redact_errors
 from nemo_gym.server.fastapi_bridge import bypassable_endpoints, call_fastapi
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import (
@@ -134,7 +135,7 @@ class ServerApp:
             async with cancel_on_disconnect(receive):
                 return await self.core.run(endpoint, call, ends_session=END_SESSION in headers)
         elif self.fastapi_app is not None:
-            await self.fastapi_app(scope, limited, send)
+            await self.fastapi_app(scope, limited, redact_errors(send))
         else:
             return self._not_found(method, path)
         return None

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
 from nemo_gym.client.reply import error_told_in
@@ -19,6 +20,8 @@ from nemo_gym.errors import (
 from nemo_gym.server.endpoint import BadBodyError
 
 logger = logging.getLogger(__name__)
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_FOUND = 300
 MAX_DETAILS = 20
@@ -45,6 +48,34 @@ def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fail
     """The response for `error`, without secrets. An unexpected exception is logged with its traceback."""
     failure = _failure_of(error, server=server, key=key, cause=cause)
     return Failure(failure.status, process_redactor().value(failure.body))
+
+
+def redact_errors(send: Send) -> Send:
+    """Wrap the `send` of a FastAPI app: secrets are replaced in the bodies of its error responses."""
+    start: MutableMapping[str, Any] | None = None
+
+    async def send_redacted(message: MutableMapping[str, Any]) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start" and message["status"] >= 400:
+            start = message
+            return
+        if start is not None:
+            body = redact_body(message.get("body", b""))
+            headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
+            if not message.get("more_body"):
+                headers.append((b"content-length", str(len(body)).encode()))
+            await send({**start, "headers": headers})
+            message, start = {**message, "body": body}, None
+        await send(message)
+
+    return send_redacted
+
+
+def redact_body(body: bytes) -> bytes:
+    redactor = process_redactor()
+    if body[:1] in (b"{", b"[", b'"'):
+        return redactor.json(body)
+    return redactor.text(body.decode(errors="replace")).encode()
 
 
 def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:

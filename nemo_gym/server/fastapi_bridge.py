@@ -9,6 +9,7 @@ from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, parse_cookies, read_body
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint, direct_scope, set_cookies
+from nemo_gym.server.error_responses import redact_errors
 from nemo_gym.server.request_checks import END_SESSION, check_json
 from nemo_gym.server.session import Session
 
@@ -106,7 +107,7 @@ async def call_fastapi(
             parts.append(message.get("body", b""))
 
     try:
-        await fastapi_app(scope, receive, send)
+        await fastapi_app(scope, receive, redact_errors(send))
     except Exception as error:
         return core.failed(error)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in started["headers"]}

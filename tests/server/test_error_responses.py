@@ -5,18 +5,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pytest
+from fastapi import FastAPI, HTTPException
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
 from nemo_gym.client.reply import ServerReply, error_told_in, failure_in
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.config.loading import load_config
+from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import ConfigError, RolloutError, SessionLostError, UpstreamError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.dataset import RolloutCollectionConfig
 from nemo_gym.rollouts.store import failures_path
 from nemo_gym.runtime.launcher import Launcher
+from nemo_gym.server.error_responses import redact_errors
 from nemo_gym.testing import client_for, example_row, response_of
 
 MORTAL = """
@@ -121,3 +125,24 @@ async def test_a_verify_whose_server_died_is_retried_and_one_that_raises_is_not(
         (0, 1, False),
         (1, 1, True),
     ]
+
+
+async def test_error_responses_of_a_fastapi_app_hold_no_secret() -> None:
+    set_process_secrets(Secrets(frozenset(("hunter2-long-secret",))))
+    app = FastAPI()
+
+    @app.get("/{status}")
+    async def answer(status: int) -> str:
+        if status >= 400:
+            raise HTTPException(status, detail="hunter2-long-secret", headers={"x-kept": "1"})
+        return "hunter2-long-secret"
+
+    async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, redact_errors(send))
+
+    transport = httpx.ASGITransport(wrapped)
+    async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+        failed = await client.get("/500")
+        assert failed.json() == {"detail": "****"}
+        assert (failed.headers["x-kept"], failed.headers["content-length"]) == ("1", str(len(failed.content)))
+        assert (await client.get("/200")).json() == "hunter2-long-secret"
