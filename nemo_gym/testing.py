@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
 from nemo_gym.common.paths import find
 from nemo_gym.compute.pool import Compute
-from nemo_gym.config.loading import load_config, server_instances
+from nemo_gym.config.loading import ServerType, load_config, server_instances
 from nemo_gym.llm_api.builders import calls as calls
 from nemo_gym.llm_api.builders import example_row as example_row
 from nemo_gym.llm_api.builders import message as message
@@ -20,7 +20,6 @@ from nemo_gym.llm_api.builders import response_of as response_of
 from nemo_gym.llm_api.builders import says as says
 from nemo_gym.llm_api.builders import tool_output as tool_output
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.runtime.launcher import server_spec
 from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
 from nemo_gym.server.base import SimpleServer
 from nemo_gym.server.uvicorn_runner import bind, serving
@@ -102,18 +101,24 @@ async def client_for(
 
 
 def held(
-    name: str, server_type: str, implementation: str, *, folder: str | Path | None = None, **config: Any
+    name: str, server_type: ServerType, implementation: str, *, folder: str | Path | None = None, **config: Any
 ) -> ServerSpec:
     """One server for `running`, from the folder that a config would mean unless told otherwise."""
     settings = {"host": LOOPBACK, "port": 0, "entrypoint": "app.py", **config}
-    place = str(folder or find(f"{server_type}/{implementation}", what="server folder"))
-    return ServerSpec(name, server_type, implementation, place, settings["entrypoint"], settings)
+    return ServerSpec(
+        name=name,
+        server_type=server_type,
+        implementation=implementation,
+        entrypoint=settings["entrypoint"],
+        folder=Path(folder or find(f"{server_type}/{implementation}", what="server folder")),
+        config=settings,
+    )
 
 
 def servers_of(*config_paths: str, **settings: Any) -> list[ServerSpec]:
     """The servers of config files for `running`. `settings` win over the files; no `env.yaml` is read."""
     config = load_config(initial={"config_paths": list(config_paths), **settings}, use_dotenv=False, fill_ports=False)
-    return [server_spec(instance, port=0) for instance in server_instances(config)]
+    return [replace(server, port=None) for server in server_instances(config)]
 
 
 @asynccontextmanager

@@ -152,7 +152,7 @@ async def test_a_config_can_be_started(config: Path) -> None:
     servers = servers_in(config)
     async with running(servers) as client:
         assert list(client.local) == [held.name for held in servers]
-        assert str(config.parent.parent) in {held.folder for held in servers}
+        assert config.parent.parent in {held.folder for held in servers}
 
 
 @each_config

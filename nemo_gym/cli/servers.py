@@ -1,4 +1,4 @@
-"""Start servers, look at them, stop them."""
+"""Start servers, show their status, stop them."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,9 @@ from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.run_identity import check_run_identity
 
-START_WITHIN_S = 3600.0
+START_TIMEOUT_S = 3600.0
 """A server's virtualenv may have to be made first."""
-STOP_WITHIN_S = 30.0
+STOP_TIMEOUT_S = 30.0
 POLL_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 2.0
 
@@ -51,38 +51,38 @@ class RunConfig(BaseNeMoGymCLIConfig):
 
 
 class RunHelper:
-    """The servers of a configuration, for programs: `start` returns when they are ready. They live in processes of
-    their own; a thread of this one watches them."""
+    """The servers of a configuration, for programs: `start` returns when they are ready. They run in processes of
+    their own; a thread of this process supervises them."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._ready: Future[Launcher] = Future()
         self._ended: Future[None] = Future()
         self._cancel: Callable[[], object] | None = None
-        """Ends what the thread does, from any other. Called once, for a second time would cut the tidying up short."""
+        """Stops the thread's work, from any thread. Called once: a second call would interrupt the cleanup."""
 
     def start(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> None:
-        """Start all servers and wait until they answer. If one cannot start, none is left running."""
+        """Start all servers and wait until they are healthy. If one cannot start, none is left running."""
         options = global_config_dict_parser_config or GlobalConfigDictParserConfig()
         self.start_config(GlobalConfigDictParser().parse(options.model_copy(update={"fill_ports": False})))
 
     def start_config(self, config: DictConfig) -> None:
-        """As `start`, from a configuration that is already read."""
-        self._thread = threading.Thread(target=self._hold, args=(config,), name="nemo-gym-launcher", daemon=True)
+        """As `start`, with a configuration that is already read."""
+        self._thread = threading.Thread(target=self._run_thread, args=(config,), name="nemo-gym-launcher", daemon=True)
         self._thread.start()
         try:
-            self._ready.result(START_WITHIN_S)
+            self._ready.result(START_TIMEOUT_S)
         except BaseException:
             self.shutdown()
             raise
 
     def poll(self) -> None:
-        """Raise if a server is lost for good. One that died and is being started again is not."""
+        """Raise if a worker was given up. One that died and is being restarted was not."""
         if self._ended.done():
             self._ended.result()
 
     def run_forever(self) -> None:
-        """Watch until a server is lost or somebody interrupts, then stop everything."""
+        """Wait until a worker is given up or somebody interrupts, then stop everything."""
         try:
             while not self._ended.done():
                 time.sleep(POLL_EVERY_S)
@@ -93,35 +93,35 @@ class RunHelper:
             self.shutdown()
 
     def shutdown(self) -> None:
-        """Stop all servers. Does nothing when they are stopped already."""
+        """Stop all servers. Does nothing if they are stopped."""
         cancel, self._cancel = self._cancel, None
         if cancel is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # its loop is closed
                 cancel()
         if self._thread is not None:
-            self._thread.join(STOP_WITHIN_S)
+            self._thread.join(STOP_TIMEOUT_S)
 
     def wait_for_spinup(self) -> None:
-        """`start` has waited already."""
+        """Does nothing: `start` has waited."""
 
     def check_http_server_statuses(self) -> list[tuple[str, str]]:
-        """How each server is."""
+        """The name and health of each server."""
         return list(self._ready.result().health().items())
 
     def instances(self) -> list[ServerInstanceDisplayConfig]:
-        """What runs where."""
+        """The servers, as `ng_status` shows them."""
         return self._ready.result().running()
 
     def display_server_instance_info(self) -> None:
-        """Print what runs where."""
+        """Print the servers and where they listen."""
         print("\nServer Instances")
         for number, instance in enumerate(self.instances(), 1):
             print(f"[{number}] {instance.process_name} ({instance.server_type}/{instance.name})")
             print(pformat(instance.model_dump(exclude_none=True), sort_dicts=False))
 
-    def _hold(self, config: DictConfig) -> None:
+    def _run_thread(self, config: DictConfig) -> None:
         try:
-            asyncio.run(self._held(config))
+            asyncio.run(self._run_until_cancelled(config))
             self._ended.set_result(None)
         except BaseException as error:
             self._ended.set_exception(error)
@@ -129,22 +129,22 @@ class RunHelper:
             stopped = StartupError("The servers were stopped before they were ready.")
             self._ready.set_exception(self._ended.exception() or stopped)
 
-    async def _held(self, config: DictConfig) -> None:
-        holding = asyncio.create_task(self._open(config))
-        self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, holding.cancel)
+    async def _run_until_cancelled(self, config: DictConfig) -> None:
+        running = asyncio.create_task(self._launch(config))
+        self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, running.cancel)
         with contextlib.suppress(asyncio.CancelledError):
-            await holding
+            await running
 
-    async def _open(self, config: DictConfig) -> None:
+    async def _launch(self, config: DictConfig) -> None:
         async with Launcher(config, echo=_echo) as launcher:
-            with _token_kept(launcher):
+            with _saved_token(launcher):
                 self._ready.set_result(launcher)
                 await launcher.watch()
 
 
 @contextlib.contextmanager
-def _token_kept(launcher: Launcher) -> Iterator[None]:
-    """Leave the run's token where only this user's other commands find it."""
+def _saved_token(launcher: Launcher) -> Iterator[None]:
+    """Save the run's token in a file that only this user's commands can read."""
     if launcher.token is None:
         yield
         return
@@ -178,7 +178,7 @@ def run() -> None:
 
 
 def _interrupt(_number: int, _frame: object) -> None:
-    """SIGTERM, and SIGINT even where a shell started us with it ignored, are what Ctrl+C is."""
+    """Handle SIGTERM like Ctrl+C, and SIGINT too: a shell starts background processes with it ignored."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -202,12 +202,12 @@ def status() -> None:
 
 
 def running_servers(head: BaseServerConfig) -> list[ServerInstanceDisplayConfig]:
-    """The servers of the run, each asked how it is."""
+    """The servers of the run, each with the result of a health check."""
     raw = get_from_head(base_url(head.host, head.port), "/server_instances", token=run_token(head.port))
-    return [_probed(ServerInstanceDisplayConfig.model_validate(item), head) for item in orjson.loads(raw)]
+    return [_with_status(ServerInstanceDisplayConfig.model_validate(item), head) for item in orjson.loads(raw)]
 
 
-def _probed(instance: ServerInstanceDisplayConfig, head: BaseServerConfig) -> ServerInstanceDisplayConfig:
+def _with_status(instance: ServerInstanceDisplayConfig, head: BaseServerConfig) -> ServerInstanceDisplayConfig:
     try:
         get_from_head(instance.url or "", "/health", token=run_token(head.port), timeout_s=PROBE_TIMEOUT_S)
     except HeadServerError as error:
@@ -219,7 +219,7 @@ def _probed(instance: ServerInstanceDisplayConfig, head: BaseServerConfig) -> Se
 
 
 def display_status(instances: list[ServerInstanceDisplayConfig]) -> None:
-    """Print servers the way `ng_status` does."""
+    """Print servers as `ng_status` does."""
     if not instances:
         print("No NeMo Gym servers found running.")
         return
@@ -248,17 +248,17 @@ class StopConfig(BaseNeMoGymCLIConfig):
 
 @command(StopConfig)
 def stop() -> None:
-    """Stop a run from elsewhere, as Ctrl+C in its terminal would."""
+    """Stop a run, as Ctrl+C in its terminal would. Only a process that is verifiably the run is signalled."""
     head = _head()
     url = base_url(head.host, head.port)
     pid = check_run_identity(orjson.loads(get_from_head(url, "/run", token=run_token(head.port))))
     os.kill(pid, signal.SIGTERM)
-    given_up_at = time.monotonic() + STOP_WITHIN_S
+    deadline = time.monotonic() + STOP_TIMEOUT_S
     with contextlib.suppress(HeadServerError):
-        while time.monotonic() < given_up_at:
+        while time.monotonic() < deadline:
             get_from_head(url, "/health", timeout_s=PROBE_TIMEOUT_S)
             time.sleep(0.1)
-        raise GymError(f"The run (process {pid}) is still there after {STOP_WITHIN_S:g} s.")
+        raise GymError(f"The run (process {pid}) has not stopped after {STOP_TIMEOUT_S:g} s.")
     print(f"Stopped the run (process {pid}).")
 
 

@@ -36,6 +36,7 @@ from nemo_gym.config.ports import complete_head_server, default_host, fill_hosts
 from nemo_gym.config.ports import find_open_port as find_open_port
 from nemo_gym.config.process_config import process_config
 from nemo_gym.config.servers import ServerInstance as ServerInstance
+from nemo_gym.config.servers import ServerSpec as ServerSpec
 from nemo_gym.config.servers import server_instances as server_instances
 from nemo_gym.config.sources import Sources, command_line_config, load_files, read_sources
 from nemo_gym.config.types import GlobalSettings, ModelServerRef, ServerInstanceConfig
@@ -229,14 +230,17 @@ def get_global_config_dict(
     global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None,
     global_config_dict_parser_cls: type[GlobalConfigDictParser] = GlobalConfigDictParser,
 ) -> DictConfig:
-    """The configuration of this process: the cached one, else the one its parent handed down, else a new one."""
+    """The configuration of this process: the cached one, else that of the servers it holds, else the one its parent
+    passed in the environment, else a new one."""
     global _GLOBAL_CONFIG_DICT  # noqa: PLW0603 -- the cache is part of the public interface
     if _GLOBAL_CONFIG_DICT is None:
-        handed_down = process_config() or os.environ.get(keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
-        if handed_down is None:
+        if (published := process_config()) is not None:
+            return published
+        passed = os.environ.get(keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
+        if passed is None:
             _GLOBAL_CONFIG_DICT = global_config_dict_parser_cls().parse(global_config_dict_parser_config)
         else:
-            _GLOBAL_CONFIG_DICT = cast(DictConfig, OmegaConf.create(handed_down))
+            _GLOBAL_CONFIG_DICT = cast(DictConfig, OmegaConf.create(passed))
     return _GLOBAL_CONFIG_DICT
 
 

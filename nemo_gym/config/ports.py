@@ -3,8 +3,8 @@
 import itertools
 import random
 import socket
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,6 +20,8 @@ from nemo_gym.config.keys import (
 from nemo_gym.config.sources import Sources
 from nemo_gym.config.types import BaseServerConfig, GlobalSettings, Port, ServerInstanceConfig
 from nemo_gym.errors import ConfigError, PortError
+
+T = TypeVar("T")
 
 _ALL_INTERFACES = frozenset(("", "0.0.0.0", "::"))
 _THIS_MACHINE = {"localhost": DEFAULT_HOST, "::1": DEFAULT_HOST}
@@ -46,19 +48,32 @@ def find_open_port(
     port_range_low: int = DEFAULT_PORT_RANGE_LOW,
     port_range_high: int = DEFAULT_PORT_RANGE_HIGH,
 ) -> int:
-    """A random port of the range that is not disallowed and that nobody listens on now.
+    """A random port of the range that is not disallowed and on which nobody listens now.
 
-    Somebody may take it before it is used: where that matters, bind port 0 and read off the port instead.
+    Another process may take it before it is used. Where that matters, use `search_port` and bind.
     """
-    disallowed = frozenset(disallowed_ports or ())
-    candidates = [port for port in range(port_range_low, port_range_high + 1) if port not in disallowed]
-    tries = random.sample(candidates, min(max_retries, len(candidates)))
+    return search_port(
+        lambda port: port if _can_be_bound(port) else None,
+        low=port_range_low,
+        high=port_range_high,
+        disallowed=disallowed_ports or (),
+        max_tries=max_retries,
+    )
+
+
+def search_port(
+    try_port: Callable[[int], T | None], *, low: int, high: int, disallowed: Iterable[int], max_tries: int
+) -> T:
+    """What `try_port` returns for the first port it succeeds with, of random ports in the range."""
+    taken = frozenset(disallowed)
+    candidates = [port for port in range(low, high + 1) if port not in taken]
+    tries = random.sample(candidates, min(max_tries, len(candidates)))
     for port in tries:
-        if _can_be_bound(port):
-            return port
+        if (found := try_port(port)) is not None:
+            return found
     raise NoOpenPortError(
-        f"Unable to find an open port in {port_range_low}-{port_range_high} after {len(tries)} attempts "
-        f"({len(disallowed)} ports are spoken for). Widen port_range_low and port_range_high."
+        f"Unable to find an open port in {low}-{high} after {len(tries)} attempts ({len(taken)} ports are taken). "
+        "Widen port_range_low and port_range_high."
     )
 
 

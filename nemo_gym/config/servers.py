@@ -1,43 +1,21 @@
 """The servers of a configuration, with all that is needed to start them."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 
 from nemo_gym.common.paths import find, nearest
 from nemo_gym.config.checks import server_blocks
 from nemo_gym.config.interpolation import resolved
-from nemo_gym.config.keys import DEFAULT_HOST, ServerType
-from nemo_gym.config.types import Isolation, ServerInstanceConfig
+from nemo_gym.config.keys import DEFAULT_HOST
+from nemo_gym.config.server_spec import ServerSpec as ServerSpec
+from nemo_gym.config.types import ServerInstanceConfig
 from nemo_gym.errors import ConfigError, MissingPathError
 
-
-@dataclass(frozen=True, kw_only=True)
-class ServerInstance:
-    """One server to start."""
-
-    name: str
-    server_type: ServerType
-    implementation: str
-    entrypoint: str
-
-    folder: Path
-    """The folder of the implementation; `entrypoint` is in it."""
-
-    config: dict[str, Any] = field(repr=False)
-    """The input of the server's own config class: the block, resolved, with `name`, `host` and, if known, `port`."""
-
-    host: str
-
-    port: int | None
-    """None if it is still to be chosen, best by binding port 0."""
-
-    isolation: Isolation
+ServerInstance = ServerSpec
 
 
-def server_instances(config: DictConfig) -> list[ServerInstance]:
+def server_instances(config: DictConfig) -> list[ServerSpec]:
     """Every valid server block of a loaded config, in order; almost-servers are left out.
 
     A folder or file that a block names and that is not there is an error.
@@ -45,12 +23,12 @@ def server_instances(config: DictConfig) -> list[ServerInstance]:
     return [_instance(config, server) for server in server_blocks(config).servers]
 
 
-def _instance(config: DictConfig, server: ServerInstanceConfig) -> ServerInstance:
+def _instance(config: DictConfig, server: ServerInstanceConfig) -> ServerSpec:
     path = (server.name, server.SERVER_TYPE, server.implementation)
     block = server.get_inner_run_server_config()
     host, port = block.host or DEFAULT_HOST, block.port or None
     values = {**resolved(config, path), "name": server.name, "host": host}
-    return ServerInstance(
+    return ServerSpec(
         name=server.name,
         server_type=server.SERVER_TYPE,
         implementation=server.implementation,

@@ -1,32 +1,36 @@
-"""Start the servers of a config, watch them, and stop them. The sockets are bound here, before anything starts, and
-stay bound while a worker is started anew, so no port is lost and no caller refused."""
+"""Start the servers of a config, supervise them, and stop them. The sockets are bound here, before any worker starts,
+and stay bound while a worker is restarted, so no port is lost and no caller is refused."""
 
 import asyncio
 import contextlib
-import random
+import logging
 import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import TOKEN_HEADER, ServerClient, base_url
-from nemo_gym.config.loading import ServerInstance, dump, server_instances
+from nemo_gym.config.loading import SKIP_VENV_IF_PRESENT_KEY_NAME, ServerSpec, dump, server_instances
+from nemo_gym.config.ports import search_port
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.errors import PortError, StartupError
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
-from nemo_gym.runtime.stack import ServerSpec, StackSpec
+from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.supervisor import WorkerProcess
 from nemo_gym.runtime.venvs import python_for
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serving
 
-READY_WITHIN_S = 300.0
-ASK_AGAIN_AFTER_S = 0.1
+logger = logging.getLogger(__name__)
+
+READY_TIMEOUT_S = 300.0
+HEALTH_CHECK_EVERY_S = 0.1
 MAX_PORT_TRIES = 200
 
 
@@ -36,6 +40,7 @@ class Launcher:
     def __init__(self, config: DictConfig, *, echo: Callable[[str], None]) -> None:
         self.config, self._echo = config.copy(), echo
         self._instances = server_instances(config)
+        warn_about_ignored_keys(config, self._instances)
         self.token: str | None = config.get("run_token") or (
             None if all(is_loopback(host) for host in self._hosts()) else secrets.token_urlsafe(24)
         )
@@ -59,20 +64,20 @@ class Launcher:
         await self._exit.aclose()
 
     async def watch(self) -> None:
-        """Wait until a server is lost for good, and raise what happened."""
+        """Wait until a worker is given up, and raise why."""
         if self._watch is not None:
             await asyncio.shield(self._watch)
 
     def client(self) -> ServerClient:
-        """A client of the servers, with what it takes to be let in."""
+        """A client of the servers, with the run's token."""
         return ServerClient(global_config_dict=self.config, token=self.token, http=HttpClient.of(self.config))
 
     def running(self) -> list[ServerInstanceDisplayConfig]:
-        """What runs where."""
+        """The servers, as `ng_status` shows them."""
         return [self._displayed(instance) for instance in self._instances]
 
     def health(self) -> dict[str, str]:
-        """Whether each server is up."""
+        """'up' or 'down' for each server."""
         return {name: "up" if worker.pid and worker.was_ready else "down" for name, worker in self._workers.items()}
 
     async def _open(self) -> None:
@@ -80,7 +85,7 @@ class Launcher:
         self.config.head_server.port = head.getsockname()[1]
         for instance in self._instances:
             self._sockets[instance.name] = self._exit.enter_context(self._bind(instance))
-        self._note_addresses()
+        self._write_addresses()
         published = dump(self.config, masked=True)
         limits = ServerLimits.of(self._settings())
         app = HeadServer(
@@ -99,14 +104,9 @@ class Launcher:
         self._exit.push_async_callback(_cancelled, self._watch)
         await self._until_ready()
 
-    def _worker(self, index: int, python: str, group: Sequence[ServerInstance]) -> WorkerProcess:
-        bound = {instance.name: self._sockets[instance.name] for instance in group}
-        held = [
-            server_spec(instance, port=_address(bound[instance.name])[1], fd=bound[instance.name].fileno())
-            for instance in group
-        ]
+    def _worker(self, index: int, python: str, group: Sequence[ServerSpec]) -> WorkerProcess:
         spec = StackSpec(
-            servers=held,
+            servers=[self._bound(instance) for instance in group],
             config=self._settings(),
             addresses={name: base_url(*_address(bound)) for name, bound in self._sockets.items()},
             secret=self._secret,
@@ -120,10 +120,10 @@ class Launcher:
         return worker
 
     async def _until_ready(self) -> None:
-        """Ask every server how it is. The sockets exist already, so one question each is enough."""
+        """Wait for a health check of every server. The sockets exist already, so one request each is enough."""
         if self._watch is None:
-            raise AssertionError("asked before anything was started")
-        asking = asyncio.gather(*(self._ask(name) for name in self._sockets))
+            raise AssertionError("the workers are not started")
+        asking = asyncio.gather(*(self._check_health(name) for name in self._sockets))
         waiting: set[asyncio.Future[Any]] = {asking, self._watch}
         done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if self._watch in done:
@@ -133,14 +133,14 @@ class Launcher:
         for worker in self._workers.values():
             worker.was_ready = True
 
-    async def _ask(self, name: str) -> None:
+    async def _check_health(self, name: str) -> None:
         try:
-            async with asyncio.timeout(READY_WITHIN_S):
+            async with asyncio.timeout(READY_TIMEOUT_S):
                 answer = await _health(*_address(self._sockets[name]), token=self.token)
         except TimeoutError as error:
-            raise StartupError(f"'{name}' was not ready within {READY_WITHIN_S:g} s.") from error
+            raise StartupError(f"'{name}' was not ready within {READY_TIMEOUT_S:g} s.") from error
         if b" 200 " not in answer.splitlines()[0]:
-            raise StartupError(f"'{name}' answered when asked how it is: {answer[:300]!r}")
+            raise StartupError(f"The health check of '{name}' failed: {answer[:300]!r}")
 
     def _hosts(self) -> Iterator[str]:
         yield self.config.head_server.host
@@ -153,24 +153,27 @@ class Launcher:
         except PortError as error:
             raise PortError(
                 f"{error} The head server of every run listens there. If another run is up, stop it with `ng_stop`, "
-                f"or give this one a port of its own, for all its commands: +head_server.port={port + 1}"
+                f"or give this one another port, for all its commands: +head_server.port={port + 1}"
             ) from error
 
-    def _bind(self, instance: ServerInstance) -> socket.socket:
+    def _bind(self, instance: ServerSpec) -> socket.socket:
         if instance.port:
             return bind(instance.host, instance.port)
-        low, high = self.config.port_range_low, self.config.port_range_high
-        taken = set(self.config.get("disallowed_ports") or ())
-        candidates = [port for port in range(low, high + 1) if port not in taken]
-        for port in random.sample(candidates, min(MAX_PORT_TRIES, len(candidates))):
+
+        def try_port(port: int) -> socket.socket | None:
             with contextlib.suppress(PortError):
                 return bind(instance.host, port)
-        raise PortError(
-            f"No free port for '{instance.name}' on {instance.host} between {low} and {high}. "
-            "Widen the range with +port_range_low=… and +port_range_high=…"
-        )
+            return None
 
-    def _note_addresses(self) -> None:
+        low, high, taken = (self.config.get(key) for key in ("port_range_low", "port_range_high", "disallowed_ports"))
+        return search_port(try_port, low=low, high=high, disallowed=taken or (), max_tries=MAX_PORT_TRIES)
+
+    def _bound(self, instance: ServerSpec) -> ServerSpec:
+        """The server with the port and the descriptor of its socket."""
+        listening = self._sockets[instance.name]
+        return replace(instance, port=_address(listening)[1], fd=listening.fileno())
+
+    def _write_addresses(self) -> None:
         for instance in self._instances:
             host, port = _address(self._sockets[instance.name])
             block = self.config[instance.name][instance.server_type][instance.implementation]
@@ -181,7 +184,7 @@ class Launcher:
         settings: dict[str, Any] = OmegaConf.to_container(self.config, resolve=True)  # type: ignore[assignment]
         return settings
 
-    def _displayed(self, instance: ServerInstance) -> ServerInstanceDisplayConfig:
+    def _displayed(self, instance: ServerSpec) -> ServerInstanceDisplayConfig:
         host, port = _address(self._sockets[instance.name])
         worker = self._workers.get(instance.name)
         return ServerInstanceDisplayConfig(
@@ -199,23 +202,10 @@ class Launcher:
         )
 
 
-def server_spec(instance: ServerInstance, *, port: int, fd: int | None = None) -> ServerSpec:
-    """A server as a worker is told of it."""
-    return ServerSpec(
-        name=instance.name,
-        server_type=instance.server_type,
-        implementation=instance.implementation,
-        folder=str(instance.folder),
-        entrypoint=instance.entrypoint,
-        config={**instance.config, "port": port},
-        fd=fd,
-    )
-
-
-def grouped(instances: Sequence[ServerInstance]) -> list[tuple[str, list[ServerInstance]]]:
-    """Which servers share a process, and with which interpreter. Slow when a virtualenv has to be made."""
-    shared: list[ServerInstance] = []
-    groups: list[tuple[str, list[ServerInstance]]] = []
+def grouped(instances: Sequence[ServerSpec]) -> list[tuple[str, list[ServerSpec]]]:
+    """The servers that share a process, by interpreter. Slow if a virtualenv has to be made."""
+    shared: list[ServerSpec] = []
+    groups: list[tuple[str, list[ServerSpec]]] = []
     for instance in instances:
         python = python_for(instance.folder)
         if python is None and instance.isolation == "shared":
@@ -225,8 +215,22 @@ def grouped(instances: Sequence[ServerInstance]) -> list[tuple[str, list[ServerI
     return [(sys.executable, shared), *groups] if shared else groups
 
 
+def warn_about_ignored_keys(config: DictConfig, servers: Sequence[ServerSpec]) -> None:
+    """Name the keys that are accepted but have no effect yet."""
+    for server in servers:
+        if (server.config.get("num_workers") or 1) > 1:
+            logger.warning(
+                "%s.num_workers has no effect yet: one process serves '%s'", server.config_path, server.name
+            )
+    if config.get(SKIP_VENV_IF_PRESENT_KEY_NAME):
+        logger.warning(
+            "%s has no effect yet: a virtualenv is reused if its requirements have not changed",
+            SKIP_VENV_IF_PRESENT_KEY_NAME,
+        )
+
+
 async def _watch_all(workers: Sequence[WorkerProcess]) -> None:
-    """Ends only by the loss of a worker: then all others are told to stop."""
+    """Supervise all workers until one is given up, then stop supervising the others."""
     tasks = [asyncio.create_task(worker.watch()) for worker in workers]
     try:
         for finished in asyncio.as_completed(tasks):
@@ -238,8 +242,8 @@ async def _watch_all(workers: Sequence[WorkerProcess]) -> None:
 
 
 async def _health(host: str, port: int, *, token: str | None) -> bytes:
-    """What a server answers when asked how it is. Asked by hand, because a supervisor has no other use for an HTTP
-    client, and importing one would take longer than all else it does to start."""
+    """The raw response to a health check. Without an HTTP client, because importing one would take longer than all
+    else that the supervisor does to start."""
     shown = f"{TOKEN_HEADER}: {token}\r\n" if token else ""
     question = f"GET /health HTTP/1.1\r\nhost: {host}\r\n{shown}connection: close\r\n\r\n".encode()
     while True:
@@ -249,7 +253,7 @@ async def _health(host: str, port: int, *, token: str | None) -> bytes:
                 writer.write(question)
                 if answer := await reader.read():
                     return answer
-        await asyncio.sleep(ASK_AGAIN_AFTER_S)
+        await asyncio.sleep(HEALTH_CHECK_EVERY_S)
 
 
 async def _cancelled(task: "asyncio.Future[Any]") -> None:

@@ -1,4 +1,4 @@
-"""All the servers of a config that share an interpreter, as live objects that call each other directly."""
+"""The servers of a config that share an interpreter, as live objects that call each other directly."""
 
 import secrets
 from contextlib import AsyncExitStack
@@ -13,6 +13,8 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.compute.pool import Compute
 from nemo_gym.config.error_messages import error_lines
+from nemo_gym.config.process_config import publish_config
+from nemo_gym.config.server_spec import ServerSpec as ServerSpec
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.server.app import ServerApp
@@ -21,45 +23,32 @@ from nemo_gym.server.limits import ServerLimits
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSpec:
-    """One server of a stack."""
-
-    name: str
-    server_type: str
-    implementation: str
-    folder: str
-    entrypoint: str
-    config: dict[str, Any]
-    fd: int | None = None
-    """The inherited listening socket, if it is to be served over HTTP."""
-
-
-@dataclass(frozen=True, slots=True)
 class StackSpec:
-    """All that a worker must know."""
+    """What a worker needs to know. Travels to its process as JSON."""
 
     servers: list[ServerSpec]
     config: dict[str, Any] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
-    """Where to find servers that are not in this stack."""
+    """The base URLs of servers that are not in this stack."""
     secret: str = ""
     token: str | None = None
-    """What servers ask of callers, if they listen beyond loopback."""
+    """What servers require of callers, if they listen beyond loopback."""
     worker: int = 0
     secrets: dict[str, Any] | None = None
     """What the worker must not log, write or send as an error, as `Secrets.to_json` gives it."""
 
     def to_json(self) -> bytes:
-        return orjson.dumps(asdict(self))
+        return orjson.dumps(asdict(self), default=str)
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
-        told = orjson.loads(text)
-        return cls(**{**told, "servers": [ServerSpec(**server) for server in told["servers"]]})
+        fields = orjson.loads(text)
+        servers = [ServerSpec(**{**server, "folder": Path(server["folder"])}) for server in fields["servers"]]
+        return cls(**{**fields, "servers": servers})
 
 
 class Stack:
-    """The servers of a config as live objects that call each other directly."""
+    """An async context manager: inside it the servers of `spec` are loaded, and `client` calls them."""
 
     def __init__(self, spec: StackSpec, *, direct: bool = True) -> None:
         self.spec, self._direct = spec, direct
@@ -81,6 +70,7 @@ class Stack:
 
     async def _open(self) -> None:
         spec = self.spec
+        self._exit.enter_context(publish_config(spec.config))
         http = await self._exit.enter_async_context(HttpClient.of(spec.config))
         self.client = ServerClient(
             global_config_dict=spec.config,
@@ -93,8 +83,8 @@ class Stack:
             Compute(workers=spec.config.get("compute_workers"), memory_mb=spec.config.get("compute_memory_mb"))
         )
         secret = bytes.fromhex(spec.secret) if spec.secret else secrets.token_bytes(32)
-        for held in spec.servers:
-            self.apps[held.name] = self._mount(held, secret, compute)
+        for server in spec.servers:
+            self.apps[server.name] = self._load(server, secret, compute)
         for app in self.apps.values():
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
@@ -106,14 +96,13 @@ class Stack:
             app.register_handlers(handlers)
         return handlers
 
-    def _mount(self, held: ServerSpec, secret: bytes, compute: Compute) -> ServerApp:
-        kind = load_server_class(held.server_type, Path(held.folder), held.entrypoint)
+    def _load(self, spec: ServerSpec, secret: bytes, compute: Compute) -> ServerApp:
+        kind = load_server_class(spec.server_type, spec.folder, spec.entrypoint)
         try:
-            config = kind.config_class().model_validate({**held.config, "name": held.name})
+            config = kind.config_class().model_validate({**spec.config, "name": spec.name, "port": spec.port or 0})
             server = kind(config=config, server_client=self.client)
         except ValidationError as error:
-            place = (held.name, held.server_type, held.implementation)
-            lines = [f"{'.'.join(place)} does not fit {error.title}:", *error_lines(error, below=place)]
+            lines = [f"{spec.config_path} does not fit {error.title}:", *error_lines(error, below=spec.path)]
             raise ConfigError("\n".join(lines)) from error
         server.core(secret=secret, worker=self.spec.worker, compute=compute, limits=self.limits)
         return server.asgi_app(token=self.spec.token, limits=self.limits)

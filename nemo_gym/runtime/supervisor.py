@@ -1,4 +1,4 @@
-"""One worker process under watch: its sockets and its orders go in, its output and its end come out."""
+"""One worker process: start it, forward its output, restart it when it dies, stop it."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 LAST_LINES = 40
 STOP_AFTER_S = 5.0
-"""More than the grace that requests in flight get."""
+"""Longer than uvicorn_runner.GRACE_S, which requests in flight get."""
 KILL_AFTER_S = 3.0
 MAX_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
@@ -29,7 +29,7 @@ DEATHS_WITHIN_S = 60.0
 
 @dataclass(slots=True)
 class Restarts:
-    """Decides whether a worker that died is started again. More than a few deaths in a minute are no accident."""
+    """Decides whether a worker that died is restarted: not if it died too often within a minute."""
 
     deaths: deque[float] = field(default_factory=deque)
 
@@ -42,7 +42,7 @@ class Restarts:
 
 
 class WorkerProcess:
-    """Starts a worker, keeps its last words, starts it again when it dies, and ends it for good."""
+    """Starts a worker, keeps its last lines of output, restarts it when it dies, and stops it."""
 
     def __init__(self, label: str, spec: StackSpec, *, python: str, echo: Callable[[str], None]) -> None:
         self.label, self.spec, self._python, self._echo = label, spec, python, echo
@@ -59,10 +59,10 @@ class WorkerProcess:
 
     @property
     def names(self) -> str:
-        return ", ".join(f"'{held.name}'" for held in self.spec.servers)
+        return ", ".join(f"'{server.name}'" for server in self.spec.servers)
 
     async def watch(self) -> None:
-        """Keep the worker running until `stop`. Raises StartupError when there is no point in another start."""
+        """Keep the worker running until `stop`. Raises StartupError if restarting it makes no sense."""
         while not self._stopping:
             code = await self._run_once()
             if self._stopping:
@@ -74,11 +74,11 @@ class WorkerProcess:
             pause = self._restarts.pause_after(time.monotonic())
             if pause is None:
                 raise StartupError(f"{ended}\nIt died more than {MAX_DEATHS} times within {DEATHS_WITHIN_S:g} s.")
-            logger.error("%s\nStarting it again in %.1f s.", ended, pause)
+            logger.error("%s\nRestarting it in %.1f s.", ended, pause)
             await asyncio.sleep(pause)
 
     async def stop(self) -> None:
-        """End the worker and all it started: a word first, then a signal, then the hard way."""
+        """Stop the worker and all it started: close its standard input, then SIGTERM, then SIGKILL."""
         self._stopping = True
         process = self._process
         if process is None:
@@ -97,7 +97,7 @@ class WorkerProcess:
 
     async def _run_once(self) -> int:
         self._last.clear()
-        fds = [held.fd for held in self.spec.servers if held.fd is not None]
+        fds = [server.fd for server in self.spec.servers if server.fd is not None]
         self._process = process = await asyncio.create_subprocess_exec(
             self._python,
             "-m",
@@ -110,7 +110,7 @@ class WorkerProcess:
         )
         self.started_at = time.time()
         if process.stdin is None or process.stdout is None:
-            raise AssertionError("both were asked to be pipes")
+            raise AssertionError("standard input and output are pipes")
         with contextlib.suppress(ConnectionError):
             process.stdin.write(self.spec.to_json() + b"\n")
             await process.stdin.drain()

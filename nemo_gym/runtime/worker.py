@@ -1,7 +1,7 @@
 """The worker process: one event loop that serves one stack.
 
-Started with `python -m nemo_gym.runtime.worker`, it reads its `StackSpec` from standard input, inherits its listening
-sockets, and lives as long as standard input stays open: when its supervisor dies, the worker ends too."""
+Started with `python -m nemo_gym.runtime.worker`, it reads its `StackSpec` from standard input and inherits its
+listening sockets. It stops when standard input is closed, so it ends with its supervisor."""
 
 import asyncio
 import os
@@ -12,7 +12,6 @@ import sys
 from nemo_gym.common import event_loop
 from nemo_gym.common.logging import configure_logging
 from nemo_gym.common.redaction import printable, redact
-from nemo_gym.config.process_config import set_process_config
 from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import GymError
 from nemo_gym.runtime.stack import Stack, StackSpec
@@ -23,14 +22,14 @@ EXIT_CONFIG = 78
 
 
 async def serve(spec: StackSpec) -> None:
-    """Serve a stack on its inherited sockets until told to stop."""
+    """Serve a stack on its inherited sockets until a signal or the end of standard input."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     loop.add_reader(sys.stdin.fileno(), lambda: _stop_at_end_of_input(stop))
     async with Stack(spec) as stack:
-        sockets = {held.name: socket.socket(fileno=held.fd) for held in spec.servers if held.fd is not None}
+        sockets = {server.name: socket.socket(fileno=server.fd) for server in spec.servers if server.fd is not None}
         ports = {bound.getsockname()[1]: stack.apps[name] for name, bound in sockets.items()}
         async with serving(ports, list(sockets.values()), stack.limits):
             await stop.wait()
@@ -46,7 +45,6 @@ def main() -> None:
     """Entry point of the process."""
     configure_logging()
     spec = StackSpec.from_json(sys.stdin.buffer.readline())
-    set_process_config(spec.config)
     if spec.secrets is not None:
         set_process_secrets(Secrets.from_json(spec.secrets))
     try:

@@ -1,5 +1,5 @@
-"""Notices a handler that holds up the event loop, and says which one and where. A thread looks on; handlers that do no
-such thing pay nothing for it."""
+"""Finds a handler that blocks the event loop, and logs its name and the line it is at. A thread watches the loop;
+handlers that do not block it pay nothing."""
 
 import asyncio
 import inspect
@@ -14,17 +14,17 @@ from typing import Any
 
 from nemo_gym.common.logging import RateLimitedLog
 
-seldom = RateLimitedLog(logging.getLogger(__name__))
+rate_limited = RateLimitedLog(logging.getLogger(__name__))
 
-ASK_EVERY_S = 0.25
-LOOK_AFTER_S = 0.1
+CHECK_EVERY_S = 0.25
+SUSPECT_AFTER_S = 0.1
 BLOCKED_AFTER_S = 0.5
-"""Longer than a search for garbage among thousands of rollouts, and far too long for them all to stand still."""
+"""Longer than a garbage collection among thousands of rollouts, and far too long for all of them to wait."""
 
 
 @dataclass(slots=True)
 class Handler:
-    """A function that answers on the loop, and how often and for how long it was found to hold it up."""
+    """A function that runs on the event loop, how often it blocked it, and for how long in total."""
 
     name: str
     times: int = 0
@@ -36,7 +36,7 @@ Handlers = dict[CodeType, Handler]
 
 
 def register_handler(handlers: Handlers, name: str, function: Callable[..., Any]) -> Handler | None:
-    """Enter a function, if it is one whose work can be told from others'."""
+    """Add a function, if its frames can be recognized."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return None
@@ -47,64 +47,64 @@ def register_handler(handlers: Handlers, name: str, function: Callable[..., Any]
 
 @dataclass(slots=True)
 class BlockingMonitor:
-    """Asks the running loop again and again whether it still turns. When it does not answer, whoever is found at work
-    twice in a row is the one: a loop that is merely busy is found with another one each time."""
+    """Schedules a callback on the running loop again and again. If it does not run in time, the handler whose frame is
+    on the loop's stack at two moments blocks the loop; a loop that is only busy has another frame each time."""
 
     handlers: Handlers
     _loop: asyncio.AbstractEventLoop = field(init=False)
     _loop_thread: int = field(init=False)
     _watcher: threading.Thread = field(init=False)
-    _answered: threading.Event = field(init=False, default_factory=threading.Event)
-    _ended: threading.Event = field(init=False, default_factory=threading.Event)
+    _responded: threading.Event = field(init=False, default_factory=threading.Event)
+    _stopped: threading.Event = field(init=False, default_factory=threading.Event)
 
     def __enter__(self) -> None:
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
-        self._watcher = threading.Thread(target=self._watch, name="nemo-gym-loop-watch", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="nemo-gym-blocking-monitor", daemon=True)
         self._watcher.start()
 
     def __exit__(self, *_error: object) -> None:
-        self._ended.set()
-        self._answered.set()
+        self._stopped.set()
+        self._responded.set()
         self._watcher.join()
 
     def _watch(self) -> None:
-        while not self._ended.wait(ASK_EVERY_S):
-            self._answered.clear()
-            asked = time.monotonic()
+        while not self._stopped.wait(CHECK_EVERY_S):
+            self._responded.clear()
+            since = time.monotonic()
             try:
-                self._loop.call_soon_threadsafe(self._answered.set)
+                self._loop.call_soon_threadsafe(self._responded.set)
             except RuntimeError:  # the loop is closed
                 return
-            if not self._answered.wait(LOOK_AFTER_S):
-                self._look(asked)
+            if not self._responded.wait(SUSPECT_AFTER_S):
+                self._find_blocking_handler(since)
 
-    def _look(self, asked: float) -> None:
-        before = list(self._at_work())
-        if self._answered.wait(BLOCKED_AFTER_S - LOOK_AFTER_S):
+    def _find_blocking_handler(self, since: float) -> None:
+        before = list(self._loop_frames())
+        if self._responded.wait(BLOCKED_AFTER_S - SUSPECT_AFTER_S):
             return
-        now = list(self._at_work())
-        lasting = (frame for frame in now if any(frame is earlier for earlier in before))
-        culprit = next((self.handlers[frame.f_code] for frame in lasting if frame.f_code in self.handlers), None)
-        if culprit is not None:
-            self._tell(culprit, now[0], asked)
+        now = list(self._loop_frames())
+        unchanged = (frame for frame in now if any(frame is earlier for earlier in before))
+        handler = next((self.handlers[frame.f_code] for frame in unchanged if frame.f_code in self.handlers), None)
+        if handler is not None:
+            self._report(handler, now[0], since)
 
-    def _at_work(self) -> Iterator[FrameType]:
-        """What the loop's thread is doing, innermost first."""
+    def _loop_frames(self) -> Iterator[FrameType]:
+        """The stack of the loop's thread, innermost frame first."""
         frame = sys._current_frames().get(self._loop_thread)
         while frame is not None:
             yield frame
             frame = frame.f_back
 
-    def _tell(self, culprit: Handler, innermost: FrameType, asked: float) -> None:
+    def _report(self, handler: Handler, innermost: FrameType, since: float) -> None:
         place = f"{innermost.f_code.co_filename}:{innermost.f_lineno} ({innermost.f_code.co_name})"
-        culprit.times += 1
-        seldom.warning(
-            culprit.name,
-            "%s holds up every other rollout: the event loop has stood still for %.1f s, at %s. Hand such work to "
+        handler.times += 1
+        rate_limited.warning(
+            handler.name,
+            "%s blocks the event loop, and with it every other rollout, for %.1f s now, at %s. Run such work with "
             "nemo_gym.compute.pool, or make the handler a plain `def`, which runs in a thread.",
-            culprit.name,
-            time.monotonic() - asked,
+            handler.name,
+            time.monotonic() - since,
             place,
         )
-        self._answered.wait()
-        culprit.seconds += time.monotonic() - asked
+        self._responded.wait()
+        handler.seconds += time.monotonic() - since

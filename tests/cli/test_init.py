@@ -13,7 +13,6 @@ from nemo_gym.cli.init import init_resources_server, write_environment
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.config.loading import load_config, server_instances
 from nemo_gym.runtime.class_loader import load_server_class
-from nemo_gym.runtime.launcher import server_spec
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.testing import rows_of
 
@@ -93,7 +92,7 @@ async def test_a_new_environment_rewards_the_right_answer_and_no_other(
     write_environment(tmp_path / "resources_servers" / name)
     config = config_of(name, replies)
     settings: Any = OmegaConf.to_container(config, resolve=True)
-    spec = StackSpec([server_spec(instance, port=0) for instance in server_instances(config)], settings)
+    spec = StackSpec(server_instances(config), settings)
     row = rows_of(f"resources_servers/{name}/data/example.jsonl")[0]
     async with Stack(spec) as stack:
         answer = await stack.client.call(f"{name}_simple_agent", "/run", row, answer=ServerReply)

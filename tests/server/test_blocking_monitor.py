@@ -61,7 +61,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_place(
     assert list(blocked) == [f"environment{path}"]
     assert blocked[f"environment{path}"]["times"] == 1
     assert blocked[f"environment{path}"]["seconds"] >= BLOCKED_AFTER_S
-    assert f"environment{path} holds up every other rollout" in caplog.text
+    assert f"environment{path} blocks the event loop" in caplog.text
     assert f"{implementation}/app.py" in caplog.text
 
 
@@ -112,6 +112,6 @@ def test_a_collection_ends_with_the_handlers_that_blocked(tmp_path: Path) -> Non
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert "slow/verify holds up every other rollout" in done.stderr
+    assert "slow/verify blocks the event loop" in done.stderr
     assert "slow/verify held up the event loop, times: 1" in done.stdout
     assert json.loads((tmp_path / "out_metrics.json").read_text())["blocked_handlers"]["slow/verify"]["times"] == 1

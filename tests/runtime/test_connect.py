@@ -1,0 +1,84 @@
+"""A command that holds its servers itself: they see its configuration, and keys without effect are named."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+
+from nemo_gym.client.server_client import ServerReply
+from nemo_gym.config.loading import get_global_config_dict, load_config
+from nemo_gym.config.process_config import process_config, publish_config
+from nemo_gym.runtime.connect import connect_servers
+from tests.commands import free_port
+
+CURIOUS = """
+from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, tool
+from nemo_gym.global_config import get_global_config_dict
+
+class CuriousResourcesServer(SimpleResourcesServer):
+    @tool
+    async def look_up(self, key: str) -> str:
+        return str(get_global_config_dict().get(key))
+
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        return 1.0
+"""
+
+
+@pytest.fixture(autouse=True)
+def _curious_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["program", "+config_paths=[no_such_file.yaml]"])
+    folder = tmp_path / "resources_servers" / implementation()
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(CURIOUS)
+
+
+def implementation() -> str:
+    """Another name in each test: the module stays imported."""
+    return f"curious_{abs(hash(Path.cwd()))}"
+
+
+def config(*arguments: str, isolation: str = "shared", num_workers: int = 1) -> DictConfig:
+    block = {"entrypoint": "app.py", "domain": "other", "isolation": isolation, "num_workers": num_workers}
+    initial = {
+        "config_paths": [],
+        "curious": {"resources_servers": {implementation(): block}},
+        "head_server": {"host": "127.0.0.1", "port": free_port()},
+        "colour": "blue",
+    }
+    Path("config.yaml").write_text("{}")
+    return load_config(["config_paths=[config.yaml]", *arguments], initial=initial, use_dotenv=False, fill_ports=False)
+
+
+@pytest.mark.parametrize("isolation", ["shared", "process"])
+async def test_servers_read_the_configuration_of_the_command_that_holds_them(isolation: str) -> None:
+    async with connect_servers(config(isolation=isolation)) as client:
+        found = await client.call("curious", "/look_up", {"key": "colour"}, answer=ServerReply)
+    assert found.text() == "blue"
+
+
+@pytest.mark.parametrize("isolation", ["shared", "process"])
+async def test_keys_without_effect_are_named(isolation: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        async with connect_servers(config("skip_venv_if_present=true", isolation=isolation, num_workers=3)):
+            pass
+    assert f"curious.resources_servers.{implementation()}.num_workers has no effect" in caplog.text
+    assert "skip_venv_if_present has no effect" in caplog.text
+
+
+async def test_no_warning_without_them(caplog: pytest.LogCaptureFixture) -> None:
+    async with connect_servers(config()):
+        pass
+    assert "no effect" not in caplog.text
+
+
+def test_the_configuration_is_published_only_inside_the_block() -> None:
+    with publish_config({"a": 1}):
+        assert get_global_config_dict() == {"a": 1}
+        with publish_config({"a": 2}):
+            assert get_global_config_dict() == {"a": 2}
+        assert get_global_config_dict() is get_global_config_dict()
+        assert get_global_config_dict() == {"a": 1}
+    assert process_config() is None
