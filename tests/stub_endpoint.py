@@ -1,5 +1,6 @@
 """A model endpoint on a real port that answers what a test tells it to, and remembers what it was asked."""
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ class StubEndpoint:
         asked = Request(request.path, dict(request.query), dict(request.headers), orjson.loads(raw) if raw else None)
         self.requests.append(asked)
         told = self.reply(asked)
+        if inspect.isawaitable(told):
+            told = await told
         status, body, headers = (*told, {})[:3] if isinstance(told, tuple) else (200, told, {})
         text = body if isinstance(body, str) else orjson.dumps(body).decode()
         return web.Response(status=status, text=text, headers=headers, content_type="application/json")

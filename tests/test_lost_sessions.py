@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -13,13 +14,51 @@ from nemo_gym.config.loading import load_config
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.dataset import RolloutCollectionConfig
 from nemo_gym.runtime.launcher import Launcher
-from tests.test_chaos import CONFIG, counter_row
+from nemo_gym.testing import calls, example_row, response_of, says
+from tests.stub_endpoint import Request, stub_endpoint
 
-TWO_STEPS = """
-      - {user: 'add (\\d+)', turn: 0, call: [{name: increment_counter, arguments: '{"count": \\1}'}]}
-      - {user: 'add (\\d+)', turn: 1, call: [{name: increment_counter, arguments: '{"count": \\1}'}]}
-      - {say: Done.}
+ROWS = 12
+CONFIG = """
+counter:
+  resources_servers:
+    example_stateful_counter: {entrypoint: app.py, domain: agent, isolation: process}
+agent:
+  responses_api_agents:
+    AGENT:
+      entrypoint: app.py
+      resources_server: {type: resources_servers, name: counter}
+      model_server: {type: responses_api_models, name: policy_model}
+policy_model:
+  responses_api_models:
+    openai_model: {entrypoint: app.py, openai_base_url: "URL", openai_api_key: key, openai_model: m}
 """
+
+
+class ThinkingModel:
+    """Calls the tool, thinks until it is told to go on, calls the tool again, and answers."""
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+        self.thinking = 0
+
+    async def reply(self, request: Request) -> Any:
+        outputs = sum(item.get("type") == "function_call_output" for item in request.body["input"])
+        if outputs == 1:
+            self.thinking += 1
+            await self.may_go_on.wait()
+        add = calls("increment_counter", '{"count": 2}', call_id=f"call_{outputs}")
+        return says("Done.") if outputs == 2 else response_of(add)
+
+
+def row(number: int) -> dict[str, Any]:
+    """Right are five and two times two, in two rows of three."""
+    found = example_row("Add two, twice.", initial_count=5, expected_count=9 if number % 3 else 5)
+    found["responses_create_params"]["tools"] = [{"type": "function", "name": "increment_counter", "parameters": {}}]
+    return found
+
+
+def pid_of(launcher: Launcher, server: str) -> int | None:
+    return next(instance.pid for instance in launcher.running() if instance.process_name == server)
 
 
 @pytest.mark.parametrize("agent", ["simple_agent", "legacy_agent"])
@@ -27,36 +66,36 @@ async def test_an_environment_killed_while_the_model_thinks_gives_no_wrong_rewar
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str
 ) -> None:
     monkeypatch.chdir(Path(__file__).parent / "servers")
-    config_text = CONFIG.replace("domain: agent}", "domain: agent, isolation: process}").replace("0.02", "0.2")
-    config_text = config_text[: config_text.index("      - {user")] + TWO_STEPS
-    (tmp_path / "config.yaml").write_text(config_text.replace("simple_agent", agent))
-    rows = [counter_row(number) for number in range(90)]
-    for number, row in enumerate(rows):
-        row |= {"initial_count": 5, "expected_count": 5 + 2 * number if number % 3 else -1}
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    arguments = [f"config_paths=[{tmp_path}/config.yaml]", "head_server={host: 127.0.0.1, port: 0}"]
-    output = tmp_path / "out.jsonl"
-    launcher = Launcher(load_config(arguments, use_dotenv=False, fill_ports=False), echo=print)
-    config = RolloutCollectionConfig(
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row(number)) + "\n" for number in range(ROWS)))
+    model, output = ThinkingModel(), tmp_path / "out.jsonl"
+    job = RolloutCollectionConfig(
         agent_name="agent",
         input_jsonl_fpath=str(tmp_path / "rows.jsonl"),
         output_jsonl_fpath=str(output),
-        num_samples_in_parallel=30,
-        max_attempts=5,
+        num_samples_in_parallel=ROWS,
     )
-    async with launcher, launcher.client() as client:
-        collecting = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))
-        while not output.exists() or not output.stat().st_size:  # noqa: ASYNC110 - a file tells no event
-            await asyncio.sleep(0.02)
-        (pid,) = [instance.pid for instance in launcher.running() if instance.process_name == "counter"]
-        assert pid
-        os.kill(pid, signal.SIGKILL)
-        metrics = await asyncio.wait_for(collecting, 60)
-    assert (metrics.scored, metrics.failed) == (90, {})
+    async with stub_endpoint(model.reply) as endpoint, asyncio.timeout(120):
+        (tmp_path / "config.yaml").write_text(CONFIG.replace("AGENT", agent).replace("URL", endpoint.url))
+        arguments = [f"config_paths=[{tmp_path}/config.yaml]", "head_server={host: 127.0.0.1, port: 0}"]
+        launcher = Launcher(load_config(arguments, use_dotenv=False, fill_ports=False), echo=print)
+        async with launcher, launcher.client() as client:
+            collecting = asyncio.create_task(RolloutCollectionHelper().run_from_config(job, client=client))
+            while model.thinking < ROWS:  # noqa: ASYNC110 - counted by the endpoint
+                await asyncio.sleep(0.02)
+            killed = pid_of(launcher, "counter")
+            assert killed
+            os.kill(killed, signal.SIGKILL)
+            while pid_of(launcher, "counter") in (killed, None):  # noqa: ASYNC110 - a process tells no event
+                await asyncio.sleep(0.02)
+            assert (await client.get("counter", "/health")).status == 200
+            model.may_go_on.set()
+            metrics = await collecting
+    assert (metrics.scored, metrics.failed) == (ROWS, {})
     records = [orjson.loads(line) for line in output.read_bytes().splitlines()]
     assert {record["_task_index"]: record["reward"] for record in records} == {
-        number: float(number % 3 > 0) for number in range(90)
+        number: float(number % 3 > 0) for number in range(ROWS)
     }
-    failed = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
-    assert any("its worker was restarted" in told["message"] for told in failed)
-    assert {told["cause"] for told in failed} <= {"environment", "tool", "internal", "verifier"}
+    failures = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
+    assert {(failure["cause"], failure["attempt"]) for failure in failures} == {("environment", 1)}
+    assert all("its worker was restarted" in failure["message"] for failure in failures)
+    assert len(failures) == ROWS
