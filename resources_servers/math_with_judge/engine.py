@@ -1,7 +1,7 @@
 """Compare a reply with the expected answer by the rules of math-verify.
 
-Runs in a compute worker. The library takes seconds to import, so it is imported inside the functions: the server imports
-this module too."""
+Runs in a compute worker. The server imports this module too, so the library, which is slow to import, is only imported
+inside the functions."""
 
 import logging
 from collections.abc import Sequence
