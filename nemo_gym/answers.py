@@ -2,9 +2,10 @@
 
 Environments differ in what counts as the answer, and rewards depend on it, so choose a function by its name. Refusals
 and messages that the model did not write have no text. A message whose content is a plain string has none either,
-except for `last_part_of_last_item`. Every function takes time linear in the text."""
+except for `last_part_of_last_item`. Every function but `last_match` takes time linear in the text."""
 
 import re
+from collections import deque
 from collections.abc import Iterator
 
 from nemo_gym.llm_api.responses import (
@@ -82,6 +83,18 @@ def boxes(text: str) -> Iterator[str]:
 def first_box(text: str) -> str | None:
     """The content of the first box."""
     return next(boxes(text), None)
+
+
+def last_match(pattern: str, text: str, flags: re.RegexFlag) -> re.Match[str] | None:
+    """The last match of a regex; None if there is none or the regex is invalid.
+
+    A regex from the data may never finish: run this in `nemo_gym.compute`.
+    """
+    try:
+        matches = deque(re.finditer(pattern, text, flags), maxlen=1)
+    except (re.error, OverflowError, RecursionError):
+        return None
+    return matches[0] if matches else None
 
 
 def last_number(response: NeMoGymResponse) -> float | None:

@@ -18,7 +18,7 @@ from nemo_gym.compute.fork_server import FRAME, MAX_PAYLOAD_BYTES, ForkRequest, 
 
 START_TIMEOUT_S = 120.0
 """For the fork and all imports, the slowest of which take seconds on an idle machine."""
-GRACE_S = 0.01
+MIN_WAIT_S = 0.01
 """The shortest wait for an answer. One such wait follows after a limit is exceeded, since the event loop may have been
 too busy to read an answer that was in time."""
 _PROGRAM = "from nemo_gym.compute.fork_server import main; main()"
@@ -102,7 +102,7 @@ class Worker(asyncio.Protocol):
         while True:
             # A process cannot use more CPU time than passes on the wall, so there is nothing to check before.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(min(cpu_left_s, wall_left_s), GRACE_S)):
+                async with asyncio.timeout(max(min(cpu_left_s, wall_left_s), MIN_WAIT_S)):
                     return await self._frame()
             if cpu_left_s <= 0:
                 raise TimeoutError

@@ -10,7 +10,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.compute.pool import Compute, LimitExceededError
 from nemo_gym.judge import Judge, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
-from resources_servers.equivalence_llm_judge.engine import last_match
+from resources_servers.equivalence_llm_judge.engine import extract
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest
 
 
@@ -93,7 +93,7 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
         """What a regex matches in a text; the whole text without a regex or a match."""
         if not regex:
             return text
-        found = await compute.run(last_match, regex, text, timeout_s=self.config.regex_timeout_s)
+        found = await compute.run(extract, regex, text, timeout_s=self.config.regex_timeout_s)
         return text if found is None else found
 
     async def _score(self, case: _Case, client: ServerClient) -> _Score:

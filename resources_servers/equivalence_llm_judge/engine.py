@@ -1,19 +1,14 @@
-"""Read a part out of a text by a pattern from the data. Such a pattern may take for ever, so it runs in a compute
-worker."""
+"""Extract a part of a text by a regex from the data. It may never finish, so this runs in a compute worker."""
 
 import re
 
+from nemo_gym.answers import last_match
 
-def last_match(pattern: str, text: str) -> str | None:
-    """The first group that is not blank of the last match, else all of that match; None if there is none to be had."""
-    try:
-        compiled = re.compile(pattern, re.MULTILINE | re.DOTALL)
-    except (re.error, OverflowError, RecursionError):
+
+def extract(pattern: str, text: str) -> str | None:
+    """The first non-blank group of the last match, else the whole match; None without a match."""
+    match = last_match(pattern, text, re.MULTILINE | re.DOTALL)
+    if match is None:
         return None
-    last: re.Match[str] | None = None
-    for match in compiled.finditer(text):
-        last = match
-    if last is None:
-        return None
-    groups = (group.strip() for group in last.groups() if group is not None)
-    return next(filter(None, groups), last.group().strip())
+    groups = (group.strip() for group in match.groups() if group is not None)
+    return next(filter(None, groups), match.group().strip())

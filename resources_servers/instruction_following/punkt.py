@@ -27,7 +27,7 @@ SHA256 = {
     "ortho_context.tab": "4bbcca25ed3d3f06c02402abf8419b9f033b8adc06e7b482eca4e45f81a5dc4c",
     "sent_starters.txt": "f3f8535483e1dba487241b764945168123bca3209a9645e59acd1225dc76edac",
 }
-FETCH_WITHIN_S = 300.0
+INSTALL_TIMEOUT_S = 300.0
 
 
 class MissingTablesError(StartupError):
@@ -56,7 +56,7 @@ def ensure_tables() -> Path:
         return found
     place = folders()[-1]
     try:
-        fetch(place)
+        fetch_tables(place)
     except OSError as error:
         raise MissingTablesError(_told(f"they could not be written: {error}")) from error
     return place
@@ -71,7 +71,7 @@ def read_table(name: str) -> list[list[str]]:
     return [line.split("\t") for line in lines if line]
 
 
-def fetch(folder: Path) -> None:
+def fetch_tables(folder: Path) -> None:
     """Put the tables into a folder, unless they are there, and make sure that they are what they should be."""
     if has_tables(folder):
         return
@@ -92,9 +92,9 @@ def _unpack_wheel(place: str) -> None:
     """Install the wheel alone, without what it depends on, into a folder of its own."""
     command = [*_install(), "--quiet", "--no-deps", "--target", place, WHEEL]
     try:
-        subprocess.run(command, capture_output=True, text=True, timeout=FETCH_WITHIN_S, check=True)
+        subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=True)
     except subprocess.TimeoutExpired as error:
-        raise MissingTablesError(_told(f"'{' '.join(command)}' took more than {FETCH_WITHIN_S:g} s.")) from error
+        raise MissingTablesError(_told(f"'{' '.join(command)}' took more than {INSTALL_TIMEOUT_S:g} s.")) from error
     except subprocess.CalledProcessError as error:
         raise MissingTablesError(_told(f"'{' '.join(command)}' failed:\n{error.stderr.strip()}")) from error
 
@@ -116,4 +116,4 @@ def _told(why: str) -> str:
 
 
 if __name__ == "__main__":
-    fetch(Path(sys.argv[1]) if len(sys.argv) > 1 else folders()[-1])
+    fetch_tables(Path(sys.argv[1]) if len(sys.argv) > 1 else folders()[-1])

@@ -1,4 +1,4 @@
-"""Mathematical answers, checked by a library and, where that finds no agreement and it is on, by a judge model."""
+"""Math answers, checked by the math-verify library and, if that finds them different, optionally by a judge model."""
 
 from typing import Any, NamedTuple
 
@@ -19,10 +19,10 @@ from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, chec
 
 
 class LibraryJudgeMathConfig(BaseResourcesServerConfig, JudgeConfig):
-    """Who judges, whether anybody does, and how long the library may take."""
+    """The judge, whether it is used, and the limits of the library."""
 
     should_use_judge: bool = True
-    """Whether the judge is asked about what the library does not find equal."""
+    """Ask the judge if the library does not find the answers equal."""
 
     library_timeout_s: float = Field(default=15.0, gt=0)
     """CPU time limit of the library for one row. The default is the sum of the library's own limits for parsing two
@@ -52,10 +52,10 @@ class MathVerifyResponse(BaseVerifyResponse):
     """`no_label` if a reply of the judge had no label, or the kind of failure that `judge_failure_reward` scored."""
 
     timed_out: bool
-    """The library took more time, or memory, than it may, and was stopped."""
+    """The library exceeded its limit on time or memory."""
 
     too_long: bool
-    """The reply is longer than what is checked."""
+    """The reply is longer than `max_answer_chars`."""
 
 
 class _Checked(NamedTuple):
@@ -105,7 +105,7 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
 
     async def _judged(self, body: MathVerifyRequest, reply: str, client: ServerClient) -> _Judged:
         async def ask(answer_a: str, answer_b: str) -> Verdict:
-            return await self._judge.ask(client, prompts.question(body.question, answer_a, answer_b))
+            return await self._judge.ask(client, prompts.judge_prompt(body.question, answer_a, answer_b))
 
         try:
             verdicts = await ask_both_ways(ask, body.expected_answer, reply)

@@ -1,7 +1,7 @@
-"""The library check: is what a reply says equal to what is expected, by the rules of math-verify?
+"""Compare a reply with the expected answer by the rules of math-verify.
 
-Runs in a compute worker. The library takes seconds to import, so nothing here does before it must: the server imports
-this module, too."""
+Runs in a compute worker. The server imports this module too, so the library, which is slow to import, is only imported
+inside the functions."""
 
 import logging
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class LibraryCheck(NamedTuple):
-    """What the library found: 1.0 or 0.0, and the answer that it read out of the reply, printed."""
+    """The library's reward, 1.0 or 0.0, and the answer that it extracted from the reply, as text."""
 
     reward: float
     extracted: str | None
@@ -35,20 +35,19 @@ FORMS = (
     r"50\%",
     r"30^\circ",
 )
-"""Answers of the usual kinds."""
+"""Common kinds of answers."""
 
 
 def warm_up() -> None:
-    """Import the library, and have its parser learn the usual forms: each takes it a long time at first."""
+    """Import the library and parse common forms once: the first time is slow for each of them."""
     for form in FORMS:
         check(form, f"The answer is $x$, so \\boxed{{{form}}}")
 
 
 def check(expected: str, reply: str) -> LibraryCheck:
-    """Compare all that can be read out of a reply with the expected answer.
+    """Compare everything that can be extracted from a reply with the expected answer.
 
-    The library's own time limits are off: they depend on signals and turn into a silent 0.0. Whoever calls this bounds
-    the whole of it.
+    The library's own time limits are off: they need signals and turn into a silent 0.0. The caller limits the time.
     """
     from math_verify import (  # type: ignore[import-untyped]
         ExprExtractionConfig,

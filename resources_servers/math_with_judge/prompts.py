@@ -1,4 +1,4 @@
-"""What the judge is told. The verdict is read by the labels, so they are spelt out here once."""
+"""The prompts of the judge. They name the labels by which its verdict is read."""
 
 from nemo_gym.judge import EQUAL_LABEL, NOT_EQUAL_LABEL
 
@@ -18,8 +18,8 @@ Give your reasons in a few sentences. Then end with exactly one label: {EQUAL_LA
 {NOT_EQUAL_LABEL} if they are not."""
 
 
-def question(problem: str, answer_a: str, answer_b: str) -> str:
-    """What the judge is asked about two answers."""
+def judge_prompt(problem: str, answer_a: str, answer_b: str) -> str:
+    """The question whether two answers are equivalent."""
     return (
         f"<problem>\n{problem}\n</problem>\n\n"
         f"<answer_a>\n{answer_a}\n</answer_a>\n\n"

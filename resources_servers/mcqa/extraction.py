@@ -2,11 +2,10 @@
 takes time in proportion to the text."""
 
 import re
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from nemo_gym.answers import first_box
+from nemo_gym.answers import first_box, last_match
 
 GradingMode = Literal["strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon"]
 
@@ -39,21 +38,12 @@ def one_letter(text: str) -> str | None:
 
 
 def _by_regex(text: str, options: Mapping[str, str], pattern: str) -> str | None:
-    """What the last match says: a letter, even one that is no option, or the text of an option."""
-    found = last_match(pattern, text)
-    return None if found is None else one_letter(found) or _option_called(found, options)
-
-
-def last_match(pattern: str, text: str) -> str | None:
-    """The last match: its first group that is not empty, or all of it if there are no groups."""
-    try:
-        matches = deque(re.finditer(pattern, text, re.IGNORECASE), maxlen=1)
-    except (re.error, OverflowError, RecursionError):
+    """What the last match says: a letter, even one that is not an option, or the text of an option."""
+    match = last_match(pattern, text, re.IGNORECASE)
+    if match is None:
         return None
-    if not matches:
-        return None
-    groups = matches[0].groups()
-    return next(filter(None, groups), "") if groups else matches[0][0]
+    found = next(filter(None, match.groups()), "") if match.groups() else match[0]
+    return one_letter(found) or _option_called(found, options)
 
 
 def _strict(text: str, options: Mapping[str, str]) -> str | None:

@@ -25,9 +25,9 @@ from nemo_gym.llm_api.json_codec import encode
 
 logger = logging.getLogger(__name__)
 
-LOAD_WITHIN_S = 600.0
+LOAD_TIMEOUT_S = 600.0
 """A model of many gigabytes on a slow disk."""
-STOP_WITHIN_S = 3.0
+STOP_TIMEOUT_S = 3.0
 LAST_WORDS_BYTES = 2000
 
 _NO_REUSE = {"Connection": "close"}
@@ -170,10 +170,10 @@ async def _first_words(process: asyncio.subprocess.Process, told: bytes) -> Json
         process.stdin.write(told + b"\n")
         await process.stdin.drain()
     try:
-        async with asyncio.timeout(LOAD_WITHIN_S):
+        async with asyncio.timeout(LOAD_TIMEOUT_S):
             line = await process.stdout.readline()
     except TimeoutError:
-        return {"error": f"it was not ready within {LOAD_WITHIN_S:g} s"}
+        return {"error": f"it was not ready within {LOAD_TIMEOUT_S:g} s"}
     answer: JsonObject = orjson.loads(line) if line else {}
     return answer
 
@@ -182,7 +182,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.stdin is not None:
         process.stdin.close()
     try:
-        async with asyncio.timeout(STOP_WITHIN_S):
+        async with asyncio.timeout(STOP_TIMEOUT_S):
             await process.wait()
     except TimeoutError:
         process.kill()

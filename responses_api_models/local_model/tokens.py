@@ -19,7 +19,7 @@ from responses_api_models.local_model.tool_text import (
     as_plain_chat,
     grammar_of,
     offer_of,
-    read_reply,
+    parse_reply,
 )
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ async def _text_of(engine: Engine, ids: list[int]) -> str:
 
 
 def _message(text: str, offer: Offer) -> JsonObject:
-    content, calls = read_reply(text, offer)
+    content, calls = parse_reply(text, offer)
     message: JsonObject = {"role": "assistant", "content": content}
     if calls:
         message["tool_calls"] = [

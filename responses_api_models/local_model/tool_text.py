@@ -46,7 +46,7 @@ class Offer:
     answer_schema: JsonObject | None = None
 
 
-class Reply(NamedTuple):
+class ParsedReply(NamedTuple):
     content: str | None
     calls: list[JsonObject]
 
@@ -191,16 +191,16 @@ def _literal(text: str) -> str:
 # What the model wrote
 
 
-def read_reply(text: str, offer: Offer) -> Reply:
+def parse_reply(text: str, offer: Offer) -> ParsedReply:
     """A reply, prefill included. One that was cut off before it said what it is, is taken as a text."""
     if not offer.tools:
-        return Reply(text, [])
+        return ParsedReply(text, [])
     if text.startswith(_ANSWERS.rstrip()):
-        return Reply(text[len(_ANSWERS) :], [])
+        return ParsedReply(text[len(_ANSWERS) :], [])
     try:
-        return Reply(None, _calls(text))
+        return ParsedReply(None, _calls(text))
     except (ValueError, RecursionError):
-        return Reply(text, [])
+        return ParsedReply(text, [])
 
 
 def _calls(text: str) -> list[JsonObject]:

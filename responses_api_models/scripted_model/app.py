@@ -14,7 +14,7 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Simpl
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.llm_api.chat import NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
-from responses_api_models.scripted_model.script import Conversation, Reply, Script
+from responses_api_models.scripted_model.script import Reply, Script, ScriptInput
 
 _REPEATED = (
     *("instructions", "max_output_tokens", "metadata", "reasoning", "temperature", "text", "tool_choice", "tools"),
@@ -50,7 +50,7 @@ class ScriptedModel(SimpleResponsesAPIModel):
         self._script = Script(replies) if replies is not None else Script.read(path or "")
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any] | ServerReply:
-        conversation = Conversation.of_responses(body.input)
+        conversation = ScriptInput.of_responses(body.input)
         reply = self._script.reply(conversation)
         fault = await self._behave(reply)
         if fault is not None:
@@ -78,7 +78,7 @@ class ScriptedModel(SimpleResponsesAPIModel):
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming
     ) -> dict[str, Any] | ServerReply:
-        conversation = Conversation.of_chat([dict(message) for message in body.messages])
+        conversation = ScriptInput.of_chat([dict(message) for message in body.messages])
         reply = self._script.reply(conversation)
         fault = await self._behave(reply)
         if fault is not None:

@@ -97,7 +97,7 @@ class _Told(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ScriptInput:
     """As much of a conversation as a script looks at."""
 
     user: str
@@ -154,7 +154,7 @@ class Script:
             ]
         )
 
-    def reply(self, conversation: Conversation) -> Reply:
+    def reply(self, conversation: ScriptInput) -> Reply:
         """The first reply whose conditions hold, filled in; its use is counted."""
         for index, reply in enumerate(self._replies):
             if not self._may_be_given(index, reply, conversation.turn):
@@ -175,7 +175,7 @@ class Script:
         return turn == position or (is_last and turn > position)
 
 
-def _matches(reply: Reply, conversation: Conversation) -> "list[re.Match[str]] | None":
+def _matches(reply: Reply, conversation: ScriptInput) -> "list[re.Match[str]] | None":
     """Where the patterns of a reply were found, or None if one of them was not."""
     matches = []
     for pattern, text in ((reply.user, conversation.user), (reply.tool_output, conversation.tool_output)):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.common.paths import FOLDER_ALIASES, PARENT_DIR, find
+from nemo_gym.common.aliases import FOLDER_ALIASES
+from nemo_gym.common.paths import PARENT_DIR, find
 from nemo_gym.errors import MissingPathError
 from nemo_gym.testing import held, rows_of, running, servers_of
 

@@ -11,7 +11,7 @@ from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, held, rows_of, running, says, servers_of
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
-from resources_servers.equivalence_llm_judge.engine import last_match
+from resources_servers.equivalence_llm_judge.engine import extract
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest
 
 FOLDER = Path("resources_servers/equivalence_llm_judge")
@@ -352,7 +352,7 @@ async def all_judged_equal(rows: list[dict[str, Any]]) -> None:
             gold = EquivalenceVerifyRequest.model_validate({**row, "response": says("")}).gold_answer()
             regex = row.get("template_metadata", {}).get("output_regex")
             replies = [wrap.format(gold) for wrap in WRAPPED] if regex else [gold]
-            reply = next(reply for reply in replies if regex is None or last_match(regex, reply) == gold)
+            reply = next(reply for reply in replies if regex is None or extract(regex, reply) == gold)
             answer = await sent(client, {**row, "response": says(reply)})
             shown = answer["judge_evaluations"][0]["responses_create_params"]["input"][-1]["content"]
             expected = reply.strip() if regex and len(gold) > 120 else gold

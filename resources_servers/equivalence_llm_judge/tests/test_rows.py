@@ -5,7 +5,7 @@ import pytest
 from nemo_gym.answers import last_text
 from nemo_gym.llm_api.responses import NeMoGymResponse
 from nemo_gym.testing import calls, message, response_of, says
-from resources_servers.equivalence_llm_judge.engine import last_match
+from resources_servers.equivalence_llm_judge.engine import extract
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest
 
 BOLD = r"\*\*(.*?)\*\*"
@@ -31,7 +31,7 @@ BOLD = r"\*\*(.*?)\*\*"
 def test_the_first_group_that_is_not_blank_of_the_last_match_counts(
     pattern: str, text: str, found: str | None
 ) -> None:
-    assert last_match(pattern, text) == found
+    assert extract(pattern, text) == found
 
 
 PARTS = [{"type": "output_text", "text": text, "annotations": []} for text in (" one", "two ")]  # type: ignore[var-annotated]

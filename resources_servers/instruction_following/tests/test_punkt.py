@@ -88,7 +88,7 @@ def test_a_check_without_tables_is_an_error_and_never_a_verdict() -> None:
 def test_there_is_nothing_to_fetch_where_the_tables_are(elsewhere: Path, tables: dict[str, bytes]) -> None:
     give_tables(elsewhere / "here", tables)
     before = (elsewhere / "here" / TABLES / "collocations.tab").stat().st_mtime_ns
-    punkt.fetch(elsewhere / "here")
+    punkt.fetch_tables(elsewhere / "here")
     assert (elsewhere / "here" / TABLES / "collocations.tab").stat().st_mtime_ns == before
 
 

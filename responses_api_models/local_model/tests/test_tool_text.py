@@ -14,7 +14,7 @@ from responses_api_models.local_model.tool_text import (
     as_plain_chat,
     grammar_of,
     offer_of,
-    read_reply,
+    parse_reply,
     written,
 )
 
@@ -37,24 +37,24 @@ FUNCTIONS = st.builds(
 
 @given(st.text())
 def test_an_answer_is_read_as_it_is_written(text: str) -> None:
-    assert read_reply(written(text, [], OFFER), OFFER) == (text, [])
-    assert read_reply(written(text, [], Offer()), Offer()) == (text, [])
+    assert parse_reply(written(text, [], OFFER), OFFER) == (text, [])
+    assert parse_reply(written(text, [], Offer()), Offer()) == (text, [])
 
 
 def test_an_answer_that_ends_before_it_begins_is_empty() -> None:
-    assert read_reply('{"tool": null}', OFFER) == ("", [])
+    assert parse_reply('{"tool": null}', OFFER) == ("", [])
 
 
 @given(st.lists(FUNCTIONS, min_size=1, max_size=3))
 def test_calls_are_read_as_they_are_written(functions: list[dict[str, str]]) -> None:
     text = written("", [{"function": function} for function in functions], OFFER)
     assert text.startswith(PREFILL)
-    assert read_reply(text, OFFER) == (None, functions)
+    assert parse_reply(text, OFFER) == (None, functions)
 
 
 @given(st.text(alphabet='{}":,tolnu agmes\n'))
 def test_whatever_a_model_writes_is_a_reply(text: str) -> None:
-    content, calls = read_reply(PREFILL + text, OFFER)
+    content, calls = parse_reply(PREFILL + text, OFFER)
     assert calls or content is not None
 
 
@@ -70,7 +70,7 @@ def test_whatever_a_model_writes_is_a_reply(text: str) -> None:
     ],
 )
 def test_a_reply_that_is_no_whole_call_is_a_text(text: str) -> None:
-    assert read_reply(text, OFFER) == (text, [])
+    assert parse_reply(text, OFFER) == (text, [])
 
 
 @pytest.mark.parametrize(

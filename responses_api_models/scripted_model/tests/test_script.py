@@ -7,24 +7,24 @@ from pydantic import ValidationError
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.testing import calls, message, tool_output
-from responses_api_models.scripted_model.script import Conversation, Reply, Script
+from responses_api_models.scripted_model.script import Reply, Script, ScriptInput
 
 USER = {"role": "user", "content": "Hello."}
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": []}
 
 
-def heard(*items: dict[str, Any]) -> Conversation:
+def heard(*items: dict[str, Any]) -> ScriptInput:
     """A conversation as the Responses dialect has it."""
     body = NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": list(items)})
-    return Conversation.of_responses(body.input)
+    return ScriptInput.of_responses(body.input)
 
 
 def script(*replies: dict[str, Any]) -> Script:
     return Script([Reply.model_validate(reply) for reply in replies])
 
 
-def at_turn(turn: int) -> Conversation:
-    return Conversation(user="Hello.", tool_output=None, turn=turn, words=1)
+def at_turn(turn: int) -> ScriptInput:
+    return ScriptInput(user="Hello.", tool_output=None, turn=turn, words=1)
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_both_dialects_are_heard_alike() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "cold"},
     ]
-    expected = Conversation(user="What is it in Oslo?", tool_output="cold", turn=1, words=8)
-    assert Conversation.of_chat(chat) == expected
+    expected = ScriptInput(user="What is it in Oslo?", tool_output="cold", turn=1, words=8)
+    assert ScriptInput.of_chat(chat) == expected
     items = [{"type": "input_text", "text": "What is it "}, {"type": "input_text", "text": "in Oslo?"}]
     assert heard(chat[0], {"role": "user", "content": items}, calls("get_weather"), tool_output("cold")) == expected
 
 
 def test_a_text_is_a_conversation_of_one_user_message() -> None:
-    assert Conversation.of_responses("Hello there.") == Conversation("Hello there.", None, turn=0, words=2)
+    assert ScriptInput.of_responses("Hello there.") == ScriptInput("Hello there.", None, turn=0, words=2)
 
 
 def test_replies_without_conditions_are_given_in_turn_and_the_last_one_from_then_on() -> None:
