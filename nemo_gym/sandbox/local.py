@@ -1,5 +1,6 @@
 """Providers whose sandboxes are processes of this machine: they differ in how the agent is confined."""
 
+import asyncio
 import contextlib
 import secrets
 from abc import ABC, abstractmethod
@@ -93,7 +94,7 @@ class LocalProvider(ABC):
         launch = self.launch(spec, limits, runtime)
         launch.settings["session"] = session
         env = {**launch.settings["env"], **spec.env}
-        sandbox = SandboxProcess(launch, limits, env, launch.settings["workdir"])
+        sandbox = SandboxProcess(launch, limits, env, ended=self._sandboxes.discard)
         self._sandboxes.add(sandbox)
         await sandbox.start(timeout_s=spec.ready_timeout_s or START_TIMEOUT_S)
         return sandbox
@@ -144,15 +145,11 @@ class LocalProvider(ABC):
         await self.release(handle.raw)
 
     async def release(self, sandbox: SandboxProcess) -> None:
-        self._sandboxes.discard(sandbox)
         await sandbox.close()
 
     async def aclose(self) -> None:
         """End all sandboxes."""
-        for sandbox in list(self._sandboxes):
-            sandbox.close()
-        while self._sandboxes:
-            await self._sandboxes.pop().close()
+        await asyncio.gather(*(sandbox.close() for sandbox in self._sandboxes))
 
 
 def boot_command(python: str) -> list[str]:

@@ -87,9 +87,16 @@ class SandboxGoneError(SandboxError):
 class SandboxProcess:
     """A running sandbox. All methods may be called at the same time, except that a Python session takes turns."""
 
-    def __init__(self, launch: Launch, limits: Limits, env: Mapping[str, str], workdir: str) -> None:
-        self.limits, self.env, self.workdir = limits, dict(env), workdir
-        self._launch = launch
+    def __init__(
+        self,
+        launch: Launch,
+        limits: Limits,
+        env: Mapping[str, str],
+        *,
+        ended: "Callable[[SandboxProcess], None]" = lambda _: None,
+    ) -> None:
+        self.limits, self.env, self.workdir = limits, dict(env), str(launch.settings["workdir"])
+        self._launch, self._ended = launch, ended
         self._requests = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
         self._turn = asyncio.Lock()
@@ -212,6 +219,7 @@ class SandboxProcess:
             await _ended(self._process)
         if self._launch.folder is not None:
             await asyncio.to_thread(remove_folder, self._launch.folder)
+        self._ended(self)
 
     async def _job(
         self,

@@ -2,10 +2,13 @@
 
 Installed packages are left out unless named: an environment's answers may be among them."""
 
+import contextlib
 import functools
 import glob
 import importlib.metadata
+import importlib.util
 import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +24,7 @@ ETC = Path(__file__).parent / "etc"
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives")
 """Shown in place of the empty ones in our `etc`."""
+COMPILE_TIMEOUT_S = 120.0
 _SITE = "lib/python3*/{}-packages"
 
 
@@ -81,6 +85,18 @@ def package_paths(packages: tuple[str, ...]) -> dict[str, Path]:
                 paths[file.parts[0]] = Path(str(distribution.locate_file(file.parts[0])))
         waiting += _requirements(distribution)
     return {name: path for name, path in sorted(paths.items()) if path.exists()}
+
+
+def compile_packages(modules: tuple[str, ...]) -> None:
+    """Have modules imported once out here, so that their bytecode is on disk: a sandbox can read it but not write it,
+    and compiling takes longer than everything else about an import."""
+    specs = [spec for name in modules if (spec := importlib.util.find_spec(name)) and spec.origin]
+    if all(os.path.exists(importlib.util.cache_from_source(str(spec.origin))) for spec in specs):
+        return
+    command = [sys.executable, "-c", "".join(f"import {name}\n" for name in modules)]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, check=False, capture_output=True, timeout=COMPILE_TIMEOUT_S, env=env)
 
 
 def _distribution(name: str) -> importlib.metadata.Distribution:

@@ -1,0 +1,172 @@
+"""Mathematical problems with a Python tool that keeps its variables. The code runs in a sandbox, one a rollout."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pydantic import BaseModel, Field, PrivateAttr
+
+from nemo_gym.answers import message_texts
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SessionState,
+    SimpleResourcesServer,
+    tool,
+)
+from nemo_gym.llm_api.responses import NeMoGymResponse
+from nemo_gym.sandbox import PythonResult, SandboxConfig, SandboxPool, SandboxProcess
+from nemo_gym.sandbox.runtime import compile_packages
+
+PACKAGES = ("numpy", "scipy", "pandas")
+NOT_EVALUATED = ("print", "import", "from", "def", "class", "if", "for", "while", "try", "with")
+"""Code whose last line begins so has no result."""
+BOX = "\\boxed{"
+
+LIBRARIES = """
+import types as _types
+
+class _Library(_types.ModuleType):
+    def __init__(self, name, aliases):
+        super().__init__(name)
+        self.__dict__["_aliases"] = aliases
+
+    def __getattr__(self, attribute):
+        import importlib
+        module = importlib.import_module(self.__name__)
+        globals().update(dict.fromkeys(self._aliases, module))
+        return getattr(module, attribute)
+
+numpy = np = _Library("numpy", ("numpy", "np"))
+pandas = pd = _Library("pandas", ("pandas", "pd"))
+scipy = _Library("scipy", ("scipy",))
+del _types
+"""
+"""The names that every session begins with. The libraries take up to a second to import: only when they are used."""
+
+
+class PythonExecutorResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig):
+    max_execution_time: int = Field(default=10, ge=1)
+    """Seconds that one piece of code may take."""
+
+    warm_sessions: int = Field(default=2, ge=0)
+    """How many sessions are started ahead."""
+
+
+class ExecutePythonResponse(BaseModel):
+    success: bool
+    stdout: str = ""
+    stderr: str = ""
+    error_message: str | None = None
+    result: str | None = None
+
+
+class PythonMathVerifyRequest(BaseVerifyRequest):
+    expected_result: str
+    expected_code_contains: str = ""
+
+
+class PythonMathVerifyResponse(BaseVerifyResponse):
+    extracted_answer: str | None
+    accuracy: bool
+
+
+class PythonSession(SessionState):
+    """One rollout's Python process, from its first call to the end."""
+
+    sandbox: SandboxProcess | None = None
+    has_libraries: bool = False
+    turn: asyncio.Lock = Field(default_factory=asyncio.Lock)
+
+    def close(self) -> None:
+        sandbox, self.sandbox, self.has_libraries = self.sandbox, None, False
+        if sandbox is not None:
+            sandbox.close()
+
+
+class PythonExecutorResourcesServer(SimpleResourcesServer):
+    config: PythonExecutorResourcesServerConfig
+
+    _pool: SandboxPool = PrivateAttr()
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        provider = self.config.local_provider(
+            self.server_client.global_config_dict,
+            limits={"cpu_s": self.config.max_execution_time},
+            packages=PACKAGES,
+        )
+        await asyncio.to_thread(compile_packages, PACKAGES)
+        async with SandboxPool(provider, warm=self.config.warm_sessions) as self._pool:
+            yield
+
+    @tool
+    async def execute_python(self, code: str, session: PythonSession) -> ExecutePythonResponse:
+        """Execute Python code. Variables are kept. You have access to numpy, scipy and pandas."""
+        async with session.turn:
+            sandbox = await self._sandbox(session)
+            done = await sandbox.python(code, timeout_s=self.config.max_execution_time)
+            session.has_libraries = not done.is_lost
+        return _response(code, done)
+
+    @tool
+    async def end_session(self, session: PythonSession) -> ExecutePythonResponse:
+        """End the Python process."""
+        async with session.turn:
+            session.close()
+        return ExecutePythonResponse(success=True)
+
+    async def verify(self, body: PythonMathVerifyRequest) -> PythonMathVerifyResponse:
+        answer = extract_answer(body.response)
+        is_right = answer is not None and answer == body.expected_result
+        return PythonMathVerifyResponse(
+            responses_create_params=body.responses_create_params,
+            response=body.response,
+            reward=float(is_right),
+            extracted_answer=answer,
+            accuracy=is_right,
+        )
+
+    async def _sandbox(self, session: PythonSession) -> SandboxProcess:
+        if session.sandbox is None or not session.sandbox.is_alive:
+            session.close()
+            session.sandbox = await self._pool.take()
+        if not session.has_libraries:
+            await session.sandbox.python(LIBRARIES)
+        return session.sandbox
+
+
+def _response(code: str, done: PythonResult) -> ExecutePythonResponse:
+    if done.limit in ("time", "cpu"):
+        return ExecutePythonResponse(success=False, error_message="code timed-out")
+    if done.error is not None:
+        return ExecutePythonResponse(success=False, stderr=done.stderr, error_message=done.error)
+    last_line = code.rstrip().rpartition("\n")[2].strip()
+    result = None if last_line.startswith(NOT_EVALUATED) else done.result
+    return ExecutePythonResponse(success=True, stdout=done.stdout, stderr=done.stderr, result=result)
+
+
+def extract_answer(response: NeMoGymResponse) -> str | None:
+    """The first box of the last message that has one. It ends at its first closing brace."""
+    for texts in reversed(message_texts(response)):
+        if (answer := first_flat_box("".join(texts))) is not None:
+            return answer
+    return None
+
+
+def first_flat_box(text: str) -> str | None:
+    start = text.find(BOX)
+    while start >= 0:
+        start += len(BOX)
+        end = text.find("}", start)
+        if end < 0:
+            return None
+        if end > start:
+            return text[start:end].strip()
+        start = text.find(BOX, start)
+    return None
+
+
+if __name__ == "__main__":
+    PythonExecutorResourcesServer.run_webserver()

@@ -1,0 +1,254 @@
+"""The tool and the reward of math_with_code, line by line."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psutil
+import pytest
+
+from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.testing import (
+    TRANSPORTS,
+    BrowserLikeClient,
+    Transport,
+    client_for,
+    example_row,
+    message,
+    response_of,
+    rows_of,
+    running,
+    says,
+    servers_of,
+    tool_output,
+)
+from resources_servers.math_with_code.app import PythonExecutorResourcesServer, first_flat_box
+
+PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/math_with_code/example.jsonl"
+OWN_ROWS = PARENT_DIR / "resources_servers/math_with_code/data/example.jsonl"
+
+CODE = {
+    "divisible by 7": "print(sum(n % 7 == 0 and n % 11 != 0 for n in range(1, 1001)))",
+    "remainder": "pow(3, 2026, 1009)",
+    "eigenvalue": "print(round(max(np.linalg.eigvals(np.array([[2, 1], [1, 3]]))), 3))",
+    "sum of positive": """
+ways = [1] + [0] * 12
+for k in range(1, 13):
+    for n in range(k, 13):
+        ways[n] += ways[n - k]
+ways[12]""",
+    "prime": "n = 10001\nwhile any(n % d == 0 for d in range(2, 101)): n += 1\nprint(n)",
+}
+
+
+@pytest.fixture
+async def environment() -> AsyncIterator[BrowserLikeClient]:
+    async with client_for(PythonExecutorResourcesServer, max_execution_time=10, warm_sessions=1) as client:
+        yield client
+
+
+async def execute(environment: BrowserLikeClient, code: str) -> dict[str, Any]:
+    answer = await environment.post("/execute_python", json={"code": code})
+    assert answer.status == 200, answer.text
+    done: dict[str, Any] = answer.json()
+    assert list(done) == ["success", "stdout", "stderr", "error_message", "result"]
+    return done
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        ("print(6 * 7)", {"stdout": "42\n", "result": None}),
+        ("6 * 7", {"stdout": "", "result": "42"}),
+        ("x = 5\nx", {"result": "5"}),
+        ("x = 5", {"result": None}),
+        ("'text'", {"result": "text"}),
+        ("iffy = 3\niffy", {"result": None}),
+        ("format(3)", {"result": None}),
+        ("import math", {"result": None}),
+        ("for n in range(2): print(n)", {"stdout": "0\n1\n", "result": None}),
+        ("sorted(map(str, [2, 1]))", {"result": "['1', '2']"}),
+        ("y = 2\ndef double(): return 2 * y\nans = double()\nans", {"result": "4"}),
+        ("import sys; print('e', file=sys.stderr); 1", {"stderr": "e\n"}),
+        ("int(np.arange(5).sum())", {"result": "10"}),
+        ("numpy is np, pandas is pd", {"result": "(True, True)"}),
+        ("int(pd.Series([1, 2]).sum())", {"result": "3"}),
+        ("scipy.special.comb(5, 2, exact=True)", {"result": "10"}),
+        ("import numpy as np\nint(np.ones(3).sum())", {"result": "3"}),
+        ("", {"stdout": "", "result": None}),
+    ],
+)
+async def test_code_that_runs(environment: BrowserLikeClient, code: str, fields: dict[str, Any]) -> None:
+    done = await execute(environment, code)
+    assert (done["success"], done["error_message"]) == (True, None)
+    assert {name: done[name] for name in fields} == fields
+
+
+async def test_the_last_line_is_run_once(environment: BrowserLikeClient) -> None:
+    await execute(environment, "seen = []")
+    await execute(environment, "seen.append(1)")
+    assert (await execute(environment, "len(seen)"))["result"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("code", "message_text"),
+    [
+        ("print('lost'); 1 / 0", "division by zero"),
+        ("unknown", "name 'unknown' is not defined"),
+        ("raise ValueError('my text')", "my text"),
+        ("def f(:", "invalid syntax"),
+    ],
+)
+async def test_an_error_is_told_and_variables_survive(
+    environment: BrowserLikeClient, code: str, message_text: str
+) -> None:
+    await execute(environment, "kept = 1")
+    done = await execute(environment, code)
+    assert (done["success"], done["stdout"], done["result"]) == (False, "", None)
+    assert message_text in done["error_message"]
+    assert (await execute(environment, "kept"))["result"] == "1"
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])
+async def test_code_that_is_late_is_told_so_and_variables_survive(code: str) -> None:
+    async with client_for(PythonExecutorResourcesServer, max_execution_time=1) as environment:
+        await execute(environment, "kept = 1")
+        done = await execute(environment, code)
+        assert (done["success"], done["error_message"]) == (False, "code timed-out")
+        assert (await execute(environment, "kept"))["result"] == "1"
+
+
+async def test_a_process_that_ends_is_replaced(environment: BrowserLikeClient) -> None:
+    await execute(environment, "kept = 1")
+    done = await execute(environment, "import os; os._exit(1)")
+    assert (done["success"], "ended" in done["error_message"]) == (False, True)
+    assert (await execute(environment, "'kept' in globals(), int(np.ones(2).sum())"))["result"] == "(False, 2)"
+
+
+async def test_sessions_do_not_see_each_other(environment: BrowserLikeClient) -> None:
+    other = environment.another()
+    await execute(environment, "mine = 1; open('note', 'w').write('x')")
+    seen = await execute(other, "import os\n'mine' in globals(), os.path.exists('note')")
+    assert seen["result"] == "(False, False)"
+    assert (await execute(environment, "mine"))["result"] == "1"
+
+
+async def test_calls_of_one_session_take_turns(environment: BrowserLikeClient) -> None:
+    await execute(environment, "count = 0")
+    code = "before = count\nimport time; time.sleep(0.01)\ncount = before + 1"
+    await asyncio.gather(*(execute(environment, code) for _ in range(5)))
+    assert (await execute(environment, "count"))["result"] == "5"
+
+
+async def test_ending_a_session_ends_its_process(environment: BrowserLikeClient) -> None:
+    await execute(environment, "kept = 1")
+    ended = (await environment.post("/end_session", json={})).json()
+    assert ended["success"] is True
+    assert (await execute(environment, "'kept' in globals()"))["result"] == "False"
+
+
+async def test_the_code_has_no_network_and_no_files(environment: BrowserLikeClient) -> None:
+    code = f"open({str(OWN_ROWS)!r}).read()"
+    assert "No such file" in (await execute(environment, code))["error_message"]
+    code = "import socket; socket.create_connection(('192.0.2.1', 80), 1)"
+    assert (await execute(environment, code))["success"] is False
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected", "answer", "reward"),
+    [
+        ([r"\boxed{32}"], "32", "32", 1.0),
+        ([r"\boxed{ 32 }"], "32", "32", 1.0),
+        ([r"\boxed{32.0}"], "32", "32.0", 0.0),
+        ([r"\boxed{1} \boxed{2}"], "1", "1", 1.0),
+        ([r"\boxed{1}", r"\boxed{2}"], "2", "2", 1.0),
+        ([r"\boxed{1}", "so it is."], "1", "1", 1.0),
+        ([r"\boxed{\frac{1}{2}}"], r"\frac{1}{2}", r"\frac{1", 0.0),
+        ([r"\boxed{} \boxed{3}"], "3", "3", 1.0),
+        (["32"], "32", None, 0.0),
+        (["None"], "None", None, 0.0),
+        ([], "None", None, 0.0),
+        ([r"\boxed{3"], "3", None, 0.0),
+    ],
+)
+async def test_the_box_decides(
+    environment: BrowserLikeClient, texts: list[str], expected: str, answer: str | None, reward: float
+) -> None:
+    row = example_row(response=says(*texts), expected_result=expected)
+    record = (await environment.post("/verify", json=row)).json()
+    assert (record["extracted_answer"], record["reward"], record["accuracy"]) == (answer, reward, bool(reward))
+
+
+async def test_what_a_tool_printed_is_no_answer(environment: BrowserLikeClient) -> None:
+    items = [message(r"\boxed{1}"), tool_output(r"\boxed{2}")]
+    row = example_row(response=response_of(*items), expected_result="2")
+    assert (await environment.post("/verify", json=row)).json()["reward"] == 0.0
+
+
+def test_looking_for_a_box_takes_time_in_proportion_to_the_text() -> None:
+    assert first_flat_box("\\boxed{" * 300_000) is None
+    assert first_flat_box("\\boxed{}" * 300_000) is None
+
+
+def python_processes() -> int:
+    return len(psutil.Process().children(recursive=True))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_the_example_rows_are_solved_through_the_agent(transport: Transport) -> None:
+    rows = rows_of(OWN_ROWS)
+    assert len(rows) == 5
+    replies: list[dict[str, Any]] = [
+        {"user": words, "turn": 0, "call": [{"name": "execute_python", "arguments": {"code": code}}]}
+        for words, code in CODE.items()
+    ]
+    replies += [
+        {"tool_output": r'"stdout":"(\d[\d.]*)\\n"', "say": r"So \\boxed{\1}."},
+        {"tool_output": r'"result":"(\d[\d.]*)"', "say": r"So \\boxed{\1}."},
+    ]
+    replies = json.loads(json.dumps(replies).replace(r"\\\\boxed", r"\\boxed"))
+    assert await rewards(rows, replies, transport) == [1.0] * 5
+
+
+async def test_models_that_cheat_score_nothing() -> None:
+    rows = rows_of(OWN_ROWS)
+    verify: list[dict[str, Any]] = [
+        {"turn": 0, "call": [{"name": "verify", "arguments": {"reward": 1}}]},
+        {"say": r"\\boxed{None}"},
+    ]
+    assert await rewards(rows, verify) == [0.0] * 5
+    look = f"import glob; [open(p).read() for p in glob.glob('{PARENT_DIR}/**/*.jsonl', recursive=True)]"
+    read: list[dict[str, Any]] = [{"turn": 0, "call": [{"name": "execute_python", "arguments": {"code": look}}]}]
+    read.append({"tool_output": r"expected_result.*?(\d+)", "say": r"\\boxed{\1}"})
+    assert await rewards(rows, [*read, {"say": "I found nothing."}]) == [0.0] * 5
+
+
+async def rewards(rows: list[Any], replies: list[dict[str, Any]], transport: Transport = "direct") -> list[float]:
+    """What the agent gets for rows with a model that replies so. Afterwards no session is left."""
+    servers = servers_of(
+        "resources_servers/math_with_code/configs/math_with_code.yaml",
+        "responses_api_models/scripted_model/configs/scripted_model.yaml",
+        policy_model={"responses_api_models": {"scripted_model": {"script_fpath": None, "replies": replies}}},
+        math_with_code={"resources_servers": {"math_with_code": {"warm_sessions": 0}}},
+    )
+    before = python_processes()
+    async with running(servers, transport=transport) as client:
+        answers = [await client.post("math_with_code_simple_agent", "/run", json=row) for row in rows]
+        records = [await answer.json() for answer in answers]
+        async with asyncio.timeout(30):
+            while python_processes() > before:  # noqa: ASYNC110 - the last rollout's process is ending
+                await asyncio.sleep(0.02)
+    return [record["reward"] for record in records]
+
+
+async def test_the_public_rows_reward_the_expected_result(environment: BrowserLikeClient) -> None:
+    if not PUBLIC_ROWS.exists():
+        pytest.skip("the public rows are not on this machine")
+    rows = rows_of(PUBLIC_ROWS)
+    assert len(rows) == 5
+    for row in rows:
+        can_be_right = "}" not in row["expected_result"]  # a box ends at its first brace
+        for answer, reward in ((row["expected_result"], float(can_be_right)), ("?", 0.0)):
+            body = {**row, "response": says(f"\\boxed{{{answer}}}")}
+            assert (await environment.post("/verify", json=body)).json()["reward"] == reward
