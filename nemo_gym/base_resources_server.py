@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from nemo_gym.client.server_client import ServerReply
+from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.errors import RolloutError
@@ -99,6 +99,12 @@ class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
         A class method and no endpoint: nobody that can call this server may ask it for the answers.
         """
         return None
+
+
+def tool_schemas_of(kind: type[SimpleResourcesServer]) -> list[dict[str, Any]]:
+    """The tools of an environment as its rows list them, without a server that runs."""
+    config_class: Any = kind.config_class()
+    return kind.model_construct(config=config_class.model_construct(), server_client=ServerClient()).tool_schemas()
 
 
 def _seeded(_body: Any, result: Any) -> Any:

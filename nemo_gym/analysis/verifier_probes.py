@@ -43,7 +43,13 @@ class Gold(NamedTuple):
 
 
 def guessed_golds(row: JsonObject) -> list[Gold]:
-    """The answer that a row expects, in the usual forms, by the fields that usually hold it; none if there is none."""
+    """The answer that a row expects, in the usual forms, by the fields that usually hold it; none if there is none.
+
+    A row that was made from a seed may bring its `gold_response`: what to say, or the output items.
+    """
+    written = row.get("gold_response")
+    if isinstance(written, str | list):
+        return [Gold([message(written)] if isinstance(written, str) else written)]
     metadata = row.get("metadata")
     places = (row, metadata if isinstance(metadata, dict) else {})
     answer = next((place["expected_answer"] for place in places if "expected_answer" in place), None)

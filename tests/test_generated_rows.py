@@ -1,0 +1,89 @@
+"""Every `generate_rows`: the same rows each time, all different, each with a gold response that is rewarded."""
+
+import json
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nemo_gym.analysis.verifier_probes import guessed_golds
+from nemo_gym.analysis.verify_stored import verified
+from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.runtime.class_loader import load_server_class
+from nemo_gym.testing import held, response_of, running, tool_output
+
+FOLDERS = sorted(file.parent for file in PARENT_DIR.glob("resources_servers/*/generate.py"))
+EXPECTED = {
+    *("workplace_assistant", "math_advanced_calculations", "calendar", "mcqa", "math_with_judge"),
+    *("structured_outputs", "instruction_following"),
+    *("example_multi_step", "example_simple_weather", "example_stateful_counter"),
+}
+SETTINGS: dict[str, dict[str, Any]] = {"math_with_judge": {"should_use_judge": False}}
+DIFFICULTIES = range(1, 6)
+COUNT = 6
+
+each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+
+
+def rows_of(folder: Path, seed: int, count: int, difficulty: Any) -> list[dict[str, Any]]:
+    generate = import_module(f"resources_servers.{folder.name}.generate").generate_rows
+    made: Iterator[dict[str, Any]] = generate(seed, count, difficulty)
+    return list(made)
+
+
+def test_what_can_be_generated_is() -> None:
+    assert {folder.name for folder in FOLDERS} >= EXPECTED
+
+
+@each_folder
+@pytest.mark.parametrize("difficulty", DIFFICULTIES)
+def test_the_same_seed_gives_the_same_bytes_and_no_row_twice(folder: Path, difficulty: int) -> None:
+    first, again = (json.dumps(rows_of(folder, 5, 30, difficulty)) for _ in range(2))
+    assert first == again
+    assert json.dumps(rows_of(folder, 6, 30, difficulty)) != first
+    prompts = {json.dumps(row["responses_create_params"]["input"]) for row in json.loads(first)}
+    assert len(prompts) == 30
+    for row in json.loads(first):
+        BaseRunRequest.model_validate(row)
+
+
+@each_folder
+def test_the_easiest_difficulty_is_the_default(folder: Path) -> None:
+    assert rows_of(folder, 5, 3, None) == rows_of(folder, 5, 3, 1)
+
+
+@each_folder
+async def test_the_gold_response_has_the_full_reward(folder: Path) -> None:
+    kind = load_server_class("resources_servers", folder.name, folder, "app.py")
+    assert issubclass(kind, SimpleResourcesServer)
+    async with environment(folder) as client:
+        for difficulty in DIFFICULTIES:
+            for row in rows_of(folder, 11, COUNT, difficulty):
+                items = kind.gold_response(row) or guessed_golds(row)[0].items
+                assert await reward_of(client, folder.name, row, items) == 1.0, row
+
+
+def environment(folder: Path) -> AbstractAsyncContextManager[ServerClient]:
+    config = yaml.safe_load(next((folder / "configs").glob("*.yaml")).read_text())
+    domain = next(block["resources_servers"] for block in config.values() if "resources_servers" in block)
+    settings = SETTINGS.get(folder.name, {})
+    return running(
+        [held(folder.name, "resources_servers", folder.name, domain=domain[folder.name]["domain"], **settings)]
+    )
+
+
+async def reward_of(client: ServerClient, name: str, row: dict[str, Any], items: list[dict[str, Any]]) -> float:
+    made = [item for item in items if item["type"] == "function_call"]
+
+    def played(outputs: list[str]) -> dict[str, Any]:
+        return response_of(*items, *(tool_output(output) for output in outputs))
+
+    found = await verified(client, name, row, made, played, timeout_s=120, what=name)
+    reward: float = found.record["reward"]
+    return reward
