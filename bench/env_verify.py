@@ -89,10 +89,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.env_verify", description=__doc__)
     parser.add_argument("--count", type=int, default=500, help="how many calls to measure")
     parser.add_argument("environments", nargs="*", default=list(MEASURED), help="which environments")
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     print("| environment | CPU ms per verify |\n| --- | --- |")
-    for name in told.environments:
-        print(f"| {name} | {asyncio.run(cpu_ms_per_verify(name, count=told.count)):.2f} |")
+    for name in arguments.environments:
+        print(f"| {name} | {asyncio.run(cpu_ms_per_verify(name, count=arguments.count)):.2f} |")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def tool_schemas() -> list[dict[str, Any]]:
 
 
 def _schema(name: str, text: str, arguments: dict[str, str]) -> dict[str, Any]:
-    properties = {argument: {"type": "number", "description": told} for argument, told in arguments.items()}
+    properties = {argument: {"type": "number", "description": meaning} for argument, meaning in arguments.items()}
     parameters = {
         "type": "object",
         "properties": properties,

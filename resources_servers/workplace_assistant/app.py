@@ -20,8 +20,13 @@ from nemo_gym.common.paths import find
 from nemo_gym.compute.pool import Compute, LimitExceededError
 from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
 from resources_servers.workplace_assistant.schemas import tool_schemas
-from resources_servers.workplace_assistant.tables import Office, equal_offices, load_office
-from resources_servers.workplace_assistant.toolbox import call_tool, may_take_long, replay
+from resources_servers.workplace_assistant.tables import Office, load_office
+from resources_servers.workplace_assistant.toolbox import (
+    call_tool,
+    have_same_outcome,
+    may_take_long,
+    replay_may_take_long,
+)
 
 NOT_SEEDED = "Session not initialized. Please call seed_session first."
 
@@ -31,7 +36,10 @@ class WorkplaceAssistantResourcesServerConfig(BaseResourcesServerConfig):
     """The folder of the tables, with `processed/` and `raw/` in it. Rows belong to the tables they were made for."""
 
     search_timeout_s: float = Field(default=5.0, gt=0)
-    """How long a search may take. Its pattern is the model's, and a pattern can run for ever."""
+    """Time limit for a search. Its pattern comes from the model, and a pattern can run for ever."""
+
+    replay_timeout_s: float = Field(default=10.0, gt=0)
+    """Time limit for replaying a rollout with an unusual number of calls. Past it, the reward is 0."""
 
 
 class Action(BaseModel):
@@ -83,12 +91,18 @@ class WorkplaceAssistantResourcesServer(SimpleResourcesServer):
         except LimitExceededError:
             return {"output": f"Error executing tool '{name}': the search took too long"}
 
-    async def verify(self, body: WorkplaceAssistantVerifyRequest) -> float:
-        calls = [item for item in body.response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
+    async def verify(self, body: WorkplaceAssistantVerifyRequest, compute: Compute) -> float:
+        items = body.response.output
+        calls = [(item.name, item.arguments) for item in items if isinstance(item, NeMoGymResponseFunctionToolCall)]
         actions = [] if isinstance(body.ground_truth, str) else body.ground_truth
-        predicted = replay(self._office, ((call.name, call.arguments) for call in calls))
-        expected = replay(self._office, ((action.name, action.arguments) for action in actions))
-        return float(equal_offices(predicted, expected))
+        expected = [(action.name, action.arguments) for action in actions]
+        if not replay_may_take_long(calls):
+            return float(have_same_outcome(self._office, calls, expected))
+        timeout_s = self.config.replay_timeout_s
+        try:
+            return float(await compute.run(have_same_outcome, self._office, calls, expected, timeout_s=timeout_s))
+        except LimitExceededError:
+            return 0.0
 
     @classmethod
     def gold_response(cls, row: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
-"""Reading the arguments of tools. What a model passes may be of any type and length; what does not fit is an error
-that the model is told."""
+"""Check tool arguments. A model can pass values of any type and length; an invalid one raises, and the message of the
+exception becomes the output of the tool."""
 
 import math
 import re

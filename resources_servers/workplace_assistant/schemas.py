@@ -162,9 +162,9 @@ def _schema(name: str, description: Description) -> dict[str, Any]:
 
 def _argument(tool: str, name: str) -> dict[str, str]:
     kind = "integer" if name in ("page", "page_size") else "string"
-    told = ARGUMENTS[name]
+    description = ARGUMENTS[name]
     if name == "field":
-        told = _one_of(FIELDS[tool])
+        description = _one_of(FIELDS[tool])
     elif tool == "calendar_search_events":
-        told = TIMES.get(name, told)
-    return {"type": kind, "description": told}
+        description = TIMES.get(name, description)
+    return {"type": kind, "description": description}

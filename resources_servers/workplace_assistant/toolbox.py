@@ -12,7 +12,10 @@ from resources_servers.workplace_assistant import (
     email_tools,
     task_tools,
 )
-from resources_servers.workplace_assistant.tables import Office
+from resources_servers.workplace_assistant.tables import Office, equal_offices
+
+ToolCall = tuple[str, str]
+"""The name of a tool, and its arguments as JSON."""
 
 READING: dict[str, Callable[..., Any]] = {
     "company_directory_find_email_address": email_tools.find_email_address,
@@ -50,6 +53,10 @@ TOOLS = READING | WRITING
 LONG_ARGUMENT = 1000
 """Characters. Searching for a longer text may take long."""
 
+MANY_CALLS = 200
+LONG_ARGUMENTS = 1_000_000
+"""Characters, in all calls of a rollout together."""
+
 _COSTLY = re.compile(r"[*+?{|()\[\\]")
 """What a pattern needs to take more than linear time."""
 
@@ -59,7 +66,7 @@ def call_tool(office: Office, name: str, arguments: dict[str, Any]) -> Any:
     given = {key: value for key, value in arguments.items() if value is not None}
     try:
         return TOOLS[name](office, **given)
-    except Exception as error:  # whatever a model passes is its own problem, and it is told
+    except Exception as error:  # hostile input: any exception becomes the output
         return f"Error executing tool '{name}': {error}"
 
 
@@ -71,8 +78,18 @@ def may_take_long(name: str, arguments: dict[str, Any]) -> bool:
     return any(len(value) > LONG_ARGUMENT or ("search" in name and _COSTLY.search(value)) for value in texts)
 
 
-def replay(office: Office, calls: Iterable[tuple[str, str]]) -> Office:
-    """The office after these calls, each a tool and its arguments as JSON. A call that fails is skipped.
+def have_same_outcome(office: Office, one: list[ToolCall], other: list[ToolCall]) -> bool:
+    """True if the office is the same after either list of calls."""
+    return equal_offices(replay(office, one), replay(office, other))
+
+
+def replay_may_take_long(calls: list[ToolCall]) -> bool:
+    """True for more calls, or longer arguments, than any task needs. Each call copies a table."""
+    return len(calls) > MANY_CALLS or sum(len(arguments) for _, arguments in calls) > LONG_ARGUMENTS
+
+
+def replay(office: Office, calls: Iterable[ToolCall]) -> Office:
+    """The office after these calls. A call that fails is skipped.
 
     Nulls are passed on here: a null is not the same as a default. Calls that only read are not made.
     """
@@ -84,6 +101,6 @@ def replay(office: Office, calls: Iterable[tuple[str, str]]) -> Office:
         before = replayed.fork()
         try:
             function(replayed, **json.loads(arguments))
-        except Exception:  # whatever a model passed, it only concerns this call
+        except Exception:  # hostile input: a call that fails has no effect
             replayed = before
     return replayed
