@@ -60,7 +60,7 @@ def test_the_easiest_difficulty_is_the_default(folder: Path) -> None:
 
 @each_folder
 async def test_the_gold_response_has_the_full_reward(folder: Path) -> None:
-    kind = load_server_class("resources_servers", folder.name, folder, "app.py")
+    kind = load_server_class("resources_servers", folder, "app.py")
     assert issubclass(kind, SimpleResourcesServer)
     async with environment(folder) as client:
         for difficulty in DIFFICULTIES:
