@@ -188,7 +188,9 @@ class EndpointPool:
                 await places.acquire()
         except TimeoutError as error:
             text = f"none of {self._settings.num_concurrent_requests} places came free within {allowed_s:.3g} s"
-            raise UpstreamError(self.clients[0].base_url, 0, text, cause="timeout") from error
+            raise UpstreamError(
+                ", ".join(client.shown_url for client in self.clients), 0, text, cause="timeout"
+            ) from error
         try:
             return await self._call_now(send, session)
         finally:

@@ -3,14 +3,16 @@
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import orjson
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym.client.pool import RETRIED_STATUSES, THROTTLING_STATUSES, HttpClient, backoff_s, shared_client
+from nemo_gym.client.url import shown_url, user_info_of
 from nemo_gym.common.deadline import time_left
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.redaction import Redactor, redact
@@ -24,7 +26,11 @@ T = TypeVar("T")
 MAX_TRIES = 5
 REQUEST_TIMEOUT_S = 1800.0
 MAX_TEXT_BYTES = 65_536
-"""As much of a bad answer as is read: enough for any message, and soon done whatever comes."""
+"""How much of an error response is kept."""
+MAX_SECRET_BYTES = 4096
+"""Read beyond that, so that a key at the cut is masked as a whole."""
+_SCHEME = re.compile(r"^(bearer|basic)\s+", re.I)
+_SECRET_PARAMETER = re.compile(r"key|token|secret|sig|pass|auth", re.I)
 
 
 def is_retryable(error: UpstreamError) -> bool:
@@ -63,6 +69,26 @@ class NeMoGymAsyncOpenAI(BaseModel):
     timeout_s: float = REQUEST_TIMEOUT_S
     http: Callable[[], HttpClient] = shared_client
 
+    _headers: dict[str, str] = PrivateAttr()
+    _redactor: Redactor = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._headers = self._make_headers()
+        self._redactor = Redactor(self._secrets())
+
+    def _secrets(self) -> Iterator[str]:
+        """All that is sent and must not appear in an error when an endpoint echoes it."""
+        yield from (self.api_key, urlsplit(self.base_url).password or "")
+        yield from (value for name, value in self.default_query.items() if _SECRET_PARAMETER.search(name))
+        yield from (_SCHEME.sub("", value) for value in self._headers.values())
+
+    def _make_headers(self) -> dict[str, str]:
+        """One value for each header. `default_headers` replace the key, and so do user and password in the URL."""
+        given = {name.lower() for name in self.default_headers}
+        user_info = user_info_of(self.base_url)
+        own = self.authorization() if user_info is None else {"Authorization": user_info}
+        return {name: value for name, value in own.items() if name.lower() not in given} | self.default_headers
+
     async def create_response(self, **params: Any) -> dict[str, Any]:
         return self._object(await self.post("/responses", encode(params)))
 
@@ -88,9 +114,10 @@ class NeMoGymAsyncOpenAI(BaseModel):
 
     async def _fetch_once(self, method: str, url: str, body: bytes | None) -> bytes:
         query = f"?{urlencode(self.default_query)}" if self.default_query else ""
-        headers = {**self.authorization(), **self.default_headers}
         try:
-            answer = await self.http().fetch(method, url + query, body=body, headers=headers, timeout_s=self.timeout_s)
+            answer = await self.http().fetch(
+                method, url + query, body=body, headers=self._headers, timeout_s=self.timeout_s
+            )
         except UpstreamError as error:
             record_retry(throttled=int(error.cause == "timeout"))
             raise
@@ -103,16 +130,21 @@ class NeMoGymAsyncOpenAI(BaseModel):
             return answer.body
         record_retry(throttled=int(answer.status in THROTTLING_STATUSES))
         text = self.text_of(answer.body)
-        raise UpstreamError(url, answer.status, text, cause="model", retry_after_s=answer.retry_after_s)
+        raise UpstreamError(shown_url(url), answer.status, text, cause="model", retry_after_s=answer.retry_after_s)
+
+    @property
+    def shown_url(self) -> str:
+        """The base URL for messages."""
+        return shown_url(self.base_url)
 
     def authorization(self) -> dict[str, str]:
         """The headers that show the key."""
         return {"Authorization": f"Bearer {self.api_key}"}
 
     def text_of(self, body: bytes) -> str:
-        """What an endpoint wrote, fit for an error or a log."""
-        text = redact(body[:MAX_TEXT_BYTES].decode(errors="replace"))
-        return Redactor([self.api_key]).text(text) if self.api_key else text
+        """What an endpoint wrote, without the key and other headers that it may have echoed."""
+        text = body[: MAX_TEXT_BYTES + MAX_SECRET_BYTES].decode(errors="replace")
+        return self._redactor.text(redact(text))[:MAX_TEXT_BYTES]
 
     def _object(self, body: bytes) -> dict[str, Any]:
         try:
@@ -122,5 +154,6 @@ class NeMoGymAsyncOpenAI(BaseModel):
         else:
             reason = f"found {type(found).__name__}"
         if not isinstance(found, dict):
-            raise UpstreamError(self.base_url, 200, f"no JSON object ({reason}): {self.text_of(body)}", cause="model")
+            text = f"expected a JSON object ({reason}): {self.text_of(body)}"
+            raise UpstreamError(self.shown_url, 200, text, cause="model")
         return found

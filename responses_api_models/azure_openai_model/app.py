@@ -84,7 +84,7 @@ class AzureOpenAIModelServer(SimpleResponsesAPIModel):
             found = await self._pool.call(lambda client: client.post("/chat/completions", raw))
         except UpstreamError as error:
             return completion_refusal(error, model=config.openai_model)
-        return normalize_completion(found, url=config.base_url, text_of=self._pool.clients[0].text_of)
+        return normalize_completion(found, url=self._pool.clients[0].shown_url, text_of=self._pool.clients[0].text_of)
 
 
 if __name__ == "__main__":

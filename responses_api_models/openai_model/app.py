@@ -54,29 +54,33 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         if not isinstance(body.input, str) and not all(map(is_resubmittable, body.input)):
             update["input"] = [for_resubmission(item) for item in body.input]
         try:
-            raw = await self._post("/responses", changed(body, **update), jar)
+            endpoint, raw = await self._post("/responses", changed(body, **update), jar)
         except UpstreamError as error:
             return response_refusal(error, body, model=model)
-        return _read_response(raw, self._pool.clients[0])
+        return _read_response(raw, endpoint)
 
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: CookieJar
     ) -> NeMoGymChatCompletion:
         model = self.config.openai_model
         try:
-            raw = await self._post("/chat/completions", changed(body, model=model), jar)
+            endpoint, raw = await self._post("/chat/completions", changed(body, model=model), jar)
         except UpstreamError as error:
             return completion_refusal(error, model=model)
-        endpoint = self._pool.clients[0]
-        return normalize_completion(raw, url=endpoint.base_url, text_of=endpoint.text_of)
+        return normalize_completion(raw, url=endpoint.shown_url, text_of=endpoint.text_of)
 
-    def _post(self, path: str, body: BaseModel, jar: CookieJar) -> Awaitable[bytes]:
+    def _post(self, path: str, body: BaseModel, jar: CookieJar) -> Awaitable[tuple[NeMoGymAsyncOpenAI, bytes]]:
+        """The endpoint that replied, so that errors name the right one, and its reply."""
         extra = self.config.extra_body
         raw = encode(
             {**extra, **body.model_dump(mode="json", exclude_unset=True)} if extra else body, exclude_unset=True
         )
         session = self._pool.session(jar, self.config.name)
-        return self._pool.call(lambda client: client.post(path, raw), session=session)
+
+        async def send(client: NeMoGymAsyncOpenAI) -> tuple[NeMoGymAsyncOpenAI, bytes]:
+            return client, await client.post(path, raw)
+
+        return self._pool.call(send, session=session)
 
 
 def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
@@ -85,10 +89,10 @@ def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)[0]
         text = f"{found['loc']}: {found['msg']}): {endpoint.text_of(raw)}"
-        raise UpstreamError(endpoint.base_url, 200, f"no NeMoGymResponse ({text}", cause="model") from error
+        raise UpstreamError(endpoint.shown_url, 200, f"no NeMoGymResponse ({text}", cause="model") from error
     if response.status in ("failed", "cancelled", "queued", "in_progress"):
         reason = f"{response.error.code}: {response.error.message}" if response.error else "no reason given"
-        text = f"{endpoint.base_url} answered 200: a response that is {response.status}"
+        text = f"{endpoint.shown_url} answered 200: a response that is {response.status}"
         raise RolloutError("model", f"{text} ({endpoint.text_of(reason.encode())})", code=response.status)
     return response
 

@@ -146,17 +146,20 @@ class VLLMModel(SimpleResponsesAPIModel):
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: CookieJar
     ) -> NeMoGymChatCompletion:
         params, session = self._params(body), self._pool.session(jar, self.config.name)
-        endpoint = self._clients[0]
+
+        async def send(client: NeMoGymAsyncOpenAI) -> tuple[NeMoGymAsyncOpenAI, JsonObject]:
+            return client, await client.create_chat_completion(**params)
+
         try:
-            found = await self._pool.call(lambda client: client.create_chat_completion(**params), session=session)
+            endpoint, found = await self._pool.call(send, session=session)
         except UpstreamError as error:
             return completion_refusal(error, model=self.config.model)
         if self.config.return_token_id_information:
             prompt_ids = take_prompt_ids(found) or await self._tokenize(params, session)
-            put_tokens(found, prompt_ids, url=endpoint.base_url)
-        completion = normalize_completion(found, url=endpoint.base_url, text_of=endpoint.text_of)
+            put_tokens(found, prompt_ids, url=endpoint.shown_url)
+        completion = normalize_completion(found, url=endpoint.shown_url, text_of=endpoint.text_of)
         if not self.config.uses_reasoning_parser:
-            _refuse_reasoning(completion, endpoint.base_url)
+            _refuse_reasoning(completion, endpoint.shown_url)
         return completion
 
     def _params(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> JsonObject:
@@ -179,13 +182,16 @@ class VLLMModel(SimpleResponsesAPIModel):
         """The tokens of the prompt, from an endpoint that does not give them with the completion."""
         keys = ("model", "messages", "tools", "chat_template_kwargs")
         wanted: JsonObject = {key: params[key] for key in keys if key in params}
-        answer = await self._pool.call(lambda client: client.create_tokenize(**wanted), session=session)
-        tokens: list[int] | None = answer.get("tokens")
-        if tokens == []:
-            tokens = await self._pool.call(lambda client: tokens_of_text(client, wanted), session=session)
-        if not tokens:
-            raise UpstreamError(self._clients[0].base_url, 200, "no 'tokens' from /tokenize", cause="model")
-        return tokens
+
+        async def send(client: NeMoGymAsyncOpenAI) -> list[int]:
+            tokens: list[int] | None = (await client.create_tokenize(**wanted)).get("tokens")
+            if tokens == []:
+                tokens = await tokens_of_text(client, wanted)
+            if not tokens:
+                raise UpstreamError(client.shown_url, 200, "no 'tokens' from /tokenize", cause="model")
+            return tokens
+
+        return await self._pool.call(send, session=session)
 
 
 def _refuse_reasoning(completion: NeMoGymChatCompletion, url: str) -> None:

@@ -24,6 +24,8 @@ from nemo_gym.errors import RolloutError, UpstreamError
 from tests.polling import until
 from tests.stub_endpoint import Request, completion, stub_endpoint
 
+KEY = "sk-0123456789"
+
 
 def test_new_sessions_go_round_and_then_stay() -> None:
     balancer = Balancer(2)
@@ -115,7 +117,7 @@ def test_whatever_happens_nothing_is_lost_count_of(
 
 
 def pool(urls: list[str], http: HttpClient, **settings: Any) -> EndpointPool:
-    return EndpointPool.of(urls, api_key="key", settings=EndpointSettings(**settings), http=lambda: http)
+    return EndpointPool.of(urls, api_key=KEY, settings=EndpointSettings(**settings), http=lambda: http)
 
 
 async def chat(endpoints: EndpointPool, session: str | None = None) -> dict[str, Any]:
@@ -139,8 +141,8 @@ async def test_what_may_pass_is_tried_again_elsewhere_or_there(status: int) -> N
 
 @pytest.mark.parametrize(("status", "tries"), [(400, 1), (401, 1), (404, 1), (422, 1), (503, 3)])
 async def test_tries_are_counted(status: int, tries: int) -> None:
-    async with stub_endpoint(lambda _: (status, {"error": "Bearer key no"})) as stub, HttpClient() as http:
-        with pytest.raises(UpstreamError, match=rf"answered {status}: .*Bearer \*\*\*\* no") as caught:
+    async with stub_endpoint(lambda _: (status, {"error": f"{KEY} no"})) as stub, HttpClient() as http:
+        with pytest.raises(UpstreamError, match=rf"answered {status}: .*\*\*\*\* no") as caught:
             await chat(pool([stub.url], http, max_tries=3))
         assert len(stub.requests) == tries
         assert caught.value.status == status
@@ -207,7 +209,7 @@ async def test_headers_and_key_go_with_every_request() -> None:
     async with stub_endpoint(lambda _: completion()) as stub, HttpClient() as http:
         await chat(pool([stub.url], http, default_headers={"X-Team": "gym"}))
         sent: Request = stub.requests[0]
-        assert sent.headers["Authorization"] == "Bearer key"
+        assert sent.headers["Authorization"] == f"Bearer {KEY}"
         assert sent.headers["X-Team"] == "gym"
 
 

@@ -381,4 +381,4 @@ async def test_a_server_out_of_reach_is_a_failure_at_its_boundary(path: str, cau
         async with Stack(StackSpec([agent()], addresses=addresses)) as held_agent:
             status, told = await run(held_agent.client)
     assert (status, told["error"]["cause"]) == (502, cause)
-    assert "did not answer" in told["error"]["message"]
+    assert "closed the connection" in told["error"]["message"]

@@ -12,6 +12,7 @@ from nemo_gym.server.uvicorn_runner import bind
 from nemo_gym.testing import BrowserLikeClient, TestAnswer, calls, client_for, message, says, tool_output
 from responses_api_models.openai_model.app import SimpleModelServer
 from responses_api_models.scripted_model.app import ScriptedModel
+from tests.stub_endpoint import stub_endpoint
 
 KEY = "sk-very-secret"
 HELLO = {"input": "Hello."}
@@ -214,4 +215,14 @@ async def test_an_address_that_is_none_is_told_as_such() -> None:
         answer = await model.post("/v1/responses", json=HELLO)
     assert answer.status == 502
     assert answer.json()["error"]["cause"] == "model"
-    assert "Cannot ask localhost:8000/v1/responses: expected an address like http://" in answer.json()["detail"]
+    assert "expected an address like http://" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+async def test_an_error_names_the_endpoint_that_replied_badly(path: str) -> None:
+    async with stub_endpoint(lambda _: {"bad": 1}) as one, stub_endpoint(lambda _: {"bad": 2}) as two:
+        config = {"openai_base_url": [one.url, two.url], "openai_api_key": "k", "openai_model": "m"}
+        async with client_for(SimpleModelServer, **config) as model:
+            body = {"input": "Hi."} if path == "/v1/responses" else {"messages": []}
+            errors = [(await model.another().post(path, json=body)).text for _ in range(2)]
+    assert [f"{one.url} answered 200" in errors[0], f"{two.url} answered 200" in errors[1]] == [True, True]
