@@ -11,7 +11,7 @@ import pytest
 
 from nemo_gym.config.loading import load_config
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
-from nemo_gym.rollouts.dataset import RolloutCollectionConfig
+from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.launcher import Launcher
 from tests.test_chaos import CONFIG, counter_row
 
