@@ -127,6 +127,11 @@ def _verified(body: Any, result: Any) -> Any:
         )
     elif result is not None:
         reward = result.get("reward") if isinstance(result, dict) else getattr(result, "reward", None)
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise RolloutError("verifier", f"verify() gave the reward {reward!r}; expected a finite number.")
+    check_reward(reward)
     return answer
+
+
+def check_reward(reward: Any, *, server: str | None = None) -> None:
+    """Raise RolloutError unless the reward is a finite number."""
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise RolloutError("verifier", f"The reward is {reward!r}; expected a finite number.", server=server)

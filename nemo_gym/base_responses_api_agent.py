@@ -1,10 +1,14 @@
 """An agent: lets a model act in an environment, one rollout a call of `/run`."""
 
 from abc import abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig
+from nemo_gym.errors import RolloutError
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import Endpoint
 
@@ -12,6 +16,25 @@ if TYPE_CHECKING:
     from fastapi import Body as Body
 
 __getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
+
+
+@dataclass(slots=True)
+class KeptResponse:
+    """The model's response, once there is one."""
+
+    response: Any = None
+
+
+@asynccontextmanager
+async def keep_response() -> AsyncIterator[KeptResponse]:
+    """Attach the response to an error raised after the model has answered, so that `ng_reverify` can complete the
+    rollout without calling the model again. Enter it before any timeout."""
+    kept = KeptResponse()
+    try:
+        yield kept
+    except RolloutError as error:
+        error.response = kept.response
+        raise
 
 
 class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):

@@ -72,7 +72,8 @@ class RolloutError(GymError):
     """A rollout ended without a result. `cause` names the boundary that failed, `server` the server that reported it.
 
     `retryable` is False if another attempt would fail the same way; without it the cause decides. `code` is a
-    machine-readable detail, such as `session_lost`.
+    machine-readable detail, such as `session_lost`. `response` is the model's response, if there was one before the
+    failure.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class RolloutError(GymError):
         super().__init__(message)
         self.cause: Cause = cause
         self.server, self.code = server, code
+        self.response: Any = None
         self.retryable = cause not in PERMANENT_CAUSES if retryable is None else retryable
 
 

@@ -20,8 +20,8 @@ import pytest
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
-from nemo_gym.rollouts.dataset import RolloutCollectionConfig
-from nemo_gym.rollouts.store import failures_path
+from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, held, running
@@ -120,7 +120,7 @@ def test_a_full_disk_stops_the_job_with_whole_records_and_it_goes_on_later(tmp_p
     done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert "Cannot write out.jsonl: File too large" in done.stderr
-    assert "start the same command again" in done.stderr
+    assert "run the same command again" in done.stderr
     assert "Traceback" not in done.stderr
     kept = (tmp_path / "out.jsonl").read_bytes()
     assert all(orjson.loads(line)["reward"] is not None for line in kept.splitlines())

@@ -13,8 +13,8 @@ from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.errors import RolloutError
 from nemo_gym.judge import ReplyFailure
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
-from nemo_gym.rollouts.dataset import RolloutCollectionConfig
-from nemo_gym.rollouts.store import failures_path
+from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import calls, example_row, held, message, response_of, rows_of, running, says
 from tests.jsonl import write_lines

@@ -12,7 +12,7 @@ import pytest
 
 from nemo_gym.config.loading import load_config
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
-from nemo_gym.rollouts.dataset import RolloutCollectionConfig
+from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.testing import calls, example_row, response_of, says
 from tests.stub_endpoint import Request, stub_endpoint

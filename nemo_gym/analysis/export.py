@@ -14,13 +14,14 @@ from pydantic import Field, ValidationError
 
 from nemo_gym.analysis.export_messages import NotChatError, Reasoning, chat_messages, chat_tools
 from nemo_gym.analysis.records import StoredRollout, StoredRolloutsError, read_records
-from nemo_gym.common.atomic_files import atomic_write, check_writable, sibling_path, write_json
+from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.metrics import PASS_THRESHOLD
+from nemo_gym.rollouts.output_files import export_path
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME
 
 ROUNDING = 1e-9
@@ -169,7 +170,7 @@ def export_rollouts(config: ExportConfig) -> ExportReport:
             raise StoredRolloutsError(
                 f"None of the {report.read} rollouts in {rollouts} can be used. Dropped as: {reasons or 'nothing'}."
             )
-    write_json(sibling_path(output, "_export.json"), report.as_json())
+    write_json(export_path(output), report.as_json())
     return report
 
 

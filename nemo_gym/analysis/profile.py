@@ -9,11 +9,12 @@ import orjson
 from pydantic import BaseModel
 
 from nemo_gym.analysis.records import Dataset, StoredRolloutsError, read_records
-from nemo_gym.common.atomic_files import atomic_write, check_writable, sibling_path, write_json
+from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.rollouts.metrics import PASS_THRESHOLD, RunningMetrics
+from nemo_gym.rollouts.output_files import metrics_path
 
 
 class ProfileConfig(CommandConfig):
@@ -99,8 +100,6 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
             for index in sorted(rewards):
                 figures = profile_rewards(rewards[index], pass_threshold=threshold).model_dump(exclude_none=True)
                 file.write(orjson.dumps({**dataset.row(index), **figures}) + b"\n")
-        metrics_path = sibling_path(output, "_metrics.json")
-        write_json(metrics_path, metrics.summary())
-        return Profiled(
-            metrics, metrics_path, len(rewards), len(dataset) - len(rewards), unrewarded, dataset.matched_by_prompt
-        )
+        write_json(metrics_path(output), metrics.summary())
+        missing = len(dataset) - len(rewards)
+        return Profiled(metrics, metrics_path(output), len(rewards), missing, unrewarded, dataset.matched_by_prompt)

@@ -23,7 +23,7 @@ from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import Cause, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject, type_of
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.rollouts.store import failures_path
+from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, hash_row
 
 if TYPE_CHECKING:

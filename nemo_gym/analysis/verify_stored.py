@@ -1,17 +1,14 @@
 """Have an environment verify a response that is there already, stored or made up. No model is asked."""
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import orjson
-
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.deadline import timeout
-from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.rollouts.attempts import parse_scored
 from nemo_gym.server.tools import NOT_TOOLS
 
 
@@ -54,16 +51,5 @@ async def verified(
         answer = await client.call(
             environment, "/verify", body, answer=ServerReply, cause="verifier", jar=jar, ends_session=True
         )
-        record = _scored_record(answer)
+        record = parse_scored(answer)
         return Verified(record, outputs, time.perf_counter() - started)
-
-
-def _scored_record(answer: ServerReply) -> JsonObject:
-    try:
-        record = orjson.loads(answer.content())
-        if math.isfinite(record["reward"]):
-            return dict(record)
-    except (ValueError, KeyError, TypeError):
-        pass
-    message = f"/verify answered without a finite reward: {answer.text()[:500]}"
-    raise RolloutError("verifier", message, server=answer.server)

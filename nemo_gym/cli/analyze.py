@@ -10,7 +10,7 @@ from nemo_gym.analysis.profile import ProfileConfig, profile_rollouts
 from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
 from nemo_gym.cli.command import command, read_command_line, read_parameters
 from nemo_gym.common import event_loop
-from nemo_gym.rollouts.store import failures_path
+from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.connect import connect_servers
 
 

@@ -1,4 +1,4 @@
-"""Collect rollouts, and show how it goes."""
+"""Collect rollouts and show progress."""
 
 import json
 import sys
@@ -11,16 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.cli.command import command, read_command_line
 from nemo_gym.common import event_loop
-from nemo_gym.common.atomic_files import write_json
-from nemo_gym.rollouts.collector import (
-    RolloutCollectionConfig,
-    RolloutCollectionHelper,
-    count_rollouts,
-    metrics_path,
-    record_or_replay,
-)
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
+from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.store import failures_path
+from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.recording import record_or_replay
 from nemo_gym.rollouts.types import Outcome, Scored
 from nemo_gym.runtime.connect import connect_servers
 
@@ -28,11 +23,11 @@ LINE_EVERY_S = 10.0
 
 
 class Progress:
-    """How a collection goes: done, mean reward, failures, in flight, rate, time left. A bar on a terminal, else a line
-    now and then."""
+    """Shows how many rollouts are done, mean reward, failures, in flight, rate and time left: as a bar on a terminal,
+    otherwise as a line every few seconds."""
 
-    def __init__(self, total: int, helper: RolloutCollectionHelper) -> None:
-        self._total, self._helper = total, helper
+    def __init__(self, helper: RolloutCollectionHelper) -> None:
+        self._helper = helper
         self._scored = self._failed = 0
         self._rewards = 0.0
         self._started = time.monotonic()
@@ -41,7 +36,7 @@ class Progress:
         if sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(total=total, desc="Collecting rollouts", unit="rollout", dynamic_ncols=True)
+            self._bar = tqdm(desc="Collecting rollouts", unit="rollout", dynamic_ncols=True)
 
     def __call__(self, outcome: Outcome) -> None:
         if isinstance(outcome, Scored):
@@ -52,6 +47,7 @@ class Progress:
         else:
             return
         if self._bar is not None:
+            self._bar.total = self._helper.total
             self._bar.initial = self._helper.found  # which do not count for the rate
             self._bar.set_postfix_str(self._figures(), refresh=False)
             self._bar.update(self._done - self._bar.n)
@@ -75,15 +71,15 @@ class Progress:
 
     def _print(self) -> None:
         rate = (self._scored + self._failed) / max(time.monotonic() - self._started, 1e-9)
-        total = max(self._total, self._done)
+        total = max(self._helper.total, self._done)
         left = f", {timedelta(seconds=round((total - self._done) / rate))} left" if rate else ""
-        told = f"{self._done} of {total}, {self._figures()}, {rate:.3g} a second{left}"
-        print(f"Collecting rollouts: {told}", file=sys.stderr)
+        status = f"{self._done} of {total}, {self._figures()}, {rate:.3g} a second{left}"
+        print(f"Collecting rollouts: {status}", file=sys.stderr)
 
 
 @command(RolloutCollectionConfig)
 def collect_rollouts() -> int:
-    """Have an agent answer every row of a dataset and write down the scored rollouts."""
+    """Run an agent on every row of a dataset and write the scored rollouts."""
     config = read_command_line(fill_ports=False)
     options = RolloutCollectionConfig.read(config)
     metrics = collect_with_progress(config, options)
@@ -91,19 +87,15 @@ def collect_rollouts() -> int:
 
 
 def collect_with_progress(config: DictConfig, options: RolloutCollectionConfig) -> RunningMetrics:
-    """Collect, with a bar on a terminal and lines elsewhere, and print the averages."""
+    """Collect, show progress, and print the figures."""
     helper = RolloutCollectionHelper()
-    progress = Progress(count_rollouts(options), helper)
+    progress = Progress(helper)
     try:
-        metrics = event_loop.run(_collect(config, options, helper, progress))
+        return event_loop.run(_collect(config, options, helper, progress))
     finally:
         progress.close()
-    output = Path(options.output_jsonl_fpath)
-    print(json.dumps(metrics.means(), indent=4))
-    print(metrics.table())
-    _summarise(metrics, output)
-    write_json(metrics_path(output), metrics.summary())
-    return metrics
+        if helper.metrics is not None:  # also if the file of metrics cannot be written
+            _show(helper.metrics, Path(options.output_jsonl_fpath))
 
 
 async def _collect(
@@ -112,13 +104,12 @@ async def _collect(
     async with connect_servers(config) as client:
         settings: Any = OmegaConf.to_container(client.global_config_dict, resolve=True)
         with record_or_replay(client, options, settings):
-            metrics = await helper.run_from_config(options, client=client, settings=settings, report=progress)
-        for server in client.local.values():
-            metrics.blocked |= server.blocked()
-        return metrics
+            return await helper.run_from_config(options, client=client, settings=settings, report=progress)
 
 
-def _summarise(metrics: RunningMetrics, output: Path) -> None:
+def _show(metrics: RunningMetrics, output: Path) -> None:
+    print(json.dumps(metrics.means(), indent=4))
+    print(metrics.table())
     print(f"{metrics.scored} scored rollouts in {output}")
     if metrics.failed:
         causes = ", ".join(f"{cause}: {count}" for cause, count in metrics.failed.most_common())

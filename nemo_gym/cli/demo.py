@@ -10,7 +10,7 @@ from nemo_gym.cli.command import command
 from nemo_gym.config.loading import load_config
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import MissingExtraError, StartupError
-from nemo_gym.rollouts.collector import RolloutCollectionConfig
+from nemo_gym.rollouts.config import RolloutCollectionConfig
 
 ENVIRONMENT = "resources_servers/example_simple_weather/configs/simple_weather.yaml"
 SCRIPTED_MODEL = "responses_api_models/scripted_model/configs/scripted_model.yaml"

@@ -144,7 +144,10 @@ def error_told_in(content: bytes) -> RolloutError | None:
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return None
     if code in REFUSALS:
-        return REFUSALS[code](message, server=server)
-    if cause not in CAUSES:
+        error: RolloutError = REFUSALS[code](message, server=server)
+    elif cause in CAUSES:
+        error = RolloutError(cause, message, server=server, retryable=told.get("retryable"), code=code)
+    else:
         return None
-    return RolloutError(cause, message, server=server, retryable=told.get("retryable"), code=code)
+    error.response = told.get("response")
+    return error

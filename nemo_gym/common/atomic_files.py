@@ -12,11 +12,6 @@ from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError, GymError, StorageError
 
 
-def sibling_path(path: Path, ending: str) -> Path:
-    """The file beside `path` whose name goes on with `ending` in place of the suffix."""
-    return path.with_name(path.stem + ending)
-
-
 def check_writable(path: Path, *, overwrite: bool, sources: tuple[Path, ...] = ()) -> None:
     """Refuse to write over what the job reads and, unless told to, over anything else."""
     if path.exists() and any(path.samefile(source) for source in sources):

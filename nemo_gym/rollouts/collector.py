@@ -1,24 +1,16 @@
-"""Have an agent answer every row of a dataset and write down what came of each: rows stream in, records stream out."""
+"""Run an agent on every row of a dataset and write what comes of each: rows stream in, records stream out."""
 
 import asyncio
 import contextlib
-import itertools
-import logging
-import math
-import time
-from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from nemo_gym.client.pool import backoff_s
-from nemo_gym.client.server_client import ServerClient, ServerReply
-from nemo_gym.common.deadline import timeout
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.rollouts.attempts import Run, parse_scored, retrying_run, run_agent
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
 from nemo_gym.rollouts.concurrency import (
     DESCRIPTORS_PER_LOCAL_ROLLOUT,
@@ -27,31 +19,27 @@ from nemo_gym.rollouts.concurrency import (
     AimdWindow,
     limit_to_descriptors,
 )
-from nemo_gym.rollouts.dataset import MAX_PARALLEL, MIN_PARALLEL, dataset_of, read_rows
-from nemo_gym.rollouts.dataset import RolloutCollectionConfig as RolloutCollectionConfig
-from nemo_gym.rollouts.dataset import count_rollouts as count_rollouts
-from nemo_gym.rollouts.manifest import make_manifest, manifest_path, question, read_manifest, write_manifest
+from nemo_gym.rollouts.config import MAX_PARALLEL, MIN_PARALLEL, RolloutCollectionConfig
+from nemo_gym.rollouts.dataset import dataset_path, fingerprint_dataset, read_rows
+from nemo_gym.rollouts.grouped_writer import GroupedWriter
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.recording import Recorder, Replayer, recording_context
-from nemo_gym.rollouts.store import CompletedIndex, JsonlFile, RolloutStore, WriteOutcome, failures_path
-from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_policy
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, hash_row, raw_json_or_text, single_line_record
+from nemo_gym.rollouts.output_files import check_paths, metrics_path
+from nemo_gym.rollouts.resume import archive_output, load_completed
+from nemo_gym.rollouts.store import CompletedIndex, RolloutStore, WriteOutcome
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
 
 if TYPE_CHECKING:
     from nemo_gym.config.types import BaseServerConfig
 
-logger = logging.getLogger(__name__)
-
-RESUME_HINT = "All that was reported as kept is there; start the same command again to do the rest."
+RESUME_HINT = "All rollouts reported so far are on disk; run the same command again to make the rest."
 
 Report = Callable[[Outcome], None]
-Run = Callable[[Row], Awaitable[Outcome]]
 
 
-async def collect(rows: Iterable[Row | NoResult], run: Run, keep: WriteOutcome, limiter: AdaptiveLimiter) -> None:
-    """Run every row, as many at once as the gate lets through, and keep each outcome as it lands."""
+async def collect(rows: Iterable[Row | NoResult], run: Run, write: WriteOutcome, limiter: AdaptiveLimiter) -> None:
+    """Run every row, as many at once as the limiter allows, and write each outcome as it completes."""
 
-    async def one(row: Row, generation: int) -> None:
+    async def run_one(row: Row, generation: int) -> None:
         throttled = scored = False
         try:
             with track_retries() as retry_stats:
@@ -59,102 +47,23 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, keep: WriteOutcome, 
             throttled, scored = retry_stats.throttled > 0, isinstance(outcome, Scored)
         finally:
             limiter.leave(generation, throttled=throttled, scored=scored)
-        await keep(outcome)
+        await write(outcome)
 
     try:
         async with asyncio.TaskGroup() as running:
             for row in rows:
                 if isinstance(row, NoResult):
-                    await keep(row)
+                    await write(row)
                 else:
-                    running.create_task(one(row, await limiter.enter()))
-                    await asyncio.sleep(0)  # let what was started reach its endpoint before the next one starts
+                    running.create_task(run_one(row, await limiter.enter()))
+                    await asyncio.sleep(0)  # let it send its first request before the next one starts
     except BaseExceptionGroup as several:
         raise several.exceptions[0] from several
 
 
-async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int = 1) -> Outcome:
-    """One attempt at a rollout. Whatever goes wrong is an outcome, so one row cannot end the others."""
-    started_at, started = time.time(), time.monotonic()
-    with track_retries() as retry_stats, recording_context(row.id, number) if client.tap else contextlib.nullcontext():
-        try:
-            answer = await run_once(client, row.agent, row.body, timeout_s=timeout_s)
-            result = parse_scored(answer)
-            record, figures = single_line_record(answer.content(), result), numeric_fields(result)
-        except RolloutError as error:
-            failure = error
-        except Exception as error:
-            logger.exception("rollout of row %d failed", row.id.task_index)
-            failure = RolloutError("internal", repr(error))
-        else:
-            seconds = time.monotonic() - started
-            return Scored(row.id, record, figures, attempts=number, retries=retry_stats.retries, seconds=seconds)
-    return NoResult(
-        row.id,
-        failure.cause,
-        str(failure),
-        failure.server,
-        failure.code,
-        attempt=number,
-        started_at=started_at,
-        seconds=time.monotonic() - started,
-        row=raw_json_or_text(row.body),
-        retryable=failure.retryable,
-    )
-
-
-async def run_once(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> ServerReply:
-    """What the agent answers when it is given a row. One that is not there is a mistake of the row that names it."""
-    try:
-        async with timeout(timeout_s, what="The rollout"):
-            return await client.call(agent, "/run", body, answer=ServerReply, timeout_s=timeout_s)
-    except ConfigError as error:
-        raise RolloutError("input", str(error), server=agent) from error
-
-
-def parse_scored(answer: ServerReply) -> dict[str, Any]:
-    """What an agent answers of a rollout: an object with a finite reward, or there is no result."""
-    try:
-        result = orjson.loads(answer.content())
-    except (ValueError, TypeError) as error:
-        raise RolloutError("internal", f"The answer is not JSON: {error}.", server=answer.server) from error
-    if not isinstance(result, dict):
-        raise RolloutError("internal", f"The answer is {result!r:.300}; expected an object.", server=answer.server)
-    reward = result.get("reward")
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise RolloutError("verifier", f"The reward is {reward!r}; expected a finite number.", server=answer.server)
-    return result
-
-
-def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The small part of a record that metrics look at, so that the rest need not be held or decoded twice."""
-    small = {name: value for name, value in record.items() if not isinstance(value, dict | list)}
-    response = record.get("response")
-    return {**small, "response": {"usage": response.get("usage")} if isinstance(response, dict) else None}
-
-
-def run_with(client: ServerClient, config: RolloutCollectionConfig, keep: WriteOutcome) -> Run:
-    """How this job makes a rollout: several attempts, each failed one kept, stragglers seen to."""
-
-    async def run(row: Row) -> Outcome:
-        for number in range(1, config.max_attempts + 1):
-            outcome = await attempt(client, row, timeout_s=config.rollout_timeout_s, number=number)
-            if isinstance(outcome, Scored) or number == config.max_attempts or not outcome.retryable:
-                return outcome
-            await keep(replace(outcome, is_final=False))
-            await asyncio.sleep(backoff_s(number))
-        raise AssertionError("unreachable")
-
-    if config.straggler_percentile is None:
-        return run
-    return with_straggler_policy(
-        run, pace=DurationPercentiles(), percentile=config.straggler_percentile, action=config.straggler_action
-    )
-
-
 @contextlib.asynccontextmanager
 async def _run_limit(seconds: float) -> AsyncIterator[None]:
-    """Interrupt the job when its time is up. No deadline for rollouts: one that is cut short so has not failed."""
+    """Interrupt the job when its time is up. Not a deadline for rollouts: one that is interrupted has not failed."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -162,50 +71,19 @@ async def _run_limit(seconds: float) -> AsyncIterator[None]:
         raise RolloutError("timeout", f"The run did not finish within {seconds:g} s. {RESUME_HINT}") from error
 
 
-class Groups:
-    """Holds back the outcomes of a row until all that are to be made of it are in."""
-
-    def __init__(self, keep: WriteOutcome) -> None:
-        self._keep = keep
-        self._sizes: dict[int, int] = {}
-        self._waiting: dict[int, list[Outcome]] = {}
-
-    def of(self, rows: Iterable[Row | NoResult]) -> Iterator[Row | NoResult]:
-        """The same rows, having noted how many there are of each: fewer than repeats if some are done already."""
-        for task_index, repeats in itertools.groupby(rows, key=lambda row: row.id.task_index):
-            group = list(repeats)
-            self._sizes[task_index] = len(group)
-            yield from group
-
-    async def put(self, outcome: Outcome) -> None:
-        task_index = outcome.id.task_index
-        group = self._waiting.setdefault(task_index, [])
-        group.append(outcome)
-        if len(group) == self._sizes[task_index]:
-            del self._sizes[task_index]
-            await self._let_go(task_index)
-
-    async def close(self) -> None:
-        """Let go of what is in when the job ends early, rather than lose it."""
-        for task_index in list(self._waiting):
-            await self._let_go(task_index)
-
-    async def _let_go(self, task_index: int) -> None:
-        for outcome in sorted(self._waiting.pop(task_index), key=lambda outcome: outcome.id):
-            await self._keep(outcome)
-
-
 class RolloutCollectionHelper:
-    """Rollouts for programs: a trainer hands in rows and awaits scored records."""
+    """Rollouts for programs: a trainer passes rows and awaits scored records."""
 
     def __init__(self) -> None:
         self._limiter: AdaptiveLimiter | None = None
-        self.found = 0
-        """How many rollouts were in the output of `run_from_config` already."""
+        self.metrics: RunningMetrics | None = None
+        """The figures of `run_from_config`, once all its rollouts are made."""
+        self.total = self.found = 0
+        """How many rollouts `run_from_config` is asked for, and how many of them were in the output already."""
 
     @property
     def in_flight(self) -> int:
-        """How many rollouts `run_from_config` has under way."""
+        """How many rollouts `run_from_config` has in flight."""
         return self._limiter.in_flight if self._limiter else 0
 
     async def run_from_config(
@@ -216,40 +94,50 @@ class RolloutCollectionHelper:
         settings: Mapping[str, Any] | None = None,
         report: Report | None = None,
     ) -> RunningMetrics:
-        """Make all that `config` asks for and is not in its output file yet. `settings` is the servers' configuration,
-        as far as known: it is kept beside the output, without secrets, to notice a change."""
-        output, metrics = Path(config.output_jsonl_fpath), RunningMetrics(num_repeats=config.num_repeats)
-        _check_apart(dataset_of(config), output)
+        """Make all rollouts that `config` asks for and that are not in its output yet, and write their figures.
+        `settings` is the configuration of the servers, if known: the manifest keeps it without secrets, to notice a
+        change."""
+        client = client or self.setup_server_client()
+        dataset, output = dataset_path(config), Path(config.output_jsonl_fpath)
+        check_paths(output, dataset=dataset)
         if config.resume == "restart":
             archive_output(output)
+        metrics = RunningMetrics(num_repeats=config.num_repeats)
 
-        def kept(outcome: Outcome) -> None:
+        def on_written(outcome: Outcome) -> None:
             record_outcome(metrics, outcome)
             if report is not None:
                 report(outcome)
 
-        with contextlib.closing(RolloutStore(output, kept=kept)) as store:
-            done = _look_up_done(store, config, settings or {}, metrics)
-            self.found = done.count
-            await self._make_missing(config, store, done, client or self.setup_server_client())
+        with contextlib.closing(RolloutStore(output, on_written=on_written)) as store:
+            fingerprint = fingerprint_dataset(dataset, with_row_hashes=not store.is_empty)
+            self.total = fingerprint.num_rollouts(config)
+            completed = load_completed(
+                store, fingerprint, dataset_path=dataset, config=config, settings=settings or {}, metrics=metrics
+            )
+            self.found = completed.count
+            await self._make_missing(config, store, completed, client)
+        for server in client.local.values():
+            metrics.blocked |= server.blocked()
+        self.metrics = metrics
+        write_json(metrics_path(output), metrics.summary())
         return metrics
 
     async def _make_missing(
-        self, config: RolloutCollectionConfig, store: RolloutStore, done: CompletedIndex, client: ServerClient
+        self, config: RolloutCollectionConfig, store: RolloutStore, completed: CompletedIndex, client: ServerClient
     ) -> None:
         if config.agent_name is not None and config.agent_name not in client.local:
-            client.url_of(config.agent_name)  # raises if there is none: no row is to blame for that
-        window = _window(config, client)
-        async with _run_limit(config.run_timeout_s), store.writing() as keep:
-            self._limiter = AdaptiveLimiter(window)
-            rows, run = read_rows(config, done), run_with(client, config, keep)
+            client.url_of(config.agent_name)  # raises if there is none: not an error of any row
+        self._limiter = AdaptiveLimiter(_window(config, client))
+        async with _run_limit(config.run_timeout_s), store.writing() as write:
+            rows, run = read_rows(config, completed), retrying_run(client, config, write)
             if not config.group_output:
-                return await collect(rows, run, keep, self._limiter)
-            groups = Groups(keep)
+                return await collect(rows, run, write, self._limiter)
+            grouped = GroupedWriter(write)
             try:
-                await collect(groups.of(rows), run, groups.put, self._limiter)
+                await collect(grouped.count(rows), run, grouped.write, self._limiter)
             finally:
-                await groups.close()
+                await grouped.close()
 
     def run_examples(
         self,
@@ -262,7 +150,7 @@ class RolloutCollectionHelper:
     ) -> "Iterator[asyncio.Future[tuple[dict[str, Any], dict[str, Any]]]]":
         """Futures of (row, result), in the order in which the rollouts finish. A failed one raises RolloutError.
 
-        In an event loop the futures are awaited; in plain code they are settled already, and `result()` is called.
+        In an event loop, await the futures; in plain code they are done already, so call `result()`.
         """
         if num_samples_in_parallel < 1:
             raise ConfigError(f"num_samples_in_parallel is {num_samples_in_parallel}; expected at least 1.")
@@ -276,7 +164,7 @@ class RolloutCollectionHelper:
                 raise RolloutError(
                     "input", f"The row has the `agent_ref` {reference!r:.100}; expected one with a `name`."
                 )
-            return row, parse_scored(await run_once(caller, agent, row, timeout_s=rollout_timeout_s))
+            return row, parse_scored(await run_agent(caller, agent, row, timeout_s=rollout_timeout_s))
 
         try:
             asyncio.get_running_loop()
@@ -306,101 +194,3 @@ def record_outcome(metrics: RunningMetrics, outcome: Outcome) -> None:
         metrics.add({**outcome.figures, **outcome.metadata()})
     elif outcome.is_final:
         metrics.add_failure(outcome.cause, code=outcome.code, task_index=outcome.id.task_index)
-
-
-def _look_up_done(
-    store: RolloutStore, config: RolloutCollectionConfig, settings: Mapping[str, Any], metrics: RunningMetrics
-) -> CompletedIndex:
-    """What is in the output already, if it was made the same way; otherwise ask what to do."""
-    options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
-    dataset = dataset_of(config)
-    now = make_manifest(dataset, options=options, settings=settings)
-    before = read_manifest(store.output)
-    changes = [] if before is None or store.is_empty else before.changes_to(now)
-    if before is None and not store.is_empty:
-        changes = [f"{manifest_path(store.output).name}, which says how they were made, is not there"]
-    if changes and config.resume == "ask":
-        raise question(store.output, changes)
-    done = CompletedIndex(
-        num_repeats=config.num_repeats, by_content=bool(changes) or not _all_in_place(store, dataset)
-    )
-    for row in store.ids():
-        done.add(row)
-        metrics.num_repeats = max(metrics.num_repeats or 1, row.repeat_index + 1)  # once there were more
-    if before is None and done.count == 0 and not store.is_empty:
-        raise store.not_ours(1)
-    if before is None or changes or done.count == 0:
-        write_manifest(store.output, now)
-    if done.count:
-        logger.info("%d rollouts are in %s already", done.count, store.output)
-        for line in store.records():
-            metrics.add(numeric_fields(orjson.loads(line)))
-    return done
-
-
-def _all_in_place(store: RolloutStore, dataset: Path) -> bool:
-    """Whether every record is of the row that stands where its own did. After `continue` with another input some are
-    not, and no manifest tells."""
-    hashes = array("Q")
-    if not store.is_empty:
-        with dataset.open("rb") as lines:
-            hashes.extend(int(hash_row(line), 16) for raw in lines if (line := raw.strip()))
-    return all(row.task_index < len(hashes) and hashes[row.task_index] == int(row.row_hash, 16) for row in store.ids())
-
-
-def _check_apart(dataset: Path, output: Path) -> None:
-    """Refuse a dataset that we would write into."""
-    for file in (output, failures_path(output), manifest_path(output), metrics_path(output)):
-        if file.exists() and file.samefile(dataset):
-            raise ConfigError(f"{file}, which is to be written, is the dataset. Choose another output_jsonl_fpath.")
-
-
-def metrics_path(output: Path) -> Path:
-    """Where the figures of a run are kept: beside the output."""
-    return output.with_name(f"{output.stem}_metrics.json")
-
-
-def archive_output(output: Path) -> None:
-    """Give the files of an earlier run other names, so that nothing of them is lost. Not while it still goes on."""
-    files = [
-        path for path in (output, failures_path(output), manifest_path(output), metrics_path(output)) if path.exists()
-    ]
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = (f".{stamp}{ending}" for ending in itertools.chain([""], map("-{}".format, itertools.count(2))))
-    name = next(name for name in names if not any(_renamed(path, name).exists() for path in files))
-    with contextlib.closing(JsonlFile(output)) if output.exists() else contextlib.nullcontext():
-        for path in files:
-            path.rename(_renamed(path, name))
-
-
-def _renamed(path: Path, ending: str) -> Path:
-    return path.with_name(f"{path.stem}{ending}{path.suffix}")
-
-
-@contextlib.contextmanager
-def record_or_replay(
-    client: ServerClient, config: RolloutCollectionConfig, settings: Mapping[str, Any]
-) -> Iterator[None]:
-    """Record or replay the calls of a client that holds the servers itself, if `config` asks for it."""
-    if config.record is None and config.replay is None:
-        yield
-        return
-    if config.record is not None and config.replay is not None:
-        raise ConfigError("Both record and replay are given. Expected one of them.")
-    if not client.local:
-        raise ConfigError("Traffic can be recorded and replayed only by a command that holds the servers itself.")
-    models = frozenset(
-        name for name, block in settings.items() if isinstance(block, dict) and "responses_api_models" in block
-    )
-    goes_on = config.resume != "restart" and manifest_path(Path(config.output_jsonl_fpath)).exists()
-    tap: Recorder | Replayer = (
-        Recorder(Path(config.record), models, goes_on=goes_on)
-        if config.record
-        else Replayer(Path(config.replay or ""), models)
-    )
-    client.tap = tap
-    try:
-        yield
-    finally:
-        client.tap = None
-        tap.close()

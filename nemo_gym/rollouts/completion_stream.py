@@ -15,31 +15,31 @@ Result = TypeVar("Result")
 
 
 class CompletionOrderStream(Generic[Row, Result]):
-    """For code in an event loop. Iterate to get a future for each row; the first of them to be settled is that of the
-    first rollout to finish, whichever row it was of. At most `parallel` run at once; rows are taken as places get
-    free."""
+    """For code in an event loop. Iterate to get one future per row; the first future gets the result of the rollout
+    that finishes first, whichever row it is of. At most `parallel` run at once, and rows are read as needed."""
 
     def __init__(self, rows: Iterable[Row], run: Callable[[Row], Awaitable[Result]], *, parallel: int) -> None:
-        self._todo, self._run, self._parallel = iter(rows), run, parallel
-        self._taken: deque[Row] = deque()
+        self._rows, self._run, self._parallel = iter(rows), run, parallel
+        self._queued: deque[Row] = deque()
         self._running: set[asyncio.Future[Result]] = set()
         self._finished: deque[asyncio.Future[Result]] = deque()
-        self._promised: deque[asyncio.Future[Result]] = deque()
-        self._owed = 0
-        """Rows taken from the dataset for which no future has been handed out yet."""
+        self._futures: deque[asyncio.Future[Result]] = deque()
+        """Handed out, without a result yet."""
+        self._unclaimed = 0
+        """Rows read for which no future has been handed out yet."""
         self._error: Exception | None = None
-        """What ended the dataset before its end. Raised once all that was taken is handed out."""
+        """Raised by the iterator of rows. Raised again once there is a future for every row before it."""
 
     def __iter__(self) -> "Iterator[asyncio.Future[Result]]":
         try:
-            self._fill()
-            while self._owed or self._take():
-                self._owed -= 1
-                promise: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-                self._promised.append(promise)
+            self._start_rows()
+            while self._unclaimed or self._read_row():
+                self._unclaimed -= 1
+                future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+                self._futures.append(future)
                 self._settle()
-                self._fill()
-                yield promise
+                self._start_rows()
+                yield future
         except GeneratorExit:
             self.cancel()
             raise
@@ -47,93 +47,91 @@ class CompletionOrderStream(Generic[Row, Result]):
             raise self._error
 
     def cancel(self) -> None:
-        """Cancel what runs and what was promised, and take no more rows."""
-        self._todo = iter(())
-        self._taken.clear()
-        for future in (*self._running, *self._promised):
+        """Cancel the running rollouts and all futures, and read no more rows."""
+        self._rows = iter(())
+        self._queued.clear()
+        for future in (*self._running, *self._futures):
             future.cancel()
 
-    def _take(self) -> bool:
-        """Take one more row out of the dataset, to be started when there is a place."""
+    def _read_row(self) -> bool:
         try:
-            self._taken.append(next(self._todo))
+            self._queued.append(next(self._rows))
         except StopIteration:
             return False
         except Exception as error:
-            self._error, self._todo = error, iter(())
+            self._error, self._rows = error, iter(())
             return False
-        self._owed += 1
+        self._unclaimed += 1
         return True
 
-    def _fill(self) -> None:
-        """What has finished but is not asked for yet takes a place, so that a slow reader slows us down."""
-        while len(self._running) + len(self._finished) < self._parallel and (self._taken or self._take()):
-            task = asyncio.ensure_future(self._run(self._taken.popleft()))
+    def _start_rows(self) -> None:
+        """A finished rollout that nobody has asked for takes a place too, so that a slow reader slows the run down."""
+        while len(self._running) + len(self._finished) < self._parallel and (self._queued or self._read_row()):
+            task = asyncio.ensure_future(self._run(self._queued.popleft()))
             self._running.add(task)
-            task.add_done_callback(self._done)
+            task.add_done_callback(self._on_done)
 
-    def _done(self, task: "asyncio.Future[Result]") -> None:
+    def _on_done(self, task: "asyncio.Future[Result]") -> None:
         self._running.discard(task)
         self._finished.append(task)
         self._settle()
-        self._fill()
+        self._start_rows()
 
     def _settle(self) -> None:
-        while self._finished and self._promised:
-            task, promise = self._finished.popleft(), self._promised.popleft()
-            if promise.cancelled():
-                continue
-            if task.cancelled():
-                promise.cancel()
-            elif (error := task.exception()) is not None:
-                promise.set_exception(error)
-            else:
-                promise.set_result(task.result())
+        while self._finished and self._futures:
+            task, future = self._finished.popleft(), self._futures.popleft()
+            if not future.cancelled():
+                _copy_outcome(task, future)
+
+
+def _copy_outcome(task: "asyncio.Future[Result]", future: "asyncio.Future[Result] | Future[Result]") -> None:
+    if task.cancelled():
+        future.cancel()
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())
 
 
 def iter_completed_sync(
     rows: Iterable[Row], run: Callable[[Row], Awaitable[Result]], *, parallel: int
 ) -> "Iterator[Future[Result]]":
-    """For plain code: the same, in a thread of its own. Each future is settled already; closing the iterator cancels
-    what still runs."""
+    """For plain code: the same, in a thread with an event loop. Each future is done; closing the iterator cancels the
+    rollouts that still run."""
     stream = CompletionOrderStream(rows, run, parallel=parallel)
-    promises = iter(stream)
+    futures = iter(stream)
     ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
-    async def stay() -> None:
-        leaving = asyncio.Event()
-        ready.set_result((asyncio.get_running_loop(), leaving))
-        await leaving.wait()
+    async def serve_until_closed() -> None:
+        closed = asyncio.Event()
+        ready.set_result((asyncio.get_running_loop(), closed))
+        await closed.wait()
         stream.cancel()
         await close_shared_client()
 
-    def hold() -> None:
+    def run_loop() -> None:
         try:
-            event_loop.run_embedded(stay())
+            event_loop.run_embedded(serve_until_closed())
         except BaseException as error:
             if ready.done():
                 raise
             ready.set_exception(error)
 
-    async def following() -> Future[Result] | None:
-        promise = next(promises, None)
-        return None if promise is None else await _settled(promise)
+    async def next_done() -> Future[Result] | None:
+        future = next(futures, None)
+        if future is None:
+            return None
+        await asyncio.wait({future})
+        done: Future[Result] = Future()
+        _copy_outcome(future, done)
+        return done
 
-    thread = threading.Thread(target=hold, name="nemo-gym-rollouts", daemon=True)
+    thread = threading.Thread(target=run_loop, name="nemo-gym-rollouts", daemon=True)
     thread.start()
-    loop, leaving = ready.result()
+    loop, closed = ready.result()
     try:
-        while (settled := asyncio.run_coroutine_threadsafe(following(), loop).result()) is not None:
-            yield settled
+        while (done := asyncio.run_coroutine_threadsafe(next_done(), loop).result()) is not None:
+            yield done
     finally:
-        loop.call_soon_threadsafe(leaving.set)
+        loop.call_soon_threadsafe(closed.set)
         thread.join()
-
-
-async def _settled(promise: "asyncio.Future[Result]") -> "Future[Result]":
-    future: Future[Result] = Future()
-    try:
-        future.set_result(await promise)
-    except Exception as error:
-        future.set_exception(error)
-    return future

@@ -1,108 +1,65 @@
-"""What a collection is told, and the rollouts it asks for: read from the dataset one after the other."""
+"""The rows of a dataset, read one after the other. A collection reads the file twice: once to fingerprint it, once to
+run it."""
 
+import hashlib
 import json
 import re
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, NamedTuple
 
 import orjson
-from pydantic import BeforeValidator, Field
 
 from nemo_gym.common.paths import find
-from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.store import CompletedIndex
-from nemo_gym.rollouts.stragglers import Action
 from nemo_gym.rollouts.types import NoResult, Row, RowId, hash_row, raw_json_or_text
 
-WEEK_S = 7 * 86400.0
-MIN_PARALLEL = 8
-MAX_PARALLEL = 4096
-"""Between these the number in flight adapts to the endpoint, unless told otherwise."""
 _LONG_NUMBER = re.compile(rb"\d{19}")
 """What may not fit into 64 bits, where the fast decoder would round it."""
 
 
-class RolloutCollectionConfig(CommandConfig):
-    """Have an agent answer every row of a dataset and write down the scored rollouts.
+class DatasetFingerprint(NamedTuple):
+    """What a run must know of its dataset before the first row."""
 
-    With config_paths the servers are held by this command itself, unless `ng_run` is up with the same configuration;
-    without, the servers of a running `ng_run` are used. Started again after an interruption, the same command makes
-    only what is missing.
-    """
+    sha256: str
+    rows: int
+    row_hashes: "array[int]"
+    """The hash of each row, if asked for."""
 
-    agent_name: str | None = None
-    """The agent that answers, by its name in the config. Without it every row must name one in its `agent_ref`."""
-
-    input_jsonl_fpath: str
-    """The dataset: a JSON object a line, with `responses_create_params` and what its environment needs."""
-
-    output_jsonl_fpath: str
-    """Where scored rollouts are added. Failed attempts go to a file beside it, `<name>_failures.jsonl`."""
-
-    limit: int | None = Field(default=None, ge=0)
-    """Take only so many rows from the start of the dataset. 0 means all."""
-
-    num_repeats: Annotated[int, BeforeValidator(lambda given: 1 if given is None else given)] = Field(default=1, ge=1)
-    """How many rollouts to make of each row: abc becomes aabbcc."""
-
-    num_samples_in_parallel: int | None = Field(default=None, ge=1)
-    """How many rollouts are in flight at once. By default as many as the endpoint takes without objecting."""
-
-    max_samples_in_parallel: int = Field(default=MAX_PARALLEL, ge=1)
-    """Never more than so many in flight, however many the endpoint would take: each costs an open file."""
-
-    responses_create_params: dict[str, Any] = Field(default_factory=dict)
-    """Fields that replace those of every row, such as +responses_create_params.temperature=0.7"""
-
-    seed_per_repeat: int | None = None
-    """Give each repeat a sampling seed: this number plus the repeat's, as `metadata.seed` of its request."""
-
-    max_attempts: int = Field(default=3, ge=1)
-    """How often a rollout is tried while the cause of its failure may pass."""
-
-    rollout_timeout_s: float = Field(default=3600.0, gt=0)
-    """How long one attempt at a rollout may take, all its steps together."""
-
-    run_timeout_s: float = Field(default=WEEK_S, gt=0)
-    """How long the whole command may take. What is missing then is made by starting it again."""
-
-    tolerated_failures: int = Field(default=0, ge=0)
-    """Exit with code 0 even if this many rollouts have no result."""
-
-    straggler_percentile: float | None = Field(default=None, gt=0, lt=100)
-    """Treat a rollout that takes longer than so many percent of the others as a straggler."""
-
-    straggler_action: Action = "hedge"
-    """What to do about a straggler: run the row a second time and take whichever scores first, or give it up."""
-
-    group_output: bool = False
-    """Write the repeats of a row together, when all of them have come to an end."""
-
-    record: str | None = None
-    """A new folder in which to keep all that models, judges and tools were asked and answered."""
-
-    replay: str | None = None
-    """A folder kept with +record: models and judges answer from it, and the first difference is named."""
-
-    resume: Literal["ask", "continue", "restart"] = "ask"
-    """What to do with rollouts in the output that were made with another input or configuration."""
+    def num_rollouts(self, config: RolloutCollectionConfig) -> int:
+        """How many rollouts `config` asks for."""
+        return (min(self.rows, config.limit) if config.limit else self.rows) * config.num_repeats
 
 
-def dataset_of(config: RolloutCollectionConfig) -> Path:
+def dataset_path(config: RolloutCollectionConfig) -> Path:
     """The file that the rows are in."""
     path = find(config.input_jsonl_fpath, what="dataset")
     if not path.is_file():
-        raise ConfigError(f"{path} is not a file. A dataset is read more than once, so no pipe or folder will do.")
+        raise ConfigError(f"{path} is not a file. A dataset is read twice, so it cannot be a pipe or a directory.")
     return path
 
 
+def fingerprint_dataset(path: Path, *, with_row_hashes: bool) -> DatasetFingerprint:
+    """Read the dataset once."""
+    digest, rows, row_hashes = hashlib.sha256(), 0, array("Q")
+    with path.open("rb") as lines:
+        for raw in lines:
+            digest.update(raw)
+            if line := raw.strip():
+                rows += 1
+                if with_row_hashes:
+                    row_hashes.append(int(hash_row(line), 16))
+    return DatasetFingerprint(digest.hexdigest(), rows, row_hashes)
+
+
 def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = None) -> Iterator[Row | NoResult]:
-    """The rollouts to make, one after the other, without those done. A line that is no row is an outcome already."""
-    with dataset_of(config).open("rb") as lines:
+    """The rollouts that are not done yet. A line that is not a valid row is a NoResult already."""
+    with dataset_path(config).open("rb") as lines:
         index = -1
         for raw in lines:
             line = raw.strip()
@@ -115,48 +72,41 @@ def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = Non
             for repeat in range(config.num_repeats):
                 row_id = RowId(index, repeat, row_hash)
                 if done is None or not done.take(row_id):
-                    yield _row(line, row_id, config)
+                    yield _make_row(line, row_id, config)
 
 
-def count_rollouts(config: RolloutCollectionConfig) -> int:
-    """How many rollouts the dataset asks for."""
-    with dataset_of(config).open("rb") as lines:
-        rows = sum(1 for line in lines if line.strip())
-    return (min(rows, config.limit) if config.limit else rows) * config.num_repeats
-
-
-def _row(line: bytes, row_id: RowId, config: RolloutCollectionConfig) -> Row | NoResult:
-    is_as_it_is = not config.responses_create_params and config.seed_per_repeat is None
-    if config.agent_name is not None and is_as_it_is and line.startswith(b"{"):
+def _make_row(line: bytes, row_id: RowId, config: RolloutCollectionConfig) -> Row | NoResult:
+    is_unchanged = not config.responses_create_params and config.seed_per_repeat is None
+    if config.agent_name is not None and is_unchanged and line.startswith(b"{"):
         return Row(row_id, config.agent_name, line)
     try:
-        data = _object(_decoded(line), "The row")
-        agent = config.agent_name or _object(data.get("agent_ref"), "`agent_ref`").get("name")
+        data = _expect_object(_decode_row(line), "The row")
+        agent = config.agent_name or _expect_object(data.get("agent_ref"), "`agent_ref`").get("name")
         if not isinstance(agent, str) or not agent:
-            raise ValueError("No agent: the row has no `agent_ref` with a `name`, and the command no +agent_name")
-        return Row(row_id, agent, line if is_as_it_is else encode(_changed(data, row_id, config)))
+            raise ValueError("The row has no `agent_ref` with a `name`, and +agent_name is not given")
+        return Row(row_id, agent, line if is_unchanged else encode(_with_overrides(data, row_id, config)))
     except (ValueError, TypeError, RecursionError) as error:
         message = f"Row {row_id.task_index} of {config.input_jsonl_fpath} cannot be run. {error}."
         return NoResult(row_id, "input", message, row=raw_json_or_text(line))
 
 
-def _decoded(line: bytes) -> Any:
+def _decode_row(line: bytes) -> Any:
     try:
         return json.loads(line) if _LONG_NUMBER.search(line) else orjson.loads(line)
     except ValueError as error:
         raise ValueError(f"It is not JSON: {error}") from error
 
 
-def _changed(data: JsonObject, row_id: RowId, config: RolloutCollectionConfig) -> JsonObject:
-    params = _object(data.get("responses_create_params"), "`responses_create_params`")
+def _with_overrides(data: JsonObject, row_id: RowId, config: RolloutCollectionConfig) -> JsonObject:
+    params = _expect_object(data.get("responses_create_params"), "`responses_create_params`")
     params = {**params, **config.responses_create_params}
     if config.seed_per_repeat is not None:
         seed = str(config.seed_per_repeat + row_id.repeat_index)
-        params["metadata"] = {**_object(params.get("metadata"), "`metadata`"), "seed": seed}
+        params["metadata"] = {**_expect_object(params.get("metadata"), "`metadata`"), "seed": seed}
     return {**data, "responses_create_params": params}
 
 
-def _object(value: Any, what: str) -> JsonObject:
+def _expect_object(value: Any, what: str) -> JsonObject:
     if value is None and what != "The row":
         return {}
     if not isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""What a file of rollouts was made of and with, kept beside it, so that a change is noticed before it mixes in."""
+"""The manifest beside an output: the input, configuration and code that its rollouts were made with. A resumed run
+compares it with its own, so that rollouts of two kinds do not mix unnoticed."""
 
-import hashlib
 import platform
 import sys
 import time
@@ -11,13 +11,15 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from nemo_gym import __version__
-from nemo_gym.common.atomic_files import sibling_path, write_json
+from nemo_gym.common.atomic_files import write_json
 from nemo_gym.config.overrides import shown_arguments
 from nemo_gym.config.secrets import masked
 from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.output_files import manifest_path
+from nemo_gym.rollouts.server_files import describe_file_changes, hash_server_files
 
 VOLATILE = frozenset(("host", "port", "num_workers", "isolation", "datasets"))
-"""Settings of a server that do not change what it answers."""
+"""Settings of a server that do not change its replies."""
 MAX_SHOWN = 10
 
 
@@ -27,13 +29,15 @@ class InputFile(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The circumstances of a run."""
+    """What a run was made with."""
 
     input: InputFile
     options: dict[str, Any]
-    """What the command was told that bears on the records."""
+    """Options of the command that change the records."""
     servers: dict[str, Any]
     """The configuration of the servers, without secrets."""
+    files: dict[str, str] | None = None
+    """Hashes of the servers' code and of the files that their configuration names. None in older manifests."""
     command: list[str] = Field(default_factory=list)
     versions: dict[str, str] = Field(default_factory=dict)
     created_at: float = 0.0
@@ -45,19 +49,19 @@ class Manifest(BaseModel):
             (self.options, now.options),
             (self.servers, now.servers),
         )
-        return [line for before, after in pairs for line in _differences(before, after)]
+        lines = [line for before, after in pairs for line in _differences(before, after)]
+        if self.files is not None and now.files is not None:
+            lines += describe_file_changes(self.files, now.files)
+        return lines
 
 
-def manifest_path(output: Path) -> Path:
-    return sibling_path(output, "_manifest.json")
-
-
-def make_manifest(input_path: Path, *, options: dict[str, Any], settings: Mapping[str, Any]) -> Manifest:
-    """Take down the circumstances, without the secrets among them."""
+def make_manifest(input_path: Path, *, sha256: str, options: dict[str, Any], settings: Mapping[str, Any]) -> Manifest:
+    """The manifest of a run that is about to start, without secrets."""
     return Manifest(
-        input=InputFile(path=str(input_path), sha256=_sha256(input_path)),
+        input=InputFile(path=str(input_path), sha256=sha256),
         options=options,
         servers={name: _lasting(block) for name, block in masked(settings).items() if _is_server(block)},
+        files=hash_server_files(settings) if settings else None,
         command=[Path(sys.argv[0]).name, *shown_arguments(sys.argv[1:])],
         versions={"nemo_gym": __version__, "python": platform.python_version()},
         created_at=round(time.time(), 3),
@@ -65,29 +69,29 @@ def make_manifest(input_path: Path, *, options: dict[str, Any], settings: Mappin
 
 
 def read_manifest(output: Path) -> Manifest | None:
-    """The circumstances of what is in the output, if they were kept."""
+    """The manifest of an output, if it has one."""
     path = manifest_path(output)
     if not path.exists():
         return None
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except ValueError as error:
-        raise ConfigError(f"{path} cannot be read: {error}. Move it and {output} away to start anew.") from error
+        raise ConfigError(f"{path} cannot be read: {error}. Move it and {output} away to start again.") from error
 
 
 def write_manifest(output: Path, manifest: Manifest) -> None:
-    """Keep the circumstances, whole or not at all."""
+    """Write the manifest atomically."""
     write_json(manifest_path(output), manifest.model_dump(mode="json"))
 
 
 def question(output: Path, changes: list[str]) -> ConfigError:
-    """The error that asks what to do about a change."""
+    """The error that asks the user what to do about a change."""
     more = [f"  ... and {len(changes) - MAX_SHOWN} more"] if len(changes) > MAX_SHOWN else []
     listed = "\n".join([*(f"  {line}" for line in changes[:MAX_SHOWN]), *more])
     return ConfigError(
-        f"{output} holds rollouts that were made otherwise:\n{listed}\n"
-        "Say what to do: +resume=continue keeps them and makes what is missing the new way, +resume=restart moves "
-        "them aside and starts anew; or choose another output_jsonl_fpath."
+        f"{output} contains rollouts from a different input or configuration:\n{listed}\n"
+        "Choose what to do: +resume=continue keeps them and makes the missing rollouts with the new configuration, "
+        "+resume=restart moves them aside and starts from the beginning. Or give another output_jsonl_fpath."
     )
 
 
@@ -114,8 +118,3 @@ def _lasting(block: Any) -> Any:
     if not isinstance(block, dict):
         return block
     return {key: _lasting(item) for key, item in block.items() if key not in VOLATILE}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

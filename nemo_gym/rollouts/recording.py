@@ -1,14 +1,16 @@
-"""Keep what models, judges and tools were asked and answered in a run, and play it again without them.
+"""Record the requests to models, judges and tools with their replies, and replay a run without the models.
 
-On replay models and judges answer from the record; tools run for real, so that state is as it was, and must answer
-what they answered then. The first difference ends the rollout with an error that names it."""
+On replay models and judges reply from the record; tools run for real, so that state is as it was, and must reply as
+they did. The first difference ends the rollout with an error that names it."""
 
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import logging
+import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +18,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from nemo_gym.client.server_client import ServerReply
+from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.output_files import manifest_path
 from nemo_gym.rollouts.store import JsonlFile, StorageError
 from nemo_gym.rollouts.types import RowId
 from nemo_gym.server.tools import NOT_TOOLS
@@ -26,7 +30,10 @@ from nemo_gym.server.tools import NOT_TOOLS
 logger = logging.getLogger(__name__)
 
 FILE = "traffic.jsonl"
+COMPLETED = "/run"
+"""The last call of an attempt that was scored."""
 Send = Callable[[], Awaitable[ServerReply]]
+_attempt_numbers = itertools.count()
 
 
 @dataclass(slots=True)
@@ -35,20 +42,22 @@ class RecordingContext:
 
     row: RowId
     attempt: int
+    number: int = field(default_factory=lambda: next(_attempt_numbers))
+    """Unique in this process: a hedged rollout has two attempts of the same number at once."""
     calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
-_playing: ContextVar[RecordingContext | None] = ContextVar("nemo_gym_playing", default=None)
+_context: ContextVar[RecordingContext | None] = ContextVar("nemo_gym_recording", default=None)
 
 
 @contextlib.contextmanager
 def recording_context(row: RowId, attempt: int) -> Iterator[None]:
-    """Say whose calls the ones made inside are."""
-    mark = _playing.set(RecordingContext(row, attempt))
+    """Calls made inside belong to this attempt."""
+    token = _context.set(RecordingContext(row, attempt))
     try:
         yield
     finally:
-        _playing.reset(mark)
+        _context.reset(token)
 
 
 class _Call(NamedTuple):
@@ -56,13 +65,13 @@ class _Call(NamedTuple):
 
     context: RecordingContext
     name: str
-    """Calls that are alike are numbered, so that they may come in any order."""
+    """Equal calls are numbered, so that they may come in any order."""
     request: bytes
 
 
 def _call_of(server: str, path: str, body: Any, models: frozenset[str]) -> _Call | None:
-    """Which call of which attempt this is; none if it is of no rollout, or neither to a model nor to a tool."""
-    current = _playing.get()
+    """The call to record; None if it belongs to no rollout, or goes neither to a model nor to a tool."""
+    current = _context.get()
     if current is None or path[1:] in NOT_TOOLS or ("/v1/" in path and server not in models):
         return None
     request = b"" if body is None else encode(body, exclude_unset=True)
@@ -72,18 +81,19 @@ def _call_of(server: str, path: str, body: Any, models: frozenset[str]) -> _Call
 
 
 class Recorder:
-    """Writes down every call to a model or a tool, with its answer."""
+    """Writes every call to a model or a tool with its reply, and a line at the end of each scored attempt."""
 
-    def __init__(self, folder: Path, models: frozenset[str], *, goes_on: bool = False) -> None:
-        """A record that is there already is added to only by a run that `goes_on` where it was interrupted."""
-        if (folder / FILE).exists() and not goes_on:
-            raise ConfigError(f"{folder / FILE} is there already. Record into a new folder, or remove it.")
+    def __init__(self, folder: Path, models: frozenset[str], *, resume: bool = False) -> None:
+        """An existing record is appended to only by a run that resumes an interrupted one."""
+        if (folder / FILE).exists() and not resume:
+            raise ConfigError(f"{folder / FILE} exists already. Record into a new folder, or remove it.")
         self._file, self._models = JsonlFile(folder / FILE), models
         self._file.repair()
+        self._run_id = secrets.token_hex(4)
         self._error: StorageError | None = None
 
     def close(self) -> None:
-        """Raises if something could not be written: the rollouts are whole then, but not the record of them."""
+        """Raises if something could not be written: then the rollouts are complete, but the record is not."""
         with contextlib.closing(self._file):
             if self._error is not None:
                 raise self._error
@@ -91,14 +101,18 @@ class Recorder:
 
     async def __call__(self, server: str, path: str, body: Any, send: Send) -> ServerReply:
         call = _call_of(server, path, body, self._models)
-        answer = await send()
+        reply = await send()
+        context = _context.get()
         if call is not None:
-            marks = {**call.context.row.metadata(), "attempt": call.context.attempt}
-            told = {"call": call.name, "status": answer.status, "request": call.request.decode()}
-            self._write(orjson.dumps({**marks, **told, "answer": answer.text()}) + b"\n")
-        return answer
+            fields = {"call": call.name, "status": reply.status, "request": call.request.decode()}
+            self._write(call.context, {**fields, "answer": reply.text()})
+        elif context is not None and path == COMPLETED and reply.status < 400:
+            self._write(context, {"call": COMPLETED})
+        return reply
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, context: RecordingContext, fields: Mapping[str, Any]) -> None:
+        attempt = {"attempt": context.attempt, "attempt_id": f"{self._run_id}-{context.number}"}
+        line = orjson.dumps({**context.row.metadata(), **attempt, **fields}) + b"\n"
         if self._error is None:
             try:
                 self._file.add([line], durable=False)
@@ -108,27 +122,16 @@ class Recorder:
 
 
 class Replayer:
-    """Answers for models out of a record, and compares what tools answer with it."""
+    """Replies for models out of a record, and compares the replies of tools with it."""
 
     def __init__(self, folder: Path, models: frozenset[str]) -> None:
         self._path, self._models = folder / FILE, models
         if not self._path.exists():
             raise ConfigError(f"There is no record in {folder}: expected {self._path}, as +record={folder} writes it.")
-        found: dict[tuple[int, int], dict[int, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
-        offset = 0
-        with self._path.open("rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):  # cut off in the writing
-                    break
-                told = orjson.loads(line)
-                attempts = found[told["_task_index"], told["_repeat_index"]]
-                attempts[told["attempt"]][told["call"]] = offset
-                offset += len(line)
-        self._calls = {row: attempts[max(attempts)] for row, attempts in found.items()}
-        """Where the calls of each rollout's last attempt are in the file."""
+        self._calls = _calls_by_rollout(self._path)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing is open."""
 
     async def __call__(self, server: str, path: str, body: Any, send: Send) -> ServerReply:
         call = _call_of(server, path, body, self._models)
@@ -143,20 +146,20 @@ class Replayer:
         recorded = await asyncio.to_thread(self._read, calls[call.name])
         if server in self._models:
             return ServerReply(server, recorded["status"], recorded["answer"].encode())
-        answer = await send()
-        if answer.text() != recorded["answer"]:
-            found = f"answered {answer.text()[:300]!r}, recorded {recorded['answer'][:300]!r}"
+        reply = await send()
+        if reply.text() != recorded["answer"]:
+            found = f"replied {reply.text()[:300]!r}, recorded {recorded['answer'][:300]!r}"
             raise RolloutError("tool", f"{place}: {server}{path} {found}.", server=server)
-        return answer
+        return reply
 
     def _read(self, offset: int) -> dict[str, Any]:
         with self._path.open("rb") as file:
             file.seek(offset)
-            told: dict[str, Any] = orjson.loads(file.readline())
-            return told
+            line: dict[str, Any] = orjson.loads(file.readline())
+            return line
 
     def _difference(self, call: _Call, calls: dict[str, int], route: str) -> str:
-        """Which call was not made then, and what was asked instead."""
+        """Which call was not recorded, and what was requested instead."""
         like = [offset for name, offset in calls.items() if name.startswith(f"{route} ")]
         made = sum(count for name, count in call.context.calls.items() if name.startswith(f"{route} "))
         then = self._read(like[made - 1])["request"] if len(like) >= made else None
@@ -164,8 +167,60 @@ class Replayer:
         return f"call {made} of {route}: {first_difference(orjson.loads(then), now) if then else 'it was not called'}"
 
 
+def _calls_by_rollout(path: Path) -> dict[tuple[int, int], dict[str, int]]:
+    """Where the calls of each rollout are in the file: those of the attempt that was scored last, or if none was, of
+    the last attempt. A killed run leaves calls of attempts that never ended."""
+    calls: dict[str, dict[str, int]] = defaultdict(dict)
+    last: dict[tuple[int, int], str] = {}
+    scored: dict[tuple[int, int], str] = {}
+    offset = 0
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):  # its writer was killed
+                break
+            fields = orjson.loads(line)
+            rollout = (fields["_task_index"], fields["_repeat_index"])
+            attempt = fields.get("attempt_id") or f"{rollout} {fields['attempt']}"
+            if fields["call"] == COMPLETED:
+                scored[rollout] = attempt
+            else:
+                calls[attempt][fields["call"]] = offset
+                last[rollout] = attempt
+            offset += len(line)
+    return {rollout: calls[attempt] for rollout, attempt in {**last, **scored}.items()}
+
+
+@contextlib.contextmanager
+def record_or_replay(
+    client: ServerClient, config: RolloutCollectionConfig, settings: Mapping[str, Any]
+) -> Iterator[None]:
+    """Record or replay the calls of a client that holds the servers itself, if `config` asks for it."""
+    if config.record is None and config.replay is None:
+        yield
+        return
+    if config.record is not None and config.replay is not None:
+        raise ConfigError("Both record and replay are given. Expected one of them.")
+    if not client.local:
+        raise ConfigError("Traffic can be recorded and replayed only by a command that holds the servers itself.")
+    models = frozenset(
+        name for name, block in settings.items() if isinstance(block, dict) and "responses_api_models" in block
+    )
+    resume = config.resume != "restart" and manifest_path(Path(config.output_jsonl_fpath)).exists()
+    tap: Recorder | Replayer = (
+        Recorder(Path(config.record), models, resume=resume)
+        if config.record
+        else Replayer(Path(config.replay or ""), models)
+    )
+    client.tap = tap
+    try:
+        yield
+    finally:
+        client.tap = None
+        tap.close()
+
+
 def first_difference(then: Any, now: Any, place: str = "the request") -> str:
-    """Where two JSON values part, and what is there in each."""
+    """The first place where two JSON values differ, with both values."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*then, *now]):
             if then.get(key) != now.get(key) or (key in then) != (key in now):

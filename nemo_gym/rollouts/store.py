@@ -1,4 +1,4 @@
-"""Where outcomes are kept. A record reported as kept is on disk, whole; whoever starts again finds what is missing."""
+"""The output file and its failures. A record reported as written is on disk, whole."""
 
 import asyncio
 import contextlib
@@ -13,25 +13,21 @@ from pathlib import Path
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError
 from nemo_gym.errors import StorageError as StorageError
+from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.rollouts.types import Outcome, RowId, Scored, parse_row_id
 
 logger = logging.getLogger(__name__)
 
 WriteOutcome = Callable[[Outcome], Awaitable[None]]
 
-MAX_WAITING = 4096
-"""Outcomes on their way to disk, beyond which rollouts wait for the disk."""
-GATHERING_S = 0.02
-"""How long an outcome waits for others, to go to disk together."""
-
-
-def failures_path(output: Path) -> Path:
-    """Where failed attempts go: beside the output."""
-    return output.with_name(f"{output.stem}_failures.jsonl")
+MAX_QUEUED = 4096
+"""Outcomes that wait for the disk. With more, rollouts wait too."""
+BATCH_WAIT_S = 0.02
+"""How long an outcome waits for others to be written with."""
 
 
 class JsonlFile:
-    """A file of whole lines that one process at a time adds to. Opening it changes nothing of what is in it."""
+    """A file of complete lines to which one process at a time appends. Opening it does not change its content."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +53,7 @@ class JsonlFile:
         return os.fstat(self._fd).st_size == 0
 
     def lines(self) -> Iterator[bytes]:
-        """What is there already, whole lines only."""
+        """The complete lines in the file."""
         left = self._end
         with self.path.open("rb") as file:
             while left > 0:
@@ -66,10 +62,10 @@ class JsonlFile:
                 yield line
 
     def repair(self) -> None:
-        """Drop a last line that was cut off in the writing."""
-        half = os.fstat(self._fd).st_size - self._end
-        if half > 0:
-            logger.warning("%s ended in half a line of %d bytes, which is dropped", self.path, half)
+        """Drop an incomplete last line, left by a process that was killed while writing."""
+        partial = os.fstat(self._fd).st_size - self._end
+        if partial > 0:
+            logger.warning("%s ends in an incomplete line of %d bytes, which is dropped", self.path, partial)
             os.ftruncate(self._fd, self._end)
 
     def add(self, lines: list[bytes], *, durable: bool = True) -> None:
@@ -85,8 +81,8 @@ class JsonlFile:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._end)
             raise StorageError(
-                f"Cannot write {self.path}: {error.strerror}. All that was reported as kept is there; make room and "
-                "start the same command again to do the rest."
+                f"Cannot write {self.path}: {error.strerror}. All rollouts reported so far are in it; make room and "
+                "run the same command again to make the rest."
             ) from error
         self._end += written
 
@@ -102,7 +98,7 @@ class JsonlFile:
 
 
 class CompletedIndex:
-    """Which rollouts are in the output already. Costs a bit for each while the dataset stays the same."""
+    """Which rollouts are in the output already. Takes one bit per rollout while the dataset stays the same."""
 
     def __init__(self, *, num_repeats: int, by_content: bool) -> None:
         self._num_repeats, self._by_content = num_repeats, by_content
@@ -121,7 +117,7 @@ class CompletedIndex:
         self.count += 1
 
     def take(self, row: RowId) -> bool:
-        """Whether the rollout is there already. Of equal rows each one found counts once."""
+        """True if the rollout is done. Of several equal rows, each done rollout counts once."""
         if self._by_content:
             key = (row.row_hash, row.repeat_index)
             self._contents[key] -= 1
@@ -133,14 +129,14 @@ class CompletedIndex:
 class RolloutStore:
     """The output file and its `_failures` neighbour, with one writer for both."""
 
-    def __init__(self, output: Path, *, kept: Callable[[Outcome], None]) -> None:
+    def __init__(self, output: Path, *, on_written: Callable[[Outcome], None]) -> None:
         self.output = output
-        self._kept = kept
+        self._on_written = on_written
         self._scored = JsonlFile(output)
         self._failed: JsonlFile | None = None
         self._disk = ThreadPoolExecutor(1, "nemo-gym-disk")
-        """A thread of its own: those for handlers may all be waiting for something."""
-        self._queue: asyncio.Queue[Outcome | None] = asyncio.Queue(MAX_WAITING)
+        """A separate thread, since those for handlers may all be blocked."""
+        self._queue: asyncio.Queue[Outcome | None] = asyncio.Queue(MAX_QUEUED)
         self._error: Exception | None = None
 
     def close(self) -> None:
@@ -151,7 +147,7 @@ class RolloutStore:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing at all is in the output."""
+        """True if the output has no byte."""
         return self._scored.is_empty
 
     def records(self) -> Iterator[bytes]:
@@ -159,15 +155,15 @@ class RolloutStore:
         return self._scored.lines()
 
     def ids(self) -> Iterator[RowId]:
-        """Which rollouts are in the output."""
+        """The ids of the rollouts in the output."""
         for number, line in enumerate(self.records(), 1):
             row = parse_row_id(line)
             if row is None:
-                raise self.not_ours(number)
+                raise self.not_a_record(number)
             yield row
 
-    def not_ours(self, number: int) -> ConfigError:
-        """The error for a file with a line that is no record."""
+    def not_a_record(self, number: int) -> ConfigError:
+        """The error for an output with a line that this command did not write."""
         return ConfigError(
             f"{self.output}, line {number} does not say which row it belongs to, so it was not written by this "
             "command. Choose another output_jsonl_fpath, or move the file away."
@@ -175,42 +171,42 @@ class RolloutStore:
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[WriteOutcome]:
-        """Inside, outcomes can be handed over; on leaving, however that comes about, they are on disk."""
+        """Yields the function that queues an outcome. When the block ends, for whatever reason, all are on disk."""
         self._scored.repair()
         writer = asyncio.create_task(self._write_batches())
         try:
-            yield self._put
+            yield self._queue_outcome
         finally:
             await self._queue.put(None)
             await writer
         if self._error is not None:
             raise self._error
 
-    async def _put(self, outcome: Outcome) -> None:
+    async def _queue_outcome(self, outcome: Outcome) -> None:
         if self._error is not None:
             raise self._error
         await self._queue.put(outcome)
 
     async def _write_batches(self) -> None:
-        """What has come in while the last batch went to disk is the next one. After an error nothing is written, but
-        the queue is still emptied, so that nobody waits for a place in it."""
+        """Write what has queued up since the last batch. After an error nothing more is written, but the queue is
+        still drained, so that no rollout waits for ever."""
         is_open = True
         while is_open:
             batch = [await self._queue.get()]
             if batch[0] is not None:
-                await asyncio.sleep(GATHERING_S)
+                await asyncio.sleep(BATCH_WAIT_S)
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             is_open = batch[-1] is not None
             outcomes = [outcome for outcome in batch if outcome is not None]
             if self._error is None:
-                await self._write_or_note_error(outcomes)
+                await self._write_batch(outcomes)
 
-    async def _write_or_note_error(self, outcomes: list[Outcome]) -> None:
+    async def _write_batch(self, outcomes: list[Outcome]) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._disk, self._write, outcomes)
             for outcome in outcomes:
-                self._kept(outcome)
+                self._on_written(outcome)
         except Exception as error:
             self._error = error
 

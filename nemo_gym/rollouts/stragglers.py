@@ -1,4 +1,4 @@
-"""What to do about a rollout that takes much longer than the others: start it a second time, or give it up."""
+"""Stragglers: rollouts that take much longer than the others are hedged with a second run, or given up."""
 
 import asyncio
 import bisect
@@ -12,15 +12,15 @@ from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_
 Run = Callable[[Row], Awaitable[Outcome]]
 Action = Literal["hedge", "give_up"]
 
-MEMORY = 1000
-"""How many of the latest durations the percentile is taken of."""
-ENOUGH = 20
-"""So many are needed before anything counts as late."""
-LOOK_EVERY_S = 1.0
+MAX_DURATIONS = 1000
+"""The percentile is that of the latest rollouts."""
+MIN_DURATIONS = 20
+"""With fewer no rollout is a straggler."""
+CHECK_EVERY_S = 1.0
 
 
 class DurationPercentiles:
-    """The durations of the latest rollouts, in order."""
+    """The durations of the latest rollouts, sorted."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
@@ -29,56 +29,53 @@ class DurationPercentiles:
     def add(self, seconds: float) -> None:
         self._latest.append(seconds)
         bisect.insort(self._sorted, seconds)
-        if len(self._latest) > MEMORY:
+        if len(self._latest) > MAX_DURATIONS:
             self._sorted.pop(bisect.bisect_left(self._sorted, self._latest.popleft()))
 
     def percentile(self, percent: float) -> float | None:
-        """The duration that so many percent stay below, once enough are known."""
-        if len(self._sorted) < ENOUGH:
+        """The duration below which this percentage of rollouts stays; None while too few are known."""
+        if len(self._sorted) < MIN_DURATIONS:
             return None
         return self._sorted[min(len(self._sorted) - 1, int(len(self._sorted) * percent / 100))]
 
 
-def with_straggler_policy(run: Run, *, pace: DurationPercentiles, percentile: float, action: Action) -> Run:
+def with_straggler_policy(run: Run, *, durations: DurationPercentiles, percentile: float, action: Action) -> Run:
     """`run`, but a rollout past the percentile of the others is hedged or given up."""
 
     async def run_watched(row: Row) -> Outcome:
         started_at, started = time.time(), time.monotonic()
         first = asyncio.ensure_future(run(row))
         try:
-            if await _in_time(first, pace, percentile):
+            if await _finishes_in_time(first, durations, percentile):
                 outcome = await first
             elif action == "hedge":
                 outcome = await _first_scored([first, asyncio.ensure_future(run(row))])
             else:
-                message, seconds = f"it took longer than {percentile:g} % of the others.", time.monotonic() - started
-                outcome = NoResult(
-                    row.id,
-                    "timeout",
-                    f"Given up: {message}",
-                    started_at=started_at,
-                    seconds=seconds,
-                    row=raw_json_or_text(row.body),
-                )
-                pace.add(seconds)  # else those that stay would be ever faster, and ever more given up
+                seconds = time.monotonic() - started
+                durations.add(seconds)  # otherwise the limit would shrink with every rollout given up
+                message = f"Given up: it took longer than {percentile:g} % of the others."
+                body = raw_json_or_text(row.body)
+                return NoResult(row.id, "timeout", message, started_at=started_at, seconds=seconds, row=body)
         finally:
             first.cancel()
         if isinstance(outcome, Scored):
-            pace.add(outcome.seconds)
+            durations.add(outcome.seconds)
         return outcome
 
     return run_watched
 
 
-async def _in_time(task: "asyncio.Future[Outcome]", pace: DurationPercentiles, percentile: float) -> bool:
-    """Wait for the task as long as it is not late. What is late changes as others finish."""
-    started = asyncio.get_running_loop().time()
+async def _finishes_in_time(
+    task: "asyncio.Future[Outcome]", durations: DurationPercentiles, percentile: float
+) -> bool:
+    """Wait for the task until it is a straggler. The limit moves as others finish."""
+    started = time.monotonic()
     while not task.done():
-        limit = pace.percentile(percentile)
-        left = LOOK_EVERY_S if limit is None else limit - (asyncio.get_running_loop().time() - started)
+        limit = durations.percentile(percentile)
+        left = CHECK_EVERY_S if limit is None else limit - (time.monotonic() - started)
         if left <= 0:
             return False
-        await asyncio.wait({task}, timeout=min(left, LOOK_EVERY_S))
+        await asyncio.wait({task}, timeout=min(left, CHECK_EVERY_S))
     return True
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a row: a scored record, or no result and the cause."""
+"""The outcome of a rollout: a scored record, or no result and its cause."""
 
 import hashlib
 import json
@@ -17,36 +17,36 @@ ROW_HASH_KEY_NAME = "_row_hash"
 METADATA_FIELDS = frozenset(
     (TASK_INDEX_KEY_NAME, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, "_attempts", "_retries", "_seconds")
 )
-"""What is added to a record."""
+"""What the collector adds to a record."""
 _ROW_ID = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
 
 
 class RowId(NamedTuple):
-    """Which rollout: the row's place in the dataset, which one of its repeats, and the row's content."""
+    """Which rollout: the index of the row in the dataset, the index of the repeat, and the hash of the row."""
 
     task_index: int
     repeat_index: int
     row_hash: str
 
     def metadata(self) -> dict[str, Any]:
-        """The identity as records carry it."""
+        """The fields that identify a rollout in its record."""
         return dict(zip((TASK_INDEX_KEY_NAME, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME), self, strict=True))
 
 
 def hash_row(line: bytes) -> str:
-    """What a row's content is known by."""
+    """The hash that identifies a row by its content."""
     return hashlib.sha256(line).hexdigest()[:16]
 
 
 def parse_row_id(line: bytes) -> RowId | None:
-    """The identity that a kept record carries: the last in it, should it tell of another rollout too. The marks stand
-    near its end, so a long record need not be looked through."""
+    """The id in a stored record: the last one, if it quotes another record. It is near the end, so that a long record
+    need not be searched."""
     found = [*_ROW_ID.finditer(line, max(0, len(line) - 400))] or [*_ROW_ID.finditer(line)]
     return RowId(int(found[-1][1]), int(found[-1][2]), found[-1][3].decode()) if found else None
 
 
 def single_line_record(record: bytes, fields: Iterable[str]) -> bytes:
-    """A JSON object with these fields as a line can hold it. Fields called as our marks make room for them."""
+    """A JSON object with these fields on one line. Fields with the names of our metadata are dropped."""
     record = record.strip()
     if b"\n" not in record and b"\r" not in record and METADATA_FIELDS.isdisjoint(fields):
         return record
@@ -55,7 +55,7 @@ def single_line_record(record: bytes, fields: Iterable[str]) -> bytes:
 
 
 def raw_json_or_text(body: bytes) -> Any:
-    """A row as JSON, letter for letter: what can be read may still be nested too deep to be written again."""
+    """A row as it is if it is JSON, otherwise as text. JSON that can be read may be nested too deep to be encoded."""
     try:
         orjson.loads(body)
     except ValueError:
@@ -79,7 +79,7 @@ class Scored:
 
     id: RowId
     record: bytes
-    """The agent's answer, a JSON object on one line."""
+    """The agent's reply, a JSON object on one line."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """The numbers in it, decoded."""
     attempts: int = 1
@@ -87,18 +87,18 @@ class Scored:
     seconds: float = 0.0
 
     def metadata(self) -> dict[str, Any]:
-        """What is added to the agent's answer: the row it belongs to, and what it took."""
+        """What is added to the agent's reply: which rollout it is, and what it cost."""
         took = {"_attempts": self.attempts, "_retries": self.retries, "_seconds": round(self.seconds, 6)}
         return {**self.id.metadata(), **took}
 
     def line(self) -> bytes:
-        """The record as it is kept."""
+        """The record as it is written."""
         return self.record[:-1] + b"," + orjson.dumps(self.metadata())[1:] + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
 class NoResult:
-    """An attempt that the machinery failed. Never the same as reward 0."""
+    """An attempt that failed for a reason outside the policy. Never a reward of 0."""
 
     id: RowId
     cause: Cause
@@ -112,12 +112,14 @@ class NoResult:
     started_at: float = 0.0
     seconds: float = 0.0
     row: Any = None
-    """What was to be run, as far as it could be read."""
+    """The row, as far as it could be read."""
     retryable: bool = True
     """Whether another attempt may end differently."""
+    response: Any = None
+    """The model's response, if there was one before the failure."""
 
     def line(self) -> bytes:
-        told = {
+        fields = {
             "cause": self.cause,
             "code": self.code,
             "message": self.message,
@@ -127,8 +129,9 @@ class NoResult:
             "started_at": round(self.started_at, 3),
             "seconds": round(self.seconds, 6),
             "row": self.row,
+            **({} if self.response is None else {"response": self.response}),
         }
-        return orjson.dumps({**self.id.metadata(), **told}) + b"\n"
+        return orjson.dumps({**self.id.metadata(), **fields}) + b"\n"
 
 
 Outcome = Scored | NoResult

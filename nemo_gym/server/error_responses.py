@@ -105,6 +105,7 @@ def _response_to(error: RolloutError, server: str) -> Failure:
         "server": error.server or server,
         "retryable": error.retryable,
         **({"code": error.code} if error.code else {}),
+        **({"response": error.response} if error.response is not None else {}),
     }
     return Failure(_status_of(error), {"detail": str(error), "error": body})
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from pydantic import ConfigDict, Field
 
 from nemo_gym.base_resources_server import BaseRunRequest
-from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
+from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent, keep_response
 from nemo_gym.client.server_client import CookieJar, ServerReply
 from nemo_gym.common.deadline import timeout
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
@@ -60,7 +60,11 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def run(self, body: SimpleAgentRunRequest, jar: CookieJar) -> ServerReply:
         """One rollout. The reply is the environment's own, forwarded unread."""
         client, config, environment = self.server_client, self.config, self.config.resources_server.name
-        async with timeout(config.rollout_timeout_s, what="The rollout"), client.sessions(jar):
+        async with (
+            keep_response() as kept,
+            timeout(config.rollout_timeout_s, what="The rollout"),
+            client.sessions(jar),
+        ):
             await client.call(
                 environment,
                 "/seed_session",
@@ -70,7 +74,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 jar=jar,
                 timeout_s=config.seed_timeout_s,
             )
-            response = await self._converse(body.responses_create_params, jar)
+            kept.response = response = await self._converse(body.responses_create_params, jar)
             return await client.call(
                 environment,
                 "/verify",

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from nemo_gym.analysis.profile import ProfileConfig, RewardProfilingMetrics, profile_rewards, profile_rollouts
 from nemo_gym.analysis.records import StoredRolloutsError
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.collector import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
+from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.testing import example_row, held, rows_of, running
 from tests.commands import ng
 from tests.jsonl import write_lines

@@ -11,7 +11,8 @@ from nemo_gym.analysis.records import StoredRolloutsError
 from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.collector import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
+from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.types import hash_row
 from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
 from nemo_gym.testing import (
@@ -242,7 +243,7 @@ async def test_an_environment_that_is_not_there_ends_the_job(tmp_path: Path) -> 
         await collect(tmp_path, client)
         with pytest.raises(ConfigError, match="Did you mean 'counter'"):
             await reverify_rollouts(config_in(tmp_path), client, lambda _row: "conter")
-    assert files_in(tmp_path) == ["rollouts.jsonl", "rollouts_manifest.json", "rows.jsonl"]
+    assert files_in(tmp_path) == ["rollouts.jsonl", "rollouts_manifest.json", "rollouts_metrics.json", "rows.jsonl"]
 
 
 SETTINGS = OmegaConf.create(

@@ -13,11 +13,14 @@ from pydantic import ValidationError
 
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.rollouts.collector import RolloutCollectionHelper, attempt, collect
+from nemo_gym.rollouts.attempts import attempt
+from nemo_gym.rollouts.collector import RolloutCollectionHelper, collect
 from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
-from nemo_gym.rollouts.dataset import RolloutCollectionConfig, count_rollouts, read_rows
+from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.dataset import dataset_path, fingerprint_dataset, read_rows
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.store import JsonlFile, failures_path
+from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.store import JsonlFile
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, held, running
@@ -63,6 +66,10 @@ def config_for(tmp_path: Path, lines: list[Any], **options: Any) -> RolloutColle
             **options,
         }
     )
+
+
+def num_rollouts(config: RolloutCollectionConfig) -> int:
+    return fingerprint_dataset(dataset_path(config), with_row_hashes=False).num_rollouts(config)
 
 
 async def collected(
@@ -119,7 +126,7 @@ async def test_repeats_come_one_after_the_other_and_are_numbered(tmp_path: Path)
     config = config_for(
         tmp_path, [counter_row("add 1"), counter_row("add 2")], num_repeats=3, num_samples_in_parallel=1
     )
-    assert count_rollouts(config) == 6
+    assert num_rollouts(config) == 6
     _, scored, _ = await collected(config)
     marks = [(record["_task_index"], record["_repeat_index"]) for record in scored]
     assert marks == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
@@ -128,7 +135,7 @@ async def test_repeats_come_one_after_the_other_and_are_numbered(tmp_path: Path)
 @pytest.mark.parametrize(("limit", "expected"), [(None, 3), (0, 3), (2, 2), (9, 3)])
 def test_a_limit_takes_the_first_rows(tmp_path: Path, limit: int | None, expected: int) -> None:
     config = config_for(tmp_path, [counter_row(f"add {number}") for number in range(3)], limit=limit)
-    assert len(list(read_rows(config))) == count_rollouts(config) == expected
+    assert len(list(read_rows(config))) == num_rollouts(config) == expected
 
 
 def test_params_given_on_the_command_line_replace_those_of_every_row(tmp_path: Path) -> None:
@@ -184,13 +191,13 @@ def test_numbers_of_any_length_and_lists_of_any_depth_survive_a_change_of_the_ro
 
 
 def test_no_word_on_repeats_means_one(tmp_path: Path) -> None:
-    assert count_rollouts(config_for(tmp_path, [counter_row("add 2")], num_repeats=None)) == 1
+    assert num_rollouts(config_for(tmp_path, [counter_row("add 2")], num_repeats=None)) == 1
 
 
 def test_a_folder_is_no_dataset(tmp_path: Path) -> None:
     config = config_for(tmp_path, [], input_jsonl_fpath=str(tmp_path))
     with pytest.raises(ConfigError, match="is not a file"):
-        count_rollouts(config)
+        num_rollouts(config)
 
 
 @pytest.mark.parametrize("option", [{"num_repeats": 0}, {"limit": -1}, {"num_samples_in_parallel": 0}])
@@ -325,7 +332,7 @@ async def test_a_group_that_is_not_complete_when_the_job_ends_is_not_lost(tmp_pa
 async def test_a_run_ends_when_its_time_is_up_and_says_how_to_go_on(tmp_path: Path) -> None:
     config = config_for(tmp_path, [counter_row("this never ends")], run_timeout_s=0.2)
     async with running(servers()) as client:
-        with pytest.raises(RolloutError, match=r"within 0\.2 s.*start the same command again"):
+        with pytest.raises(RolloutError, match=r"within 0\.2 s.*run the same command again"):
             await RolloutCollectionHelper().run_from_config(config, client=client)
     assert not (tmp_path / "deep/er/out_failures.jsonl").exists()  # it has not failed, it is yet to be made
 

@@ -9,7 +9,7 @@ import pytest
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
-from nemo_gym.rollouts.stragglers import ENOUGH, DurationPercentiles, with_straggler_policy
+from nemo_gym.rollouts.stragglers import MIN_DURATIONS, DurationPercentiles, with_straggler_policy
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from tests.polling import until
 
@@ -162,31 +162,31 @@ async def test_a_straggler_is_hedged_or_given_up(action: str, expected: type) ->
             await asyncio.Event().wait()
         return Scored(row.id, b'{"reward":1}', seconds=0.01)
 
-    pace = DurationPercentiles()
-    for _ in range(ENOUGH):
-        pace.add(0.01)
-    run_watched = with_straggler_policy(run, pace=pace, percentile=95, action=action)  # type: ignore[arg-type]
+    durations = DurationPercentiles()
+    for _ in range(MIN_DURATIONS):
+        durations.add(0.01)
+    run_watched = with_straggler_policy(run, durations=durations, percentile=95, action=action)  # type: ignore[arg-type]
     outcome = await run_watched(Row(RowId(0, 0, ""), "agent", b"{}"))
     assert isinstance(outcome, expected)
 
 
 async def test_giving_up_the_slowest_does_not_make_ever_more_of_them() -> None:
-    """Were only the quick ones to set the pace, each one given up would make the next more likely to be."""
-    pace = DurationPercentiles()
+    """Were only the quick ones to set the durations, each one given up would make the next more likely to be."""
+    durations = DurationPercentiles()
     for number in range(100):
-        pace.add(number / 1000)
+        durations.add(number / 1000)
 
     async def run(row: Row) -> Outcome:
         await asyncio.Event().wait()
         return Scored(row.id, b'{"reward":1}')
 
-    run_watched = with_straggler_policy(run, pace=pace, percentile=50, action="give_up")
-    before = pace.percentile(50)
+    run_watched = with_straggler_policy(run, durations=durations, percentile=50, action="give_up")
+    before = durations.percentile(50)
     rows = (Row(RowId(number, 0, ""), "agent", b'{"a":1}') for number in range(100))
     outcomes = await asyncio.gather(*map(run_watched, rows))
     assert before is not None
-    assert (pace.percentile(50) or 0) >= before
-    assert (pace.percentile(25) or 0) > before / 2
+    assert (durations.percentile(50) or 0) >= before
+    assert (durations.percentile(25) or 0) > before / 2
     for outcome in outcomes:
         assert isinstance(outcome, NoResult)
         assert outcome.started_at > 0
@@ -194,9 +194,9 @@ async def test_giving_up_the_slowest_does_not_make_ever_more_of_them() -> None:
         assert orjson.loads(outcome.line())["row"] == {"a": 1}
 
 
-def test_the_pace_is_that_of_the_latest() -> None:
-    pace = DurationPercentiles()
-    assert pace.percentile(50) is None
+def test_the_durations_is_that_of_the_latest() -> None:
+    durations = DurationPercentiles()
+    assert durations.percentile(50) is None
     for number in range(5000):
-        pace.add(float(number))
-    assert pace.percentile(50) == pytest.approx(4500, abs=2)
+        durations.add(float(number))
+    assert durations.percentile(50) == pytest.approx(4500, abs=2)

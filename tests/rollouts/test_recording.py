@@ -13,10 +13,10 @@ import orjson
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.collector import RolloutCollectionHelper, record_or_replay
-from nemo_gym.rollouts.dataset import RolloutCollectionConfig
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
+from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.recording import FILE, first_difference
+from nemo_gym.rollouts.recording import FILE, first_difference, record_or_replay
 from nemo_gym.rollouts.store import StorageError
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, held, running
@@ -105,15 +105,33 @@ async def test_a_run_that_was_interrupted_goes_on_with_its_record(tmp_path: Path
     await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(traffic))
     metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(traffic))
     assert (metrics.scored, metrics.failed) == (5, {})
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(traffic), resume="restart")
+
+
+async def test_what_a_killed_run_recorded_of_an_unfinished_rollout_is_passed_over(tmp_path: Path) -> None:
+    """A kill in the second attempt at a row leaves calls with a higher number than those of the resumed run."""
+    write_rows(tmp_path)
+    traffic = tmp_path / "traffic"
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(traffic), limit=1)
+    first, *_ = (traffic / FILE).read_bytes().splitlines()
+    killed = {**orjson.loads(first), "_task_index": 1, "attempt": 2, "attempt_id": "killed", "answer": "never used"}
+    with (traffic / FILE).open("ab") as file:
+        file.write(orjson.dumps(killed) + b"\n")
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(traffic))
+    with (traffic / FILE).open("ab") as file:  # and another one killed in a row that is in the output already
+        file.write(orjson.dumps({**killed, "_task_index": 2}) + b"\n")
+    metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(traffic))
+    assert (metrics.scored, metrics.failed) == (5, {})
+    assert records(tmp_path / "replayed.jsonl") == records(tmp_path / "recorded.jsonl")
 
 
 async def test_a_record_that_ends_in_half_a_line_is_replayed_up_to_there(tmp_path: Path) -> None:
     write_rows(tmp_path)
     await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
     path = tmp_path / "traffic" / FILE
-    path.write_bytes(path.read_bytes()[:-5])
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-2]) + lines[-2][:-5])  # the last line says that the attempt was scored
     metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(tmp_path / "traffic"))
     assert (metrics.scored, metrics.failed.total()) == (4, 1)
 
@@ -133,7 +151,7 @@ async def test_what_cannot_be_recorded_or_replayed_is_refused(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="Both record and replay"):
         await run(tmp_path, "x.jsonl", SCRIPT, replay="a", record="b")
     await run(tmp_path, "x.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         await run(tmp_path, "y.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.manifest import make_manifest, manifest_path, read_manifest, write_manifest
-from nemo_gym.rollouts.store import MAX_WAITING, CompletedIndex, JsonlFile, RolloutStore, failures_path
+from nemo_gym.rollouts.manifest import make_manifest, read_manifest, write_manifest
+from nemo_gym.rollouts.output_files import failures_path, manifest_path
+from nemo_gym.rollouts.store import MAX_QUEUED, CompletedIndex, JsonlFile, RolloutStore
 from nemo_gym.rollouts.types import NoResult, Outcome, RowId, Scored, hash_row, parse_row_id
 
 
@@ -94,7 +95,7 @@ async def test_outcomes_are_reported_after_they_are_on_disk(tmp_path: Path) -> N
 
     outcomes: list[Outcome] = [Scored(RowId(n, 0, "0" * 16), b'{"reward":1}') for n in range(50)]
     outcomes.append(NoResult(RowId(50, 0, "0" * 16), "judge", "silent"))
-    store = RolloutStore(output, kept=kept)
+    store = RolloutStore(output, on_written=kept)
     async with store.writing() as keep:
         await asyncio.gather(*(keep(outcome) for outcome in outcomes))
     store.close()
@@ -106,11 +107,11 @@ async def test_a_report_that_fails_ends_the_job_and_nobody_waits_for_the_writer(
     def kept(_outcome: Outcome) -> None:
         raise BrokenPipeError
 
-    store = RolloutStore(tmp_path / "out.jsonl", kept=kept)
+    store = RolloutStore(tmp_path / "out.jsonl", on_written=kept)
 
     async def job() -> None:
         async with store.writing() as keep:
-            for number in range(3 * MAX_WAITING):
+            for number in range(3 * MAX_QUEUED):
                 await keep(Scored(RowId(number, 0, "0" * 16), b'{"reward":1}'))
 
     task = asyncio.create_task(job())
@@ -121,7 +122,7 @@ async def test_a_report_that_fails_ends_the_job_and_nobody_waits_for_the_writer(
 
 
 async def test_what_was_handed_over_is_written_even_when_the_job_is_cancelled(tmp_path: Path) -> None:
-    store = RolloutStore(tmp_path / "out.jsonl", kept=lambda _: None)
+    store = RolloutStore(tmp_path / "out.jsonl", on_written=lambda _: None)
 
     async def job() -> None:
         async with store.writing() as keep:
@@ -144,16 +145,15 @@ def test_a_change_of_input_or_configuration_is_told_line_by_line(tmp_path: Path)
     rows.write_text("{}\n")
     block = {"entrypoint": "app.py", "openai_model": "small", "openai_api_key": "sk-secret", "port": 1}
     settings = {"policy_model": {"responses_api_models": {"openai_model": block}}, "head_server": {"port": 1}}
-    before = make_manifest(rows, options={"agent_name": "a"}, settings=settings)
+    before = make_manifest(rows, sha256="0", options={"agent_name": "a"}, settings=settings)
     write_manifest(tmp_path / "out.jsonl", before)
     assert "sk-secret" not in manifest_path(tmp_path / "out.jsonl").read_text()
     kept = read_manifest(tmp_path / "out.jsonl")
     assert kept == before
     block.update(port=2, openai_api_key="sk-other")
-    assert kept.changes_to(make_manifest(rows, options={"agent_name": "a"}, settings=settings)) == []
-    rows.write_text("{}\n{}\n")
+    assert kept.changes_to(make_manifest(rows, sha256="0", options={"agent_name": "a"}, settings=settings)) == []
     block["openai_model"] = "large"
-    changes = kept.changes_to(make_manifest(rows, options={"agent_name": "b"}, settings=settings))
+    changes = kept.changes_to(make_manifest(rows, sha256="1", options={"agent_name": "b"}, settings=settings))
     assert [line.partition(":")[0] for line in changes] == [
         "input",
         "agent_name",

@@ -17,8 +17,8 @@ from nemo_gym.config.loading import load_config
 from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import ConfigError, RolloutError, SessionLostError, UpstreamError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
-from nemo_gym.rollouts.dataset import RolloutCollectionConfig
-from nemo_gym.rollouts.store import failures_path
+from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.server.error_responses import redact_errors
 from nemo_gym.testing import client_for, example_row, response_of

@@ -1,0 +1,72 @@
+"""The files of a collection: the output a user names, and the files beside it. Every name is made here."""
+
+import itertools
+import time
+from pathlib import Path
+
+from nemo_gym.errors import ConfigError
+
+SPECIAL_FOLDERS = (Path("/dev"), Path("/proc"))
+
+
+def sibling_path(output: Path, word: str, suffix: str) -> Path:
+    """The file beside an output that has `word` in its name. Outputs that differ only in their suffix share none."""
+    if output.suffix == ".jsonl":
+        return output.with_name(f"{output.stem}_{word}{suffix}")
+    return output.with_name(f"{output.name}.{word}{suffix}")
+
+
+def failures_path(output: Path) -> Path:
+    """Failed attempts."""
+    return sibling_path(output, "failures", ".jsonl")
+
+
+def manifest_path(output: Path) -> Path:
+    """The input and configuration that the rollouts were made with."""
+    return sibling_path(output, "manifest", ".json")
+
+
+def metrics_path(output: Path) -> Path:
+    """Averages, estimates and counts."""
+    return sibling_path(output, "metrics", ".json")
+
+
+def export_path(output: Path) -> Path:
+    """What an export used and dropped."""
+    return sibling_path(output, "export", ".json")
+
+
+def scored_path(failures: Path) -> Path | None:
+    """The output that a file of failures belongs to, if its name is that of one."""
+    name = failures.name.removesuffix("_failures.jsonl")
+    return None if name == failures.name else failures.with_name(f"{name}.jsonl")
+
+
+def all_paths(output: Path) -> tuple[Path, ...]:
+    """Everything that a collection writes."""
+    return output, failures_path(output), manifest_path(output), metrics_path(output)
+
+
+def check_paths(output: Path, *, dataset: Path) -> None:
+    """Refuse to write into the dataset, or into anything but regular files: records are read again on a resume."""
+    if any(output.absolute().is_relative_to(folder) for folder in SPECIAL_FOLDERS):
+        raise ConfigError(f"{output} is not a regular file. Choose another output_jsonl_fpath.")
+    for path in all_paths(output):
+        if path.exists() and not path.is_file():
+            what = "a directory" if path.is_dir() else "not a regular file"
+            raise ConfigError(f"{path}, which is to be written, is {what}. Choose another output_jsonl_fpath.")
+        if path.exists() and path.samefile(dataset):
+            raise ConfigError(f"{path}, which is to be written, is the dataset. Choose another output_jsonl_fpath.")
+
+
+def archive_paths(output: Path) -> list[tuple[Path, Path]]:
+    """The existing files of an earlier run, each with a free name under which it can be kept."""
+    files = [path for path in all_paths(output) if path.exists()]
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    marks = (f".{stamp}{ending}" for ending in itertools.chain([""], map("-{}".format, itertools.count(2))))
+    mark = next(mark for mark in marks if not any(_with_mark(path, mark).exists() for path in files))
+    return [(path, _with_mark(path, mark)) for path in files]
+
+
+def _with_mark(path: Path, mark: str) -> Path:
+    return path.with_name(f"{path.stem}{mark}{path.suffix}")

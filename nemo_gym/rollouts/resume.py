@@ -1,0 +1,68 @@
+"""What a run finds in its output: which rollouts are done, and whether they were made the same way."""
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nemo_gym.rollouts.attempts import numeric_fields
+from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.dataset import DatasetFingerprint
+from nemo_gym.rollouts.manifest import make_manifest, question, read_manifest, write_manifest
+from nemo_gym.rollouts.metrics import RunningMetrics
+from nemo_gym.rollouts.output_files import archive_paths, manifest_path
+from nemo_gym.rollouts.store import CompletedIndex, JsonlFile, RolloutStore
+
+logger = logging.getLogger(__name__)
+
+
+def archive_output(output: Path) -> None:
+    """Rename the files of an earlier run, so that nothing of them is lost. Not while that run still writes."""
+    with contextlib.closing(JsonlFile(output)) if output.exists() else contextlib.nullcontext():
+        for path, archived in archive_paths(output):
+            path.rename(archived)
+
+
+def load_completed(
+    store: RolloutStore,
+    dataset: DatasetFingerprint,
+    *,
+    dataset_path: Path,
+    config: RolloutCollectionConfig,
+    settings: Mapping[str, Any],
+    metrics: RunningMetrics,
+) -> CompletedIndex:
+    """The rollouts in the output, counted in `metrics`. If they were made another way, raises the question what to do,
+    unless `config` answers it."""
+    options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
+    now = make_manifest(dataset_path, sha256=dataset.sha256, options=options, settings=settings)
+    before = read_manifest(store.output)
+    changes = [] if before is None or store.is_empty else before.changes_to(now)
+    if before is None and not store.is_empty:
+        changes = [f"{manifest_path(store.output).name}, which records how they were made, is missing"]
+    if changes and config.resume == "ask":
+        raise question(store.output, changes)
+    by_content = bool(changes) or not _rows_are_in_place(store, dataset)
+    completed = CompletedIndex(num_repeats=config.num_repeats, by_content=by_content)
+    for row in store.ids():
+        completed.add(row)
+        metrics.num_repeats = max(metrics.num_repeats or 1, row.repeat_index + 1)  # an earlier run may have had more
+    if before is None and completed.count == 0 and not store.is_empty:
+        raise store.not_a_record(1)
+    if before is None or changes or completed.count == 0:
+        write_manifest(store.output, now)
+    if completed.count:
+        logger.info("%d rollouts are in %s already", completed.count, store.output)
+        for line in store.records():
+            metrics.add(numeric_fields(orjson.loads(line)))
+    return completed
+
+
+def _rows_are_in_place(store: RolloutStore, dataset: DatasetFingerprint) -> bool:
+    """True if every record's row hash matches the dataset row at its index. After `continue` with another input some
+    do not, and no manifest says so."""
+    hashes = dataset.row_hashes
+    return all(row.task_index < len(hashes) and hashes[row.task_index] == int(row.row_hash, 16) for row in store.ids())
