@@ -5,7 +5,7 @@ UV_VERSION := 0.13.7
 READY := .venv/.ready
 BIN := .venv/bin
 
-.PHONY: demo test setup lint bench lock clean
+.PHONY: demo test setup lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
@@ -17,6 +17,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: setup
+	$(BIN)/python -m nemo_gym.cli.docs
 
 bench: setup
 	$(BIN)/python -m bench --output bench

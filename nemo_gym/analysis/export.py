@@ -29,16 +29,16 @@ ROUNDING = 1e-9
 
 
 class ExportConfig(CommandConfig):
-    """Turn scored rollouts into training data: SFT conversations or DPO pairs, one JSON object a line.
+    """Convert scored rollouts to training data: SFT conversations or DPO pairs, one JSON object per line.
 
-    How many rollouts were used and dropped, and why, is shown and written to `<output>_export.json`.
+    How many rollouts were used and dropped, and why, is printed and written to `<output>_export.json`.
     """
 
     rollouts_jsonl_fpath: str
     """What `ng_collect_rollouts` wrote."""
 
     output_jsonl_fpath: str
-    """Where the training data goes."""
+    """Output file for the training data."""
 
     format: Literal["sft", "dpo"] = "sft"
     """sft: `messages` and `tools`. dpo: `prompt`, `chosen`, `rejected` and `tools`, the best and worst of a task."""
@@ -47,19 +47,19 @@ class ExportConfig(CommandConfig):
     """For SFT: the best rollout of each task, or all of them."""
 
     min_reward: float | None = None
-    """The least reward of a conversation or a chosen answer. Without it 1.0 for SFT, and for DPO any."""
+    """Minimum reward of a conversation or a chosen answer. The default is 1.0 for SFT, and no minimum for DPO."""
 
     min_gap: float = Field(default=0.5, gt=0)
-    """For DPO: by how much the reward of the chosen answer must exceed that of the rejected one."""
+    """For DPO: minimum difference between the rewards of the chosen and the rejected answer."""
 
     reasoning: Reasoning = "field"
-    """The model's thoughts: field (as `reasoning_content`), think (in the text, between <think> tags) or drop."""
+    """Where reasoning goes: field (`reasoning_content`), think (in the text, between <think> tags) or drop."""
 
     include_incomplete: bool = False
-    """Use also rollouts that were cut off: by a limit of tokens or of steps, before the model gave an answer."""
+    """Include rollouts that were cut off by a token or step limit before the model gave an answer."""
 
     overwrite: bool = False
-    """Replace an older output."""
+    """Overwrite an existing output file."""
 
     @property
     def least_reward(self) -> float | None:

@@ -18,9 +18,9 @@ from nemo_gym.rollouts.output_files import metrics_path
 
 
 class ProfileConfig(CommandConfig):
-    """Write each row of a dataset together with the figures of its rollouts, and show the figures of all of them.
+    """Write each row of a dataset with the metrics of its rollouts, and print the metrics of all rollouts.
 
-    Rows without a rollout are left out. The figures of all rollouts go to `<output>_metrics.json`, too.
+    Rows without a rollout are omitted. The metrics of all rollouts are also written to `<output>_metrics.json`.
     """
 
     input_jsonl_fpath: str
@@ -30,10 +30,10 @@ class ProfileConfig(CommandConfig):
     """What `ng_collect_rollouts` wrote."""
 
     output_jsonl_fpath: str
-    """Where the rows with their figures go. An older file is replaced."""
+    """Output file for the rows with their metrics. An existing file is overwritten."""
 
     pass_threshold: float | None = None
-    """The least reward that counts as passed. Without it rows get no pass rate, and pass@k counts rewards of 1."""
+    """Minimum reward that counts as a pass. If not set, rows have no pass rate, and pass@k counts rewards of 1."""
 
 
 class RewardProfilingMetrics(BaseModel):

@@ -38,47 +38,47 @@ EnvironmentOf = Callable[[Mapping[str, Any]], str]
 
 
 class ReverifyConfig(CommandConfig):
-    """Send stored rollouts through the verifier as it is now, and show which rewards moved.
+    """Score stored rollouts again with the current verifier and show which rewards changed.
 
-    The exit code is 0 if all rewards are as they were, and 1 if not. With config_paths the environment is held by this
-    command itself; without, the servers of a running `ng_run` are used.
+    The exit code is 0 if no reward changed, otherwise 1. With config_paths, this command starts the environment
+    itself; without, it uses the servers of the running `ng_run`.
     """
 
     rollouts_jsonl_fpath: str
     """What `ng_collect_rollouts` wrote."""
 
     input_jsonl_fpath: str
-    """The dataset that the rollouts were collected from: verifying needs fields of the rows that records may lack."""
+    """The dataset that the rollouts were collected from. The verifier may need fields that records do not have."""
 
     output_jsonl_fpath: str
-    """Where the rollouts go with their new rewards. The former ones are in `_old_reward`."""
+    """Output file for the rollouts with their new rewards. The previous reward is in `_old_reward`."""
 
     agent_name: str | None = None
-    """The agent whose environment verifies. Without it, and without resources_server_name, the one a row names."""
+    """Use the environment of this agent. If neither this nor resources_server_name is set, each row's `agent_ref`."""
 
     resources_server_name: str | None = None
-    """The environment that verifies, by its name in the config."""
+    """Name of the environment in the config."""
 
     replay_tools: bool = True
-    """Call the tools again as the model did, so that an environment with state comes to the same state."""
+    """Call the tools again as the model did, to restore the state of the environment."""
 
     allow_changed_rows: bool = False
-    """Go on if a row is not what it was when the rollouts were made, say because its expected answer was corrected."""
+    """Continue if a row changed since the rollouts were collected, for example because its answer was corrected."""
 
     num_samples_in_parallel: int = Field(default=64, ge=1)
-    """How many rollouts may be in work at once."""
+    """Number of rollouts in flight."""
 
     rollout_timeout_s: float = Field(default=3600.0, gt=0)
-    """How long one rollout may take."""
+    """Time limit for one rollout, in seconds."""
 
     tolerance: float = Field(default=1e-9, ge=0)
-    """By how much a reward may differ and still count as unmoved."""
+    """Rewards that differ by at most this much count as unchanged."""
 
     max_moved: int = Field(default=0, ge=0)
-    """How many rollouts may move, or stay without a new reward, before the exit code is 1."""
+    """Exit with code 0 if at most this many rewards changed or could not be computed."""
 
     overwrite: bool = False
-    """Replace an older output."""
+    """Overwrite an existing output file."""
 
 
 class Rescored(NamedTuple):

@@ -36,32 +36,32 @@ MADE_ANEW = frozenset(("id", "call_id", "created_at"))
 
 
 class CheckVerifierConfig(CommandConfig):
-    """Try verifiers with made-up answers: right ones, none, wrong ones, hostile ones. No model is asked.
+    """Test verifiers with generated answers: correct, empty, wrong and adversarial ones. No model is called.
 
-    The exit code is 1 if a verification has no result, or not the same one twice. With config_paths the environments
-    are held by this command itself; without, the servers of a running `ng_run` are used.
+    The exit code is 1 if a verification has no result, or gives two different results for the same answer. With
+    config_paths, this command starts the environments itself; without, it uses the servers of the running `ng_run`.
     """
 
     resources_server: str | None = None
-    """The environment to check, by its name in the config. Without it, all of them."""
+    """Name of the environment in the config. If not set, all environments are checked."""
 
     input_jsonl_fpath: str | None = None
-    """The rows to check it with. Without it, the example datasets of the agents that use it."""
+    """The rows to check it with. If not set, the example datasets of the agents that use it."""
 
     limit: int | None = Field(default=None, ge=1)
-    """So many rows of each environment, from the start."""
+    """Use only the first N rows of each environment."""
 
     full_reward: float = 1.0
-    """The reward of a right answer."""
+    """The reward of a correct answer."""
 
     verify_timeout_s: float = Field(default=120.0, gt=0)
-    """How long one verification may take, with the tool calls before it."""
+    """Time limit for one verification with the tool calls before it, in seconds."""
 
     max_false_positive_rate: float | None = Field(default=None, ge=0, le=1)
-    """The largest share of non-answers with the full reward for exit code 0."""
+    """Exit with code 1 if a larger share of wrong answers gets the full reward."""
 
     output_fpath: str | None = None
-    """Where the figures go as JSON, each kind of response by itself."""
+    """Write the results for each kind of answer to this JSON file."""
 
 
 @dataclass(slots=True)

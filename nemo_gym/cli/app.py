@@ -1,4 +1,4 @@
-"""`ng`: one program in front of all commands. Listing them imports nothing but the standard library."""
+"""`ng`: the entry point for all commands. Listing them imports only the standard library."""
 
 import sys
 
@@ -14,12 +14,12 @@ Available CLI scripts
 ---------------------"""
 
 _MORE = """\
-`ng help <command>` shows what a command can be told. `ng run` and `ng_run` are the same, and so on for all of them.
-Complete commands and parameters with Tab: eval "$(ng completion bash)", or zsh, or fish."""
+`ng help <command>` shows the parameters of a command. `ng run` is the same as `ng_run`.
+For shell completion: eval "$(ng completion bash)", or zsh, or fish."""
 
 
 def main() -> None:
-    """What `ng` runs: the command named first, with the rest of the arguments."""
+    """Run the command given as the first argument with the other arguments."""
     name, *rest = sys.argv[1:] or ["help"]
     if name in ("-V", "--version"):
         from importlib import metadata
@@ -39,7 +39,7 @@ def main() -> None:
 
 @command()
 def display_help() -> None:
-    """List the commands, or show what one of them can be told: `ng help`, `ng help run`."""
+    """List the commands, or show the parameters of one of them: `ng help`, `ng help run`."""
     arguments = sys.argv[1:]
     if arguments:
         chosen = find_command(arguments[0])

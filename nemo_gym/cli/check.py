@@ -19,13 +19,13 @@ MAX_SHOWN = 50
 
 
 class CheckTokensConfig(CommandConfig):
-    """Prove that in every rollout of a file each turn's prompt is exactly the tokens so far, and then more.
+    """Check that in every rollout each turn's prompt token ids extend the tokens of the turns before it.
 
-    Names the row, the turn and the first token that does not fit, and ends with exit code 1 if there is one.
+    Prints the row, the turn and the first token that differs. The exit code is 1 if there is one.
     """
 
     rollouts_jsonl_fpath: str
-    """The rollouts, as ng_collect_rollouts writes them with a model server that returns token ids."""
+    """Rollouts collected with a model server that returns token ids."""
 
 
 @command(CheckTokensConfig)

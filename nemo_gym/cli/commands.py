@@ -16,10 +16,10 @@ class Command(NamedTuple):
     summary: str
 
     target: str
-    """The function that carries it out, as 'module:function' below `nemo_gym.cli`."""
+    """The function that implements it, as 'module:function' below `nemo_gym.cli`."""
 
     def load(self) -> Callable[[], None]:
-        """The function that carries it out."""
+        """Import the function that implements it."""
         module, _, name = self.target.partition(":")
         function: Callable[[], None] = getattr(importlib.import_module(f"nemo_gym.cli.{module}"), name)
         return function
@@ -32,25 +32,25 @@ class Command(NamedTuple):
 
 _LIST = (
     Command("run", "Start the servers of a configuration and keep them running.", "servers:run"),
-    Command("status", "Show which servers run, and whether they are well.", "servers:status"),
+    Command("status", "Show the running servers and their health.", "servers:status"),
     Command("stop", "Stop a run from another terminal.", "servers:stop"),
-    Command("collect_rollouts", "Have an agent answer the rows of a dataset.", "collect:collect_rollouts"),
-    Command("profile", "Tell from rollouts how hard each row is.", "analyze:profile"),
-    Command("reverify", "Score stored rollouts anew and show what moved.", "analyze:reverify"),
-    Command("export", "Turn scored rollouts into training data.", "analyze:export"),
-    Command("check_tokens", "Check that turns extend each other token for token.", "check:check_tokens"),
+    Command("collect_rollouts", "Run an agent on a dataset and write scored rollouts.", "collect:collect_rollouts"),
+    Command("profile", "Compute how hard each row of a dataset is.", "analyze:profile"),
+    Command("reverify", "Score stored rollouts again and show changed rewards.", "analyze:reverify"),
+    Command("export", "Convert scored rollouts to training data.", "analyze:export"),
+    Command("check_tokens", "Check that the tokens of each turn extend those before.", "check:check_tokens"),
     Command("prepare_data", "Check, measure and collate datasets for training.", "data:prepare_data"),
-    Command("init_resources_server", "Write a new, working environment.", "init:init_resources_server"),
-    Command("check_verifier", "Try verifiers with made-up answers.", "check:check_verifier"),
+    Command("init_resources_server", "Create a new environment.", "init:init_resources_server"),
+    Command("check_verifier", "Test verifiers with generated answers.", "check:check_verifier"),
     Command("test", "Run the tests of one server folder.", "tests:test"),
     Command("test_all", "Run the tests of all server folders.", "tests:test_all"),
     Command("dev_test", "Run the tests of NeMo Gym itself.", "tests:dev_test"),
-    Command("dump_config", "Show the configuration a command would use.", "info:dump_config"),
+    Command("dump_config", "Print the merged configuration.", "info:dump_config"),
     Command("pip_list", "List the packages that a server folder runs with.", "info:pip_list"),
     Command("doctor", "Show which sandbox works on this machine, and how to get a better one.", "machine:doctor"),
-    Command("version", "Show the versions of NeMo Gym and of what it runs on.", "info:version"),
-    Command("completion", "Print a script that completes commands in a shell.", "shell_completion:completion"),
-    Command("help", "List the commands, or show what one can be told.", "app:display_help"),
+    Command("version", "Show the versions of NeMo Gym and its dependencies.", "info:version"),
+    Command("completion", "Print a shell completion script.", "shell_completion:completion"),
+    Command("help", "List the commands, or show the parameters of one.", "app:display_help"),
 )
 COMMANDS = {each.name: each for each in _LIST}
 

@@ -21,8 +21,10 @@ _DEPENDENCIES = ("openai", "ray", "pydantic", "aiohttp", "uvicorn", "hydra-core"
 
 
 class DumpConfigConfig(CommandConfig):
-    """Print the configuration that the other commands would use, as YAML: all files, env.yaml and the command line
-    merged, every interpolation resolved, secrets replaced by ****. A server that names no port has none yet.
+    """Print the configuration that the other commands would use, as YAML.
+
+    All files, env.yaml and the command line are merged, interpolations are resolved, and secrets are replaced by ****.
+    A server without a configured port has no port yet.
 
     Examples:
 
@@ -32,7 +34,7 @@ class DumpConfigConfig(CommandConfig):
     """
 
     config_paths: list[str] | None = None
-    """The YAML files to merge."""
+    """YAML files to merge."""
 
 
 @command(DumpConfigConfig)
@@ -44,7 +46,7 @@ def dump_config() -> None:
 
 
 class VersionConfig(CommandConfig):
-    """Show the versions of NeMo Gym, of Python, of what matters most among its dependencies, and of the machine.
+    """Show the versions of NeMo Gym, Python, the main dependencies and the operating system.
 
     Examples:
 
@@ -57,7 +59,7 @@ class VersionConfig(CommandConfig):
     model_config = ConfigDict(populate_by_name=True)
 
     json_format: bool = Field(default=False, alias="json")
-    """Print one JSON object, for programs."""
+    """Print a JSON object."""
 
 
 @command(VersionConfig)
@@ -107,8 +109,10 @@ def _as_text(facts: dict[str, Any]) -> str:
 
 
 class PipListConfig(CommandConfig):
-    """List the packages of the interpreter that a server folder runs with: a virtualenv of its own if the folder asks
-    for what this interpreter does not have, made if need be, else this one.
+    """List the packages that a server folder runs with.
+
+    A folder whose requirements are not met by the current environment has a virtualenv of its own, which is created if
+    necessary.
 
     Examples:
 
@@ -122,10 +126,10 @@ class PipListConfig(CommandConfig):
     """The folder: resources_servers/<name>, responses_api_agents/<name> or responses_api_models/<name>."""
 
     format: Literal["columns", "freeze", "json"] | None = None
-    """How to print the list."""
+    """Output format."""
 
     outdated: bool = False
-    """Only packages of which there is a newer version."""
+    """List only packages that have a newer version."""
 
 
 @command(PipListConfig)

@@ -38,9 +38,9 @@ Next:
 
 
 class InitResourcesServerConfig(CommandConfig):
-    """Write a new environment into the working directory: a tool, a verifier, a configuration, example rows and tests.
+    """Create a new environment in the working directory: a tool, a verifier, a configuration, example rows and tests.
 
-    A folder that is already there is left as it is.
+    An existing folder is not changed.
 
     Examples:
 
@@ -50,7 +50,7 @@ class InitResourcesServerConfig(CommandConfig):
     """
 
     entrypoint: str
-    """The folder to make: resources_servers/<name>, where the name has lower-case letters, digits and underscores."""
+    """Folder to create: resources_servers/<name>. The name consists of lower-case letters, digits and underscores."""
 
 
 @command(InitResourcesServerConfig)

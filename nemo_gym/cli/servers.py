@@ -44,10 +44,13 @@ class RunConfig(BaseNeMoGymCLIConfig):
     """
 
     config_paths: list[str] | None = None
-    """The YAML files that say which servers to start."""
+    """YAML files that define the servers to start."""
 
     entrypoint: str | None = None
+    """Not used. Accepted so that it may be set in env.yaml."""
+
     name: str | None = None
+    """Not used. Accepted so that it may be set in env.yaml."""
 
 
 class RunHelper:

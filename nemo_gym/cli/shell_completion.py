@@ -53,10 +53,10 @@ _FOLLOWING = {"help": list(COMMANDS), "completion": list(_SHELLS)}
 
 @command()
 def completion() -> None:
-    """Print a script that completes commands, and the parameters of a command, in a shell.
+    """Print a completion script for bash, zsh or fish: commands, and the parameters of a command.
 
-    To try it: eval "$(ng completion bash)", the same with zsh; in fish: ng completion fish | source. To keep it, put
-    that line at the end of ~/.bashrc, ~/.zshrc (after compinit) or ~/.config/fish/config.fish.
+    Add one line to your shell's startup file: eval "$(ng completion bash)" to ~/.bashrc, eval "$(ng completion zsh)"
+    to ~/.zshrc after compinit, or ng completion fish | source to ~/.config/fish/config.fish.
     """
     what, *rest = sys.argv[1:] or [""]
     print("\n".join(words_after(rest[0])) if what == "words" and rest else script_for(what))

@@ -32,9 +32,13 @@ _PYTEST = (
 
 
 class TestConfig(CommandConfig):
-    """Run the tests of one server folder, with the interpreter that the folder needs.
+    """Run the tests of one server folder, with the Python interpreter that the folder needs.
 
-    The exit code is that of pytest: 1 if a test fails, 5 if there is none.
+    The exit code is that of pytest: 1 if a test fails, 5 if there are no tests.
+
+    Example data is valid if data/example.jsonl has at least five rows, each with valid `responses_create_params`;
+    data/example_metrics.json, if present, has the same number of examples; data/example_rollouts.jsonl, if present,
+    has at least five rollouts; and no file is named `*conflict*`.
 
     Examples:
 
@@ -50,7 +54,7 @@ class TestConfig(CommandConfig):
     """The folder: resources_servers/<name>, responses_api_agents/<name> or responses_api_models/<name>."""
 
     should_validate_data: bool = False
-    """Also look at the example data, if it is a resources server."""
+    """Also check the example data of a resources server."""
 
 
 @command(TestConfig)
@@ -108,10 +112,10 @@ def _problems(folder: Path) -> list[str]:
 
 
 class TestAllConfig(CommandConfig):
-    """Run the tests of all server folders that have a README.md, one after the other, and look at their example data.
+    """Run the tests of all server folders that have a README.md, one after the other, and check their example data.
 
-    They are those of the working directory, or, if that has none, those that come with NeMo Gym. The exit code is 1 if
-    tests fail or are missing anywhere, or if data is not as it should be.
+    Server folders are searched for in the working directory, then beside the package. The exit code is 1 if tests fail
+    or are missing, or if example data is not valid.
 
     Examples:
 
@@ -123,7 +127,7 @@ class TestAllConfig(CommandConfig):
     __test__ = False
 
     fail_on_total_and_test_mismatch: bool = False
-    """Fail, too, if a folder was passed over because it has no README.md."""
+    """Also fail if a folder was skipped because it has no README.md."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,7 @@ def _report(checked: list[Checked], passed_over: list[Path]) -> list[str]:
 
 
 class DevTestConfig(CommandConfig):
-    """Run the tests of NeMo Gym itself, with coverage and the ten slowest named. Needs a clone of the project.
+    """Run the tests of NeMo Gym itself, with coverage. Needs a clone of the repository.
 
     Examples:
 

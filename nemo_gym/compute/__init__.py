@@ -1,3 +1,5 @@
 """CPU-heavy functions off the event loop, in processes that are killed when they overrun."""
 
 from nemo_gym.compute.pool import Compute as Compute
+from nemo_gym.compute.pool import ComputeError as ComputeError
+from nemo_gym.compute.pool import LimitExceededError as LimitExceededError

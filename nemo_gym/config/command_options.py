@@ -71,7 +71,7 @@ def _parameters(command: type[BaseModel]) -> list[str]:
     fields = command.model_fields
     if not fields:
         return ["There are no arguments to this CLI command!"]
-    heads = [f"- {field.alias or name} ({_type_name(field.annotation)})" for name, field in fields.items()]
+    heads = [f"- {field.alias or name} ({type_name(field.annotation)})" for name, field in fields.items()]
     width = max(map(len, heads))
     rows = zip(heads, fields.values(), strict=True)
     return ["Parameters", "----------", *(f"{head:<{width}}   {_field_help(field)}".rstrip() for head, field in rows)]
@@ -90,14 +90,15 @@ def _default(field: FieldInfo) -> str:
     return "" if field.default is None else f"[default: {field.default}]"
 
 
-def _type_name(annotation: Any) -> str:
+def type_name(annotation: Any) -> str:
+    """A type as help shows it."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is NoneType:
         return "None"
     if origin in (Union, UnionType):
-        return " | ".join(map(_type_name, arguments))
+        return " | ".join(map(type_name, arguments))
     if origin is Literal:
         return " | ".join(map(repr, arguments))
     if origin is not None:
-        return f"{_type_name(origin)}[{', '.join(map(_type_name, arguments))}]"
+        return f"{type_name(origin)}[{', '.join(map(type_name, arguments))}]"
     return str(getattr(annotation, "__name__", annotation))

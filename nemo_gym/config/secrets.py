@@ -21,10 +21,8 @@ PUBLIC_KEYS = frozenset(
     (
         *("config_paths", "entrypoint", "default_host", "head_server", "python_version", "ray_head_node_address"),
         *("hf_organization", "hf_collection_name", "hf_collection_slug", "hf_dataset_prefix", "mlflow_tracking_uri"),
-        *("profiling_results_dirpath", "agent_name", "resources_server", "resources_server_name", "name"),
-        *("input_jsonl_fpath", "output_jsonl_fpath", "rollouts_jsonl_fpath", "output_fpath", "record", "replay"),
-        *("responses_create_params", "resume", "straggler_action", "format", "select", "reasoning"),
-        *("data_source", "mode", "output_dirpath"),
+        *("agent_name", "resources_server", "resources_server_name", "name", "record", "replay", "resume"),
+        *("responses_create_params", "straggler_action", "format", "select", "reasoning", "mode", "data_source"),
     )
 )
 """Top-level keys whose text is not secret even if it is in `env.yaml`: settings, and parameters of commands."""
@@ -38,7 +36,7 @@ _ALWAYS_SECRET = re.compile(r"secret|password|passwd|passphrase|api_?key|credent
 _SECRET_IF_TEXT = re.compile(r"token|(^|_)key$")
 _NOT_A_SECRET_TOKEN = re.compile(r"tokeni[sz]\w*|(bos|eos|pad|unk|sep|cls|mask|stop)_token")
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-.\s]")
-_PUBLIC_NAME = re.compile(r"(^|_)(model_name|base_url)$")
+_PUBLIC_NAME = re.compile(r"(^|_)(model_name|base_url|fpath|dirpath)$")
 _PUBLIC_BLOCK_NAME = re.compile(r"(^|_)(model|model_name|base_url)$")
 _SERVER_KEYS = frozenset((*SERVER_TYPES, ENTRYPOINT_KEY_NAME))
 _MIN_QUERY_VALUE_LENGTH = 16
@@ -104,12 +102,12 @@ def find_secrets(config: "DictConfig | Mapping[str, Any]", dotenv: Mapping[Any, 
     leaves = list(_leaves(plain))
     named = {str(value) for _, key, value in leaves if is_secret(key, value)}
     public = {*SERVER_TYPES, *_server_names(plain)}
-    public |= {value for path, _, value in leaves if isinstance(value, str) and _is_public(path)}
+    public |= {value for path, _, value in leaves if isinstance(value, str) and is_public(path)}
     own: set[str] = set()
     paths: list[KeyPath] = []
     for path, _, text in _leaves(dotenv or {}):
         value = _value_at(plain, path)
-        if isinstance(text, str) and not _is_public(path) and not (isinstance(value, str) and value in public):
+        if isinstance(text, str) and not is_public(path) and not (isinstance(value, str) and value in public):
             found = {item for item in (value, text) if isinstance(item, str) and "${" not in item}
             own |= found
             paths += [path] if any(len(item.strip()) < MIN_SECRET_LENGTH for item in found) else []
@@ -162,7 +160,7 @@ def _deciding_key(outer: str, inner: Any, item: Any) -> str:
     return outer if is_secret(outer, "text") else str(inner)
 
 
-def _is_public(path: KeyPath) -> bool:
+def is_public(path: KeyPath) -> bool:
     """True if the value at `path` is known to be harmless, such as the name of a model or of a file to write."""
     root = str(path[0])
     if root in PUBLIC_KEYS or (all(isinstance(key, int) for key in path[1:]) and _PUBLIC_NAME.search(root)):

@@ -15,7 +15,7 @@ import orjson
 from pydantic import Field
 
 from nemo_gym.common import event_loop
-from nemo_gym.common.atomic_files import atomic_write, sibling_path
+from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.config.types import DatasetType
 from nemo_gym.data import duplicates, names
@@ -272,7 +272,7 @@ class TrainDataProcessor:
     def _final_metrics(self, kind: DatasetType, of_type: Sequence[CheckedDataset]) -> Collated:
         path = self._output / f"{kind}.jsonl"
         return Collated(
-            kind, path, metrics_of([each.counted for each in of_type]), sibling_path(path, "_metrics.json")
+            kind, path, metrics_of([each.counted for each in of_type]), path.with_name(f"{path.stem}_metrics.json")
         )
 
     def _write_rows(self, of_type: Sequence[CheckedDataset], output: Path) -> None:
@@ -304,7 +304,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _write_metrics(path: Path, metrics: JsonObject, *, has_conflict: bool) -> None:
-    conflict = sibling_path(path, "_conflict.json")
+    conflict = path.with_name(f"{path.stem}_conflict.json")
     with atomic_write(conflict if has_conflict else path) as file:
         file.write(_indented(metrics))
     if not has_conflict:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from nemo_gym.common.atomic_files import sibling_path
 from nemo_gym.common.paths import find
 from nemo_gym.config.checks import valid_servers
 from nemo_gym.config.loading import read_settings
@@ -42,7 +41,7 @@ class AgentDataset:
         return self.path.is_file()
 
     def beside(self, ending: str) -> Path:
-        return sibling_path(self.path.with_stem(self.stem) if self.stem else self.path, ending)
+        return self.path.with_name(f"{self.stem or self.path.stem}{ending}")
 
 
 class DatasetScope(NamedTuple):

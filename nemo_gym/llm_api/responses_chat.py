@@ -247,8 +247,8 @@ class ChatMessages:
 
 def thoughts_of(item: NeMoGymResponseReasoningItem) -> list[str]:
     """Its summaries; an item that has none may hold its whole text beside them."""
-    sibling_path = (item.model_extra or {}).get("content") or ()
-    whole = [str(part.get("text") or "") for part in sibling_path if isinstance(part, dict)]
+    parts = (item.model_extra or {}).get("content") or ()
+    whole = [str(part.get("text") or "") for part in parts if isinstance(part, dict)]
     return [text for text in [summary.text for summary in item.summary] or whole if text]
 
 

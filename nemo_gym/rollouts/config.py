@@ -16,64 +16,65 @@ MAX_PARALLEL = 4096
 class RolloutCollectionConfig(CommandConfig):
     """Run an agent on every row of a dataset and write the scored rollouts.
 
-    With config_paths this command starts the servers itself, unless `ng_run` is running with the same configuration;
-    without, it uses the servers of a running `ng_run`. After an interruption, run the same command again: it makes
-    only the missing rollouts.
+    With config_paths, this command starts the servers itself, unless `ng_run` is running with the same configuration.
+    Without config_paths, it uses the servers of the running `ng_run`. After an interruption, run the same command
+    again to complete what is missing.
     """
 
     agent_name: str | None = None
-    """The agent, by its name in the config. Without it every row must name one in its `agent_ref`."""
+    """Name of the agent in the config. If not set, every row must name its agent in `agent_ref`."""
 
     input_jsonl_fpath: str
     """The dataset: one JSON object per line, with `responses_create_params` and the fields its environment needs."""
 
     output_jsonl_fpath: str
-    """The file to which scored rollouts are appended. Failed attempts go to `<name>_failures.jsonl` beside it."""
+    """Scored rollouts are appended to this file. Failed attempts go to `<name>_failures.jsonl` beside it."""
 
     limit: int | None = Field(default=None, ge=0)
-    """Use only this many rows from the start of the dataset. 0 means all."""
+    """Use only the first N rows of the dataset. 0 means all."""
 
     num_repeats: Annotated[int, BeforeValidator(lambda given: 1 if given is None else given)] = Field(default=1, ge=1)
-    """Rollouts per row: abc becomes aabbcc."""
+    """Number of rollouts per row. Repeats of a row are consecutive: abc becomes aabbcc."""
 
     num_samples_in_parallel: int | None = Field(default=None, ge=1)
-    """Rollouts in flight at once. By default the number adapts to what the endpoint takes without throttling."""
+    """Number of rollouts in flight. By default it adapts to the endpoint."""
 
     max_samples_in_parallel: int = Field(default=MAX_PARALLEL, ge=1)
-    """Upper bound for adaptive concurrency. Each rollout in flight costs open files."""
+    """Upper bound for adaptive concurrency. Each rollout in flight needs an open file."""
 
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
-    """Fields that replace those of every row, such as +responses_create_params.temperature=0.7"""
+    """Fields that override those of every row, such as +responses_create_params.temperature=0.7."""
 
     seed_per_repeat: int | None = None
-    """Give each repeat a sampling seed: this number plus the index of the repeat, as `metadata.seed`."""
+    """Base sampling seed. Repeat i is sent with `metadata.seed` set to this number plus i."""
 
     max_attempts: int = Field(default=3, ge=1)
-    """Attempts per rollout. A failure that would occur again is not retried."""
+    """Maximum number of attempts per rollout if the failure is retryable."""
 
     rollout_timeout_s: float = Field(default=3600.0, gt=0)
-    """Time limit for one attempt at a rollout, all its steps together."""
+    """Time limit for one attempt at a rollout, in seconds."""
 
     run_timeout_s: float = Field(default=WEEK_S, gt=0)
-    """Time limit for the whole command. Run it again to make the missing rollouts."""
+    """Time limit for the whole command, in seconds. Run it again to complete what is missing."""
 
     tolerated_failures: int = Field(default=0, ge=0)
-    """Exit with code 0 even if this many rollouts have no result."""
+    """Exit with code 0 if at most this many rollouts have no result."""
 
     straggler_percentile: float | None = Field(default=None, gt=0, lt=100)
-    """A rollout that takes longer than this percentage of the others is a straggler."""
+    """Treat a rollout that takes longer than this percentile of the others as a straggler."""
 
     straggler_action: Action = "hedge"
-    """hedge: run a straggler a second time and take whichever scores first. give_up: end it without a result."""
+    """For stragglers: `hedge` runs the row a second time and keeps the first result, `give_up` cancels it."""
 
     group_output: bool = False
-    """Write the repeats of a row together, when all of them have ended."""
+    """Write the repeats of a row together, when all of them are complete."""
 
     record: str | None = None
-    """A new folder in which to record all requests to models, judges and tools, and their replies."""
+    """Record all requests to models, judges and tools, with their responses, in this new folder."""
 
     replay: str | None = None
-    """A folder written with +record: models and judges reply from it, and the first difference is an error."""
+    """Replay a folder written with +record: models and judges answer from it; the first difference is an error."""
 
     resume: Literal["ask", "continue", "restart"] = "ask"
-    """What to do if the output contains rollouts from a different input or configuration."""
+    """If the output contains rollouts from a different input or configuration: `ask` stops with an error, `continue`
+    keeps them, `restart` moves them aside."""

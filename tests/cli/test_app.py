@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -127,3 +128,10 @@ def test_listing_the_commands_loads_nothing_that_costs() -> None:
 
 def test_the_help_of_a_command_loads_no_configuration() -> None:
     assert not {"hydra", "omegaconf", "aiohttp", "ray"} & modules_loaded_by("test", "--help")
+
+
+def test_the_package_can_be_run_as_ng(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nemo_gym", "--version"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("NeMo Gym v")

@@ -13,7 +13,7 @@ import pytest
 from nemo_gym.client.server_client import base_url
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
-from nemo_gym.rollouts.dataset import RolloutCollectionConfig
+from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
 from nemo_gym.testing import example_row, held, running, says
 

@@ -221,8 +221,8 @@ async def test_an_address_that_is_none_is_told_as_such() -> None:
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 async def test_an_error_names_the_endpoint_that_replied_badly(path: str) -> None:
     async with stub_endpoint(lambda _: {"bad": 1}) as one, stub_endpoint(lambda _: {"bad": 2}) as two:
-        config = {"openai_base_url": [one.url, two.url], "openai_api_key": "k", "openai_model": "m"}
+        config: dict[str, Any] = {"openai_base_url": [one.url, two.url], "openai_api_key": "k", "openai_model": "m"}
         async with client_for(SimpleModelServer, **config) as model:
-            body = {"input": "Hi."} if path == "/v1/responses" else {"messages": []}
+            body: dict[str, Any] = {"input": "Hi."} if path == "/v1/responses" else {"messages": []}
             errors = [(await model.another().post(path, json=body)).text for _ in range(2)]
     assert [f"{one.url} answered 200" in errors[0], f"{two.url} answered 200" in errors[1]] == [True, True]
