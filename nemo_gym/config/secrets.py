@@ -24,7 +24,9 @@ PUBLIC_KEYS = frozenset(
         *("profiling_results_dirpath", "agent_name", "resources_server", "resources_server_name", "name"),
         *("input_jsonl_fpath", "output_jsonl_fpath", "rollouts_jsonl_fpath", "output_fpath", "record", "replay"),
         *("responses_create_params", "resume", "straggler_action", "format", "select", "reasoning"),
-        *("data_source", "mode", "output_dirpath"),
+        *("output_dirpath", "mode", "data_source", "resource_config_path", "dataset_name", "version", "repo_id"),
+        *("artifact_fpath", "split", "revision", "commit_message", "commit_description", "input_fpath"),
+        *("prompt", "system", "messages", "tools", "fields", "readme_fpath"),
     )
 )
 """Top-level keys whose text is not secret even if it is in `env.yaml`: settings, and parameters of commands."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from nemo_gym.config.secrets import mask_text
+from nemo_gym.common.redaction import Redactor
 from nemo_gym.errors import GymError
 
 _QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*")
@@ -20,5 +20,5 @@ class HubError(GymError):
 
 def safe_text(text: object, secrets: Iterable[str | None] = ()) -> str:
     """A message of a hub without tokens and without the signatures of its links."""
-    known = [secret for secret in secrets if secret]
-    return _QUERY.sub(r"\1", mask_text(str(text), known))[:_MOST_CHARACTERS]
+    redactor = Redactor(secret for secret in secrets if secret)
+    return _QUERY.sub(r"\1", redactor.text(str(text)))[:_MOST_CHARACTERS]
