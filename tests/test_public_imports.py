@@ -44,6 +44,19 @@ PUBLIC = {
         "ServerClient ServerInstanceDisplayConfig ServerStatus SimpleServer get_global_aiohttp_client "
         "get_global_config_dict get_response_json global_aiohttp_client_exit raise_for_status request"
     ),
+    "nemo_gym.dataset_orchestrator": (
+        "upload_jsonl_dataset_to_hf_maybe_delete delete_jsonl_dataset_from_gitlab upload_jsonl_dataset_to_hf_cli "
+        "upload_jsonl_dataset_to_hf_and_delete_gitlab_cli download_jsonl_dataset_from_hf_cli "
+        "delete_jsonl_dataset_from_gitlab_cli"
+    ),
+    "nemo_gym.gitlab_utils": (
+        "MLFlowConfig UploadJsonlDatasetGitlabConfig DownloadJsonlDatasetGitlabConfig upload_jsonl_dataset_cli "
+        "download_jsonl_dataset_cli"
+    ),
+    "nemo_gym.hf_utils": (
+        "HfApi UploadJsonlDatasetHuggingFaceConfig UploadJsonlDatasetHuggingFaceMaybeDeleteConfig "
+        "DownloadJsonlDatasetHuggingFaceConfig upload_jsonl_dataset download_jsonl_dataset"
+    ),
     "nemo_gym.train_data_utils": "AvgMinMax TrainDataProcessor TrainDataProcessorConfig prepare_data",
 }
 NAMES = [(module, name) for module, names in PUBLIC.items() for name in names.split()]

@@ -14,7 +14,7 @@ import orjson
 from pydantic import Field
 
 from nemo_gym.analysis.verifier_probes import EMPTY, Gold, Items, Probe, guessed_golds, probes, probes_around
-from nemo_gym.analysis.verify_stored import offered_tools, verified
+from nemo_gym.analysis.verify_stored import verify_items
 from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import find, nearest
@@ -22,7 +22,6 @@ from nemo_gym.config.loading import ServerInstance, server_instances
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.llm_api.builders import response_of, tool_output
 from nemo_gym.runtime.class_loader import load_server_class
 
 if TYPE_CHECKING:
@@ -197,19 +196,8 @@ class _RowCheck:
     async def _verified(self, items: Items) -> JsonObject:
         """What the environment makes of a response, once the tools that it calls have answered."""
         environment, timeout_s = self.report.environment, self.config.verify_timeout_s
-        offered = offered_tools(self.row)
-        made = [item for item in items if item["type"] == "function_call" and item["name"] in offered]
-
-        def played(outputs: list[str]) -> JsonObject:
-            answers, all_items = iter(outputs), []
-            for item in items:
-                all_items.append(item)
-                if item in made:
-                    all_items.append(tool_output(next(answers), call_id=item["call_id"]))
-            return response_of(*all_items)
-
         what = f"Checking '{environment}'"
-        found = await verified(self.client, environment, self.row, made, played, timeout_s=timeout_s, what=what)
+        found = await verify_items(self.client, environment, self.row, items, timeout_s=timeout_s, what=what)
         self.report.latencies_ms.append(found.seconds * 1000)
         return found.record
 
@@ -240,7 +228,7 @@ def _checked(config: CheckVerifierConfig, environment: ServerInstance, instances
     rows = list(islice((row for file in files for row in _rows(file)), config.limit))
     if not rows:
         raise ConfigError(f"There are no rows to check '{environment.name}' with. Give +input_jsonl_fpath.")
-    return Checked(environment.name, rows, _golds_of(environment))
+    return Checked(environment.name, rows, gold_finder(environment))
 
 
 def _rows(file: str) -> Iterator[JsonObject]:
@@ -253,7 +241,7 @@ def _rows(file: str) -> Iterator[JsonObject]:
         yield row
 
 
-def _golds_of(environment: ServerInstance) -> Callable[[JsonObject], list[Gold]]:
+def gold_finder(environment: ServerInstance) -> Callable[[JsonObject], list[Gold]]:
     """How an environment says what is right. One that cannot be imported here, for it runs elsewhere, does not say."""
     try:
         kind = load_server_class(environment.server_type, environment.folder, environment.entrypoint)

@@ -1,12 +1,13 @@
 """Have an environment verify a response that is there already, stored or made up. No model is asked."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.deadline import timeout
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.builders import response_of, tool_output
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.attempts import parse_scored
 from nemo_gym.server.tools import NOT_TOOLS
@@ -53,3 +54,27 @@ async def verified(
         )
         record = parse_scored(answer)
         return Verified(record, outputs, time.perf_counter() - started)
+
+
+async def verify_items(
+    client: ServerClient,
+    environment: str,
+    row: JsonObject,
+    items: Sequence[JsonObject],
+    *,
+    timeout_s: float,
+    what: str,
+) -> Verified:
+    """Have output items verified, each tool call that the row allows followed by what the tool answers now."""
+    offered = offered_tools(row)
+    made = [item for item in items if item["type"] == "function_call" and item["name"] in offered]
+
+    def played(outputs: list[str]) -> JsonObject:
+        answers, all_items = iter(outputs), []
+        for item in items:
+            all_items.append(item)
+            if item in made:
+                all_items.append(tool_output(next(answers), call_id=item["call_id"]))
+        return response_of(*all_items)
+
+    return await verified(client, environment, row, made, played, timeout_s=timeout_s, what=what)

@@ -23,6 +23,8 @@ PUBLIC_KEYS = frozenset(
         *("hf_organization", "hf_collection_name", "hf_collection_slug", "hf_dataset_prefix", "mlflow_tracking_uri"),
         *("agent_name", "resources_server", "resources_server_name", "name", "record", "replay", "resume"),
         *("responses_create_params", "straggler_action", "format", "select", "reasoning", "mode", "data_source"),
+        *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
+        *("prompt", "system", "messages", "tools", "fields", "resource_config_path"),
     )
 )
 """Top-level keys whose text is not secret even if it is in `env.yaml`: settings, and parameters of commands."""

@@ -5,6 +5,7 @@ contradict those that are saved beside it.
 """
 
 import json
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from nemo_gym.config.types import DatasetType
 from nemo_gym.data import duplicates, names
 from nemo_gym.data.collate import concatenate, write_prepared
 from nemo_gym.data.digests import Spill
+from nemo_gym.data.hubs.fetch import DataSource, fetch_missing
 from nemo_gym.data.metrics import Counted, dataset_description, differences, metrics_of
 from nemo_gym.data.reports import conflict_message, offending_message
 from nemo_gym.data.scan import MAX_ROW_BYTES, FileFigures, ScanOptions, extent_of, scan
@@ -32,7 +34,7 @@ from nemo_gym.llm_api.base import JsonObject
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-DataSource = Literal["huggingface", "gitlab"]
+logger = logging.getLogger(__name__)
 
 CHECK_NEAR_DUPLICATES_BELOW_BYTES = 64 * 2**20
 """Looking for nearly equal prompts costs several times as much as all else, so it is not done with large data."""
@@ -169,6 +171,8 @@ class TrainDataProcessor:
 
     def load_datasets(self, datasets: Sequence[AgentDataset], global_config: "DictConfig") -> None:
         """Make sure that every dataset is on disk, by download if that is asked for."""
+        if self.config.should_download and self.config.mode == "train_preparation":
+            fetch_missing(datasets, self.config.data_source, global_config, logger.info)
         self.check_datasets_are_on_disk(datasets)
 
     def check_datasets_are_on_disk(self, datasets: Sequence[AgentDataset]) -> None:

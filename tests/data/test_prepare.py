@@ -203,14 +203,9 @@ def test_killed_at_any_moment_no_half_file_has_a_final_name(tmp_path: Path, mome
         lambda: list((tmp_path / "out").glob(".train.jsonl*.part")),
         (tmp_path / "out" / "train.jsonl").exists,
     ]
-    command = [
-        str(BIN / "ng_prepare_data"),
-        "+config_paths=[config.yaml]",
-        "+output_dirpath=out",
-        "+mode=train_preparation",
-    ]
-    options = ["+near_duplicates=false", "+count_tokens=false"]
-    with subprocess.Popen([*command, *options], cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+    command = [str(BIN / "ng_prepare_data"), "+config_paths=[config.yaml]", "+output_dirpath=out"]
+    command += ["+mode=train_preparation", "+near_duplicates=false", "+count_tokens=false"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
         while not signs[moment]() and process.poll() is None:
             time.sleep(0.001)
         family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []

@@ -42,7 +42,7 @@ GOOD = {"responses_create_params": {"input": [{"role": "user", "content": "Hi: t
     ],
 )
 def test_a_bad_row_is_refused_with_its_reason(line: bytes, reason: str) -> None:
-    with pytest.raises(BadRowError, match=r".") as caught:
+    with pytest.raises(BadRowError) as caught:
         RowCheck().read(line)
     assert reason in str(caught.value)
 

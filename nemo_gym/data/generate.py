@@ -1,0 +1,182 @@
+"""Make datasets from a seed, without any download, by the `generate_rows` of an environment.
+
+Train and validation rows are two parts of one run without equal prompts, so they are disjoint. Before anything is
+written, the environment's own verifier has given the gold response of the rows the full reward.
+"""
+
+import asyncio
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+from pydantic import Field
+
+from nemo_gym.analysis.verifier_check import gold_finder
+from nemo_gym.analysis.verifier_probes import Gold
+from nemo_gym.analysis.verify_stored import verify_items
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common import event_loop
+from nemo_gym.common.atomic_files import atomic_write, check_writable
+from nemo_gym.common.folder_imports import make_importable
+from nemo_gym.common.paths import find
+from nemo_gym.config.command_options import CommandConfig
+from nemo_gym.config.loading import ServerInstance, load_config, server_instances
+from nemo_gym.data.row_check import BadRowError, RowCheck
+from nemo_gym.errors import ConfigError, GymError, RolloutError
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.runtime.connect import connect_servers
+
+GENERATOR = "generate.py"
+JUDGE_CONFIG = "responses_api_models/scripted_model/configs/scripted_model.yaml"
+"""Plays every model that an environment refers to. Gold responses need none."""
+VERIFIED_AT_ONCE = 16
+VERIFY_TIMEOUT_S = 120.0
+FULL_REWARD = 1.0
+
+GenerateRows = Callable[[int, int, int], Iterator[JsonObject]]
+
+
+class GenerateDataConfig(CommandConfig):
+    """Make train and validation data for an environment from a seed, without any download.
+
+    Examples:
+
+    ```bash
+    ng_generate_data +entrypoint=resources_servers/mcqa +output_dirpath=data/mcqa +train_count=1000 +difficulty=2
+    ```
+    """
+
+    entrypoint: str
+    """The folder of the environment: resources_servers/<name>."""
+
+    output_dirpath: str
+    """The folder for train.jsonl and validation.jsonl."""
+
+    train_count: int = Field(default=1000, ge=0)
+    """How many rows for training."""
+
+    validation_count: int = Field(default=100, ge=0)
+    """How many rows for validation. They stay the same when train_count changes."""
+
+    seed: int = 0
+    """The same seed gives the same files."""
+
+    difficulty: int = Field(default=1, ge=1, le=5)
+    """From 1, easy, to 5."""
+
+    verify_limit: int | None = Field(default=None, ge=0)
+    """So many rows have their gold response verified. By default all of them."""
+
+    overwrite: bool = False
+    """Replace older files."""
+
+
+class GoldResponseError(GymError):
+    """The verifier does not give the gold response of a generated row the full reward."""
+
+
+class GeneratedFile(NamedTuple):
+    """A file that was written."""
+
+    path: Path
+    rows: int
+
+
+class Generated(NamedTuple):
+    """What came of it."""
+
+    files: list[GeneratedFile]
+    verified: int
+
+
+def generate_data(config: GenerateDataConfig, folder: Path) -> Generated:
+    """Make the rows, have them verified, and write them, whole or not at all."""
+    output = Path(config.output_dirpath)
+    counts = {"validation": config.validation_count, "train": config.train_count}
+    paths = {kind: output / f"{kind}.jsonl" for kind, count in counts.items() if count}
+    for path in paths.values():
+        check_writable(path, overwrite=config.overwrite)
+    total = config.train_count + config.validation_count
+    rows = _checked(load_generator(folder)(config.seed, total, config.difficulty), folder)
+    lines = [orjson.dumps(row) + b"\n" for row in rows]
+    to_verify = [orjson.loads(line) for line in lines[: config.verify_limit]]
+    if to_verify:
+        event_loop.run(_verify(folder, to_verify))
+    files, left = [], iter(lines)
+    for kind, path in paths.items():
+        with atomic_write(path) as file:
+            file.writelines(islice(left, counts[kind]))
+        files.append(GeneratedFile(path, counts[kind]))
+    return Generated(files, len(to_verify))
+
+
+def load_generator(folder: Path) -> GenerateRows:
+    """The `generate_rows` of an environment's folder."""
+    if not (folder / GENERATOR).is_file():
+        raise ConfigError(f"{folder} has no {GENERATOR}, so its rows cannot be made from a seed.")
+    make_importable(folder.parent.name, folder)
+    module = importlib.import_module(f"{folder.parent.name}.{folder.name}.{Path(GENERATOR).stem}")
+    generate: GenerateRows | None = getattr(module, "generate_rows", None)
+    if generate is None:
+        raise ConfigError(f"{folder / GENERATOR} defines no generate_rows(seed, count, difficulty).")
+    return generate
+
+
+def _checked(rows: Iterator[JsonObject], folder: Path) -> Iterator[JsonObject]:
+    check = RowCheck()
+    for index, row in enumerate(rows):
+        try:
+            check.read(orjson.dumps(row))
+        except BadRowError as error:
+            raise GymError(f"Row {index} that {folder / GENERATOR} makes is not valid: {error}") from None
+        yield row
+
+
+async def _verify(folder: Path, rows: Sequence[JsonObject]) -> None:
+    config = load_config([f"+config_paths=[{_config_of(folder)},{find(JUDGE_CONFIG)}]"], use_dotenv=False)
+    environment = next(
+        each
+        for each in server_instances(config)
+        if each.server_type == "resources_servers" and each.implementation == folder.name
+    )
+    golds_of = gold_finder(environment)
+    async with connect_servers(config) as client:
+        indexed = iter(enumerate(rows))
+
+        async def worker() -> None:
+            for index, row in indexed:
+                await _check_gold(client, environment, index, row, golds_of(row))
+
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(VERIFIED_AT_ONCE):
+                workers.create_task(worker())
+
+
+def _config_of(folder: Path) -> Path:
+    """The configuration of an environment: the one that is named like its folder, or the first."""
+    configs = sorted((folder / "configs").glob("*.yaml"), key=lambda path: (path.stem != folder.name, path.name))
+    if not configs:
+        raise ConfigError(f"{folder} has no configuration in its folder configs.")
+    return configs[0]
+
+
+async def _check_gold(
+    client: ServerClient, environment: ServerInstance, index: int, row: JsonObject, golds: Sequence[Gold]
+) -> None:
+    """The best of the gold responses must have the full reward."""
+    name, found = environment.name, "no gold response is known"
+    for gold in golds:
+        try:
+            record = await verify_items(
+                client, name, row, gold.items, timeout_s=VERIFY_TIMEOUT_S, what=f"Verifying row {index}"
+            )
+        except RolloutError as error:
+            found = str(error)
+            continue
+        if record.record["reward"] >= FULL_REWARD:
+            return
+        found = f"its gold response has the reward {record.record['reward']}"
+    raise GoldResponseError(f"Row {index} for '{name}' is not usable: {found}. Nothing was written.")

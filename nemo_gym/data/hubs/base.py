@@ -1,0 +1,24 @@
+"""What all hubs have in common: errors that name the hub, and messages without secrets."""
+
+import re
+from collections.abc import Iterable
+
+from nemo_gym.common.redaction import Redactor
+from nemo_gym.errors import GymError
+
+_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*")
+_MOST_CHARACTERS = 500
+
+
+class HubError(GymError):
+    """A hub refused a request, or could not be reached. `status` is 0 if there was no answer."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def safe_text(text: object, secrets: Iterable[str | None] = ()) -> str:
+    """A message of a hub without tokens and without the signatures of its links."""
+    redactor = Redactor(secret for secret in secrets if secret)
+    return _QUERY.sub(r"\1", redactor.text(str(text)))[:_MOST_CHARACTERS]

@@ -1,0 +1,303 @@
+"""Datasets in a GitLab model registry, by the REST calls of MLflow that GitLab understands.
+
+A dataset is a registered model, its versions are named like 0.0.1, and the files of a version lie where the artifact
+address of its run says. Names are case-sensitive.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+
+from nemo_gym.client.pool import RETRIED_STATUSES, backoff_s
+from nemo_gym.common import event_loop
+from nemo_gym.common.atomic_files import atomic_write
+from nemo_gym.common.paths import find
+from nemo_gym.config.command_options import CommandConfig
+from nemo_gym.data.hubs.base import HubError, safe_text
+from nemo_gym.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_TRIES = 4
+CONNECT_TIMEOUT_S = 30.0
+IDLE_TIMEOUT_S = 120.0
+"""How long a transfer may stand still."""
+BLOCK_BYTES = 2**20
+VERSION_TAG = "gitlab.version"
+ERRORS_FROM, NOT_FOUND, PARTIAL_CONTENT = 400, 404, 206
+UNAUTHORIZED = (401, 403)
+
+
+class MLFlowConfig(CommandConfig):
+    """Where the registry is, and how to get in."""
+
+    mlflow_tracking_uri: str
+    """The MLflow address of the GitLab project; best set in env.yaml."""
+
+    mlflow_tracking_token: str
+    """Your GitLab token; best set in env.yaml."""
+
+
+class UploadJsonlDatasetGitlabConfig(MLFlowConfig):
+    """Upload a JSONL dataset to a GitLab model registry.
+
+    Examples:
+
+    ```bash
+    ng_upload_dataset_to_gitlab \\
+        +dataset_name=example_multi_step \\
+        +version=0.0.1 \\
+        +input_jsonl_fpath=data/train.jsonl
+    ```
+    """
+
+    dataset_name: str
+    """The name of the dataset. Names are case-sensitive."""
+
+    version: str
+    """The version, such as 0.0.1."""
+
+    input_jsonl_fpath: str
+    """The file to upload."""
+
+
+class DownloadJsonlDatasetGitlabConfig(MLFlowConfig):
+    """Download a JSONL dataset from a GitLab model registry.
+
+    Examples:
+
+    ```bash
+    ng_download_dataset_from_gitlab \\
+        +dataset_name=example_multi_step \\
+        +version=0.0.1 \\
+        +artifact_fpath=train.jsonl \\
+        +output_fpath=data/train.jsonl
+    ```
+    """
+
+    dataset_name: str
+    """The name of the dataset. Names are case-sensitive."""
+
+    version: str
+    """The version, such as 0.0.1."""
+
+    artifact_fpath: str
+    """The file in the registry."""
+
+    output_fpath: str
+    """The file to write."""
+
+
+class DeleteJsonlDatasetGitlabConfig(MLFlowConfig):
+    """Delete a dataset and all of its files from a GitLab model registry, once you have confirmed it.
+
+    Examples:
+
+    ```bash
+    ng_delete_dataset_from_gitlab +dataset_name=example_multi_step
+    ```
+    """
+
+    dataset_name: str
+    """The name of the dataset. Names are case-sensitive."""
+
+
+class _Interrupted(Exception):  # noqa: N818 - no error yet: the transfer goes on
+    """A download ended before it was complete."""
+
+
+class GitlabRegistry:
+    """The registry of one project. Use it as an async context manager."""
+
+    def __init__(self, config: MLFlowConfig) -> None:
+        self._uri, self._token = config.mlflow_tracking_uri.rstrip("/"), config.mlflow_tracking_token
+        if urlsplit(self._uri).scheme not in ("http", "https"):
+            raise ConfigError(f"mlflow_tracking_uri is '{safe_text(self._uri)}', expected an http or https address.")
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> "GitlabRegistry":
+        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S, sock_read=IDLE_TIMEOUT_S)
+        headers = {"Authorization": f"Bearer {self._token}"}
+        self._session = aiohttp.ClientSession(timeout=timeout, headers=headers, trust_env=True)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._session.close()
+
+    async def has_dataset(self, name: str) -> bool:
+        """True if there is a dataset of exactly this name."""
+        try:
+            found = await self._call("GET", "registered-models/get", params={"name": name})
+        except HubError as error:
+            if error.status == NOT_FOUND:
+                return False
+            raise
+        return bool(found.get("registered_model", {}).get("name", name) == name)
+
+    async def delete_dataset(self, name: str) -> None:
+        await self._call("DELETE", "registered-models/delete", json={"name": name})
+
+    async def upload(self, name: str, version: str, path: Path) -> None:
+        """Put a file into a version of a dataset; both are made if need be."""
+        if not await self.has_dataset(name):
+            await self._call("POST", "registered-models/create", json={"name": name})
+        found = await self._version(name, version)
+        if found is None:
+            tags = [{"key": VERSION_TAG, "value": version}]
+            made = await self._call("POST", "model-versions/create", json={"name": name, "tags": tags})
+            found = made["model_version"]
+        address = f"{await self._artifacts(found)}/{quote(path.name)}"
+        await self._retried(lambda: self._put(address, path), f"upload of {path.name}")
+
+    async def download(self, name: str, version: str, artifact: str, output: Path) -> None:
+        """Write a file of a version, whole or not at all. A transfer that breaks off goes on where it ended."""
+        found = await self._version(name, version)
+        if found is None:
+            raise HubError(f"GitLab has no version {version} of '{name}'. Names are case-sensitive.", status=NOT_FOUND)
+        address = f"{await self._artifacts(found)}/{quote(artifact)}"
+        with atomic_write(output) as file:
+            await self._retried(lambda: self._get_into(file, address), f"download of {artifact}")
+
+    async def _version(self, name: str, version: str) -> "dict[str, Any] | None":
+        try:
+            found = await self._call("GET", "model-versions/get", params={"name": name, "version": version})
+        except HubError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+        made: dict[str, Any] = found["model_version"]
+        return made
+
+    async def _artifacts(self, version: dict[str, Any]) -> str:
+        """Where the files of a version are."""
+        run = await self._call("GET", "runs/get", params={"run_id": version["run_id"]})
+        address: str = run["run"]["info"]["artifact_uri"]
+        if _origin(address) != _origin(self._uri):
+            raise HubError(f"GitLab names another host for its files, {safe_text(address)}; the token stays here.")
+        return address.rstrip("/")
+
+    async def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """What a call of the MLflow API answers."""
+        address = f"{self._uri}/api/2.0/mlflow/{path}"
+
+        async def attempt() -> dict[str, Any]:
+            async with self._session.request(method, address, **options) as response:
+                await self._check(response)
+                try:
+                    answer = await response.json(content_type=None)
+                except ValueError as error:
+                    text = safe_text(await response.text(), [self._token])
+                    raise HubError(f"GitLab answered {path} with something that is no JSON: {text}") from error
+                return answer if isinstance(answer, dict) else {}
+
+        return await self._retried(attempt, path)
+
+    async def _put(self, address: str, path: Path) -> None:
+        with path.open("rb") as file:
+            async with self._session.put(address, data=file) as response:
+                await self._check(response)
+
+    async def _get_into(self, file: IO[bytes], address: str) -> None:
+        """Append to what is there already, or start again if GitLab cannot continue."""
+        begun = file.tell()
+        headers = {"Range": f"bytes={begun}-"} if begun else {}
+        async with self._session.get(address, headers=headers) as response:
+            await self._check(response)
+            if begun and response.status != PARTIAL_CONTENT:
+                begun = 0
+                file.seek(0)
+                file.truncate()
+            _refuse_page(response)
+            async for block in response.content.iter_chunked(BLOCK_BYTES):
+                file.write(block)
+            expected = response.content_length
+            if expected is not None and file.tell() - begun != expected and "Content-Encoding" not in response.headers:
+                raise _Interrupted(f"{file.tell() - begun} of {expected} bytes")
+
+    async def _check(self, response: aiohttp.ClientResponse) -> None:
+        if response.status < ERRORS_FROM:
+            return
+        text = safe_text(await response.text(errors="replace"), [self._token])
+        remedy = " Check mlflow_tracking_token." if response.status in UNAUTHORIZED else ""
+        raise HubError(f"GitLab answered {response.status}: {text}{remedy}", status=response.status)
+
+    async def _retried(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
+        for number in range(1, MAX_TRIES + 1):
+            try:
+                return await attempt()
+            except HubError as error:
+                if error.status not in RETRIED_STATUSES or number == MAX_TRIES:
+                    raise
+                reason = f"status {error.status}"
+            except (aiohttp.ClientError, TimeoutError, ConnectionError, _Interrupted) as error:
+                reason = safe_text(error, [self._token]) or type(error).__name__
+                if number == MAX_TRIES:
+                    raise HubError(f"GitLab could not be reached, or broke off: {reason}") from None
+            pause_s = backoff_s(number)
+            logger.warning("GitLab: %s failed (%s); trying again in %.1f s", what, reason, pause_s)
+            await asyncio.sleep(pause_s)
+        raise AssertionError("unreachable")
+
+
+def _refuse_page(response: aiohttp.ClientResponse) -> None:
+    """A page to log in with comes with status 200."""
+    if response.content_type == "text/html":
+        raise HubError("GitLab answered with a web page instead of the file. Check mlflow_tracking_token.")
+
+
+def _origin(address: str) -> tuple[str, str]:
+    parts = urlsplit(address)
+    return parts.scheme, parts.netloc
+
+
+class Uploaded(NamedTuple):
+    """Where an upload can be found again."""
+
+    dataset_name: str
+    version: str
+    artifact_fpath: str
+
+    @property
+    def download_command(self) -> str:
+        return (
+            f"ng_download_dataset_from_gitlab +dataset_name={self.dataset_name} +version={self.version} "
+            f"+artifact_fpath={self.artifact_fpath} +output_fpath={self.artifact_fpath}"
+        )
+
+
+def upload(config: UploadJsonlDatasetGitlabConfig) -> Uploaded:
+    """Upload a file."""
+    path = find(config.input_jsonl_fpath, what="dataset")
+    _run(config, lambda registry: registry.upload(config.dataset_name, config.version, path))
+    return Uploaded(config.dataset_name, config.version, path.name)
+
+
+def download(config: DownloadJsonlDatasetGitlabConfig) -> Path:
+    """Download a file."""
+    output = Path(config.output_fpath)
+    name, version, artifact = config.dataset_name, config.version, config.artifact_fpath
+    _run(config, lambda registry: registry.download(name, version, artifact, output))
+    return output
+
+
+def has_dataset(config: MLFlowConfig, name: str) -> bool:
+    return _run(config, lambda registry: registry.has_dataset(name))
+
+
+def delete_dataset(config: MLFlowConfig, name: str) -> None:
+    _run(config, lambda registry: registry.delete_dataset(name))
+
+
+def _run(config: MLFlowConfig, ask: Callable[[GitlabRegistry], Awaitable[T]]) -> T:
+    async def main() -> T:
+        async with GitlabRegistry(config) as registry:
+            return await ask(registry)
+
+    return event_loop.run_embedded(main())

@@ -1,0 +1,216 @@
+"""Upload datasets to Hugging Face and download them, with its own client."""
+
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import orjson
+
+from nemo_gym.client.pool import RETRIED_STATUSES, backoff_s
+from nemo_gym.common.atomic_files import atomic_write
+from nemo_gym.common.paths import find
+from nemo_gym.data.hubs.base import HubError, safe_text
+from nemo_gym.data.hubs.hugging_face_config import (
+    DownloadJsonlDatasetHuggingFaceConfig,
+    UploadJsonlDatasetHuggingFaceConfig,
+)
+from nemo_gym.data.hubs.splits import files_of_splits
+from nemo_gym.data.lines import lines_of
+from nemo_gym.data.records import json_lines
+from nemo_gym.data.row_check import PARAMS_KEY
+from nemo_gym.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+EXTRA = "huggingface"
+MAX_TRIES = 4
+TRIED_AGAIN_BY_THE_CLIENT = frozenset(("hf_hub_download", "list_repo_files"))
+"""Calls that the client itself repeats for a while."""
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
+_MAX_ROW_BYTES = 2**30
+
+
+class Uploaded(NamedTuple):
+    """What came of an upload."""
+
+    repo_id: str
+    pull_request_url: str | None
+    notes: list[str]
+    """What could not be done, for want of access."""
+
+
+class UnfitRowsError(HubError):
+    """Rows for training lack what training needs."""
+
+
+def client(token: str | None) -> "HfApi":
+    """Hugging Face's client. Without a token, the one that `hf auth login` has stored is used."""
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+    except ImportError as error:
+        raise MissingExtraError("Hugging Face", EXTRA) from error
+    for name in ("httpx", "httpx2"):  # of which it has one line of log for every request
+        logging.getLogger(name).setLevel(logging.WARNING)
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    return HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token)
+
+
+def upload(config: UploadJsonlDatasetHuggingFaceConfig) -> Uploaded:
+    """Make the dataset if need be, add it to the collection, and upload the file. Any failure is an error."""
+    path, repo_id = find(config.input_jsonl_fpath, what="dataset"), config.repo_id
+    if config.split == "train":
+        check_rows_for_training(path)
+    hub, notes = _Hub(config.hf_token), list[str]()
+    with hub.allowed_to_fail(notes, f"create {repo_id}", when=config.create_pr):
+        hub.call("create_repo", repo_id=repo_id, repo_type="dataset", private=True, exist_ok=True)
+    with hub.allowed_to_fail(notes, f"add {repo_id} to {config.collection_id}", when=config.create_pr):
+        _add_to_collection(hub, config.collection_id, repo_id)
+    base = config.revision
+    if config.create_pr and config.revision:
+        base = None
+        with hub.allowed_to_fail(notes, f"create the branch {config.revision}", when=True):
+            hub.call("create_branch", repo_id=repo_id, branch=config.revision, repo_type="dataset", exist_ok=True)
+            base = config.revision
+    commit = hub.call(
+        "upload_file",
+        path_or_fileobj=str(path),
+        path_in_repo=path.name,
+        repo_id=repo_id,
+        repo_type="dataset",
+        create_pr=config.create_pr,
+        revision=base,
+        commit_message=config.commit_message,
+        commit_description=config.commit_description,
+    )
+    return Uploaded(repo_id, commit.pr_url if config.create_pr else None, notes)
+
+
+def check_rows_for_training(path: Path) -> None:
+    """Every line must be an object with `responses_create_params`."""
+    with path.open("rb") as file:
+        lines = lines_of(file, 0, path.stat().st_size, max_row_bytes=_MAX_ROW_BYTES)
+        for number, (_, line) in enumerate(lines, start=1):
+            if line is not None and not line.strip():
+                continue
+            try:
+                row = orjson.loads(line or b"")
+            except ValueError as error:
+                raise UnfitRowsError(f"{path}:{number} is not JSON: {error}. Nothing was uploaded.") from None
+            if not isinstance(row, dict) or PARAMS_KEY not in row:
+                raise UnfitRowsError(
+                    f"{path}:{number} has no {PARAMS_KEY}, which rows for training need. Nothing was uploaded. "
+                    "Give +split=validation or +split=test if they are for something else."
+                )
+
+
+def _add_to_collection(hub: "_Hub", collection_id: str, repo_id: str) -> None:
+    collection = hub.call("get_collection", collection_id)
+    if repo_id.lower() not in (item.item_id.lower() for item in collection.items):
+        hub.call("add_collection_item", collection_id, item_id=repo_id, item_type="dataset", exists_ok=True)
+
+
+def download(config: DownloadJsonlDatasetHuggingFaceConfig) -> list[Path]:
+    """The files that were written: an artifact as it is, or splits as JSONL."""
+    hub = _Hub(config.hf_token)
+    if config.artifact_fpath:
+        output = _output(config, Path(config.artifact_fpath).name)
+        with (
+            hub.fetched(config, config.artifact_fpath) as path,
+            path.open("rb") as source,
+            atomic_write(output) as file,
+        ):
+            shutil.copyfileobj(source, file, 2**20)
+        return [output]
+    names = hub.call("list_repo_files", config.repo_id, repo_type="dataset", revision=config.revision)
+    splits = files_of_splits(names, wanted=config.split, repo_id=config.repo_id)
+    return [_write_split(hub, config, files, _output(config, f"{split}.jsonl")) for split, files in splits.items()]
+
+
+def _output(config: DownloadJsonlDatasetHuggingFaceConfig, name: str) -> Path:
+    return Path(config.output_fpath) if config.output_fpath else Path(config.output_dirpath or ".") / name
+
+
+def _write_split(
+    hub: "_Hub", config: DownloadJsonlDatasetHuggingFaceConfig, files: Sequence[str], output: Path
+) -> Path:
+    """All files of a split, one row a line."""
+    with atomic_write(output) as file:
+        for name in files:
+            with hub.fetched(config, name) as path:
+                for line in json_lines(path):
+                    file.write(line)
+    return output
+
+
+class _Hub:
+    """The client, with retries and with errors of our own."""
+
+    def __init__(self, token: str | None) -> None:
+        self._token = token
+        self._api = client(token)
+
+    def call(self, method: str, *args: object, **kwargs: object) -> Any:
+        """What a method of the client returns."""
+        max_tries = 1 if method in TRIED_AGAIN_BY_THE_CLIENT else MAX_TRIES
+        return self._with_retries(lambda: getattr(self._api, method)(*args, **kwargs), method, max_tries)
+
+    @contextlib.contextmanager
+    def fetched(self, config: DownloadJsonlDatasetHuggingFaceConfig, name: str) -> Iterator[Path]:
+        """A file of a dataset, in the client's cache, where an interrupted transfer is resumed."""
+        place = {"repo_type": "dataset", "revision": config.revision, "cache_dir": os.environ.get("HF_HUB_CACHE")}
+        yield Path(self.call("hf_hub_download", config.repo_id, name, **place))
+
+    @contextlib.contextmanager
+    def allowed_to_fail(self, notes: list[str], what: str, *, when: bool) -> Iterator[None]:
+        """With a pull request, what needs write access may be refused."""
+        try:
+            yield
+        except HubError as error:
+            if not when or error.status not in (FORBIDDEN, NOT_FOUND):
+                raise
+            notes.append(f"No access to {what}; went on without.")
+
+    def _with_retries(self, attempt: Callable[[], T], what: str, max_tries: int) -> T:
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
+
+        for number in range(1, max_tries + 1):
+            try:
+                return attempt()
+            except HfHubHTTPError as error:
+                status = error.response.status_code if error.response is not None else 0
+                if status not in RETRIED_STATUSES or number == max_tries:
+                    raise self._error(error, status) from None
+                pause_s = backoff_s(number, retry_after_s=_retry_after_s(error))
+                logger.warning("Hugging Face answered %d to %s; trying again in %.1f s", status, what, pause_s)
+                time.sleep(pause_s)
+            except (HTTPError, OSError, ValueError, RuntimeError) as error:
+                raise self._error(error, 0) from None
+        raise AssertionError("unreachable")
+
+    def _error(self, error: Exception, status: int) -> HubError:
+        remedies = {
+            UNAUTHORIZED: " Check hf_token, and the name of the dataset.",
+            FORBIDDEN: " The token has no access. To propose a change, give +create_pr=true.",
+        }
+        answered = f"answered {status}" if status else "could not be reached or answered wrongly"
+        message = safe_text(error, [self._token])
+        return HubError(f"Hugging Face {answered}: {message}{remedies.get(status, '')}", status=status)
+
+
+def _retry_after_s(error: "HfHubHTTPError") -> float | None:
+    asked = error.response.headers.get("Retry-After", "") if error.response is not None else ""
+    return float(asked) if asked.isdigit() else None

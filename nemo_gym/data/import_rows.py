@@ -1,0 +1,241 @@
+"""Turn other people's datasets into rows by a small mapping. Every record becomes a row or is dropped for a reason."""
+
+import string
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import orjson
+from pydantic import Field, model_validator
+
+from nemo_gym.common.atomic_files import atomic_write, check_writable
+from nemo_gym.common.paths import find, nearest
+from nemo_gym.config.command_options import CommandConfig
+from nemo_gym.data.digests import digest
+from nemo_gym.data.hubs import hugging_face
+from nemo_gym.data.hubs.hugging_face_config import DownloadJsonlDatasetHuggingFaceConfig, Split
+from nemo_gym.data.import_messages import NotMessagesError, items_of, tools_of
+from nemo_gym.data.records import read_records
+from nemo_gym.data.row_check import PARAMS_KEY, BadRowError, RowCheck
+from nemo_gym.errors import ConfigError
+from nemo_gym.llm_api.base import JsonObject
+
+PROMPT_COLUMNS = ("prompt", "question", "problem", "instruction", "query", "input", "text")
+MESSAGE_COLUMNS = ("messages", "conversations", "conversation", "chat")
+REFERENCE_FIELD = "reference_answer"
+DUPLICATE = "the same parameters as an earlier row"
+
+
+class ImportConfig(CommandConfig):
+    """Turn a CSV, Parquet, JSON or JSONL file, or a dataset on Hugging Face, into rows, and say what was dropped.
+
+    Examples:
+
+    ```bash
+    ng_import +input_fpath=gsm8k.parquet +output_jsonl_fpath=data/gsm8k.jsonl \\
+        "+prompt='{question} Put the answer into \\\\boxed{{}}.'" +fields.expected_answer=answer
+    ```
+    """
+
+    output_jsonl_fpath: str
+    """Where the rows go."""
+
+    input_fpath: str | None = None
+    """The file to read: .jsonl, .json, .csv, .tsv or .parquet, the text formats also as .gz."""
+
+    repo_id: str | None = None
+    """A dataset on Hugging Face to read instead."""
+
+    split: Split = "train"
+    """The split of the dataset on Hugging Face."""
+
+    hf_token: str | None = None
+    """Your Hugging Face token. Public datasets need none."""
+
+    prompt: str | None = None
+    """The user message: the name of a column, or a text with {column} in it. By default messages, or a usual name."""
+
+    system: str | None = None
+    """The system message: a column, or a text, which may have {column} in it."""
+
+    messages: str | None = None
+    """The column with chat messages, if it is not called messages or conversations."""
+
+    tools: str | None = None
+    """The column with the tools that the model may call."""
+
+    fields: dict[str, str] = Field(default_factory=dict)
+    """Fields of the row, each a column or a text with {column} in it: +fields.expected_answer=answer"""
+
+    keep_columns: bool = False
+    """Keep all other columns as fields of the row."""
+
+    keep_answers: bool = False
+    """Keep the assistant's last messages in the prompt. By default they become the field reference_answer."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """So many records, from the start."""
+
+    keep_duplicates: bool = False
+    """Keep rows with the same parameters as an earlier row."""
+
+    overwrite: bool = False
+    """Replace an older output."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if (self.input_fpath is None) == (self.repo_id is None):
+            raise ValueError("Give either input_fpath or repo_id")
+        if self.prompt is not None and self.messages is not None:
+            raise ValueError("Give either prompt or messages, not both")
+        return self
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What became of every record: all that were read are rows or dropped."""
+
+    read: int = 0
+    rows: int = 0
+    dropped: dict[str, list[int]] = field(default_factory=dict)
+    """The indices of dropped records, by reason."""
+
+    def drop(self, index: int, reason: str) -> None:
+        self.dropped.setdefault(reason, []).append(index)
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter({reason: len(indices) for reason, indices in self.dropped.items()})
+
+
+class _DroppedError(Exception):
+    """A record is of no use, for the reason given."""
+
+
+def import_rows(config: ImportConfig) -> ImportReport:
+    """Write the rows, whole or not at all."""
+    output, report = Path(config.output_jsonl_fpath), ImportReport()
+    sources = (find(config.input_fpath, what="file"),) if config.input_fpath else ()
+    check_writable(output, overwrite=config.overwrite, sources=sources)
+    with TemporaryDirectory() as folder:
+        records = read_records(sources[0]) if sources else _downloaded(config, Path(folder))
+        with atomic_write(output) as file:
+            for row in _rows(islice(records, config.limit), config, report):
+                file.write(row + b"\n")
+                report.rows += 1
+            if not report.rows:
+                reasons = ", ".join(f"{reason} ({count})" for reason, count in report.counts.most_common(5))
+                raise ConfigError(f"None of the {report.read} records can be used. Dropped: {reasons or 'nothing'}.")
+    return report
+
+
+def _downloaded(config: ImportConfig, folder: Path) -> Iterator[JsonObject]:
+    path = str(folder / "download.jsonl")
+    place = {"repo_id": config.repo_id, "split": config.split, "output_fpath": path, "hf_token": config.hf_token}
+    hugging_face.download(DownloadJsonlDatasetHuggingFaceConfig.model_validate(place))
+    return read_records(Path(path))
+
+
+def _rows(records: Iterable[JsonObject], config: ImportConfig, report: ImportReport) -> Iterator[bytes]:
+    check, seen = RowCheck(), set[bytes]()
+    for index, record in enumerate(records):
+        report.read += 1
+        if index == 0:
+            _check_mapping(config, record)
+        try:
+            line = orjson.dumps(_row(record, config), default=str)
+            key = digest(check.read(line).compact)
+        except (_DroppedError, NotMessagesError, BadRowError) as error:
+            report.drop(index, str(error))
+            continue
+        except TypeError as error:
+            report.drop(index, f"not expressible in JSON: {error}")
+            continue
+        if key in seen and not config.keep_duplicates:
+            report.drop(index, DUPLICATE)
+            continue
+        seen.add(key)
+        yield line
+
+
+def _check_mapping(config: ImportConfig, record: JsonObject) -> None:
+    """A mapping that names no column of the first record is a mistake, not a reason to drop all records."""
+    system = config.system if config.system and "{" in config.system else None
+    templates = (config.prompt, system, *config.fields.values())
+    named = [column for each in templates if each for column in _columns(each, record)]
+    named += [column for column in (config.messages, config.tools) if column]
+    for column in named:
+        if column not in record:
+            raise ConfigError(
+                f"There is no column '{column}'. There are: {', '.join(record)}.{nearest(column, record)}"
+            )
+
+
+def _columns(template: str, record: JsonObject) -> list[str]:
+    if template in record or "{" not in template:
+        return [template]
+    try:
+        return [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise ConfigError(f"'{template}' is no text with {{column}} in it: {error}.") from error
+
+
+def _row(record: JsonObject, config: ImportConfig) -> JsonObject:
+    if PARAMS_KEY in record and not (config.prompt or config.messages):
+        params, reference = record[PARAMS_KEY], dict[str, Any]()
+    else:
+        params, reference = _params(record, config)
+    fields = {name: _value(template, record) for name, template in config.fields.items()}
+    kept = {name: value for name, value in record.items() if name != PARAMS_KEY} if config.keep_columns else {}
+    return {PARAMS_KEY: params, **reference, **kept, **fields}
+
+
+def _params(record: JsonObject, config: ImportConfig) -> tuple[JsonObject, JsonObject]:
+    """The parameters, and the answer that was at the end of the messages."""
+    reference: JsonObject = {}
+    column = config.messages or next((name for name in MESSAGE_COLUMNS if name in record), None)
+    if config.prompt is None and column is not None:
+        items = items_of(record.get(column))
+        if not config.keep_answers:
+            items, reference = _without_answer(items)
+    else:
+        items = [{"role": "user", "content": _prompt(record, config)}]
+    if config.system is not None:
+        items.insert(0, {"role": "system", "content": str(_value(config.system, record))})
+    tools = {"tools": tools_of(record[config.tools])} if config.tools and record.get(config.tools) else {}
+    return {"input": items, **tools}, reference
+
+
+def _without_answer(items: list[JsonObject]) -> tuple[list[JsonObject], JsonObject]:
+    """All up to the last message of the user, and the assistant's last text after it."""
+    last = max((index for index, item in enumerate(items) if item.get("role") == "user"), default=None)
+    if last is None:
+        raise _DroppedError("no message of the user")
+    texts = [item["content"] for item in items[last + 1 :] if item.get("role") == "assistant"]
+    return items[: last + 1], {REFERENCE_FIELD: texts[-1]} if texts else {}
+
+
+def _prompt(record: JsonObject, config: ImportConfig) -> str:
+    template = config.prompt or next((name for name in PROMPT_COLUMNS if name in record), None)
+    if template is None:
+        raise _DroppedError("no messages and no prompt; give +prompt")
+    text = str(_value(template, record) or "")
+    if not text.strip():
+        raise _DroppedError("an empty prompt")
+    return text
+
+
+def _value(template: str, record: JsonObject) -> Any:
+    """A column as it is, or a text with columns filled in."""
+    if template in record:
+        return record[template]
+    try:
+        return template.format_map({name: "" if value is None else value for name, value in record.items()})
+    except KeyError as error:
+        raise _DroppedError(f"no column {error}") from None
+    except (ValueError, IndexError, AttributeError, TypeError) as error:
+        raise ConfigError(f"'{template}' cannot be filled in: {error}.") from error

@@ -1,0 +1,121 @@
+"""Read records from the usual kinds of file: JSONL, JSON, CSV and Parquet."""
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import orjson
+
+from nemo_gym.errors import GymError, MissingExtraError
+from nemo_gym.llm_api.base import JsonObject
+
+SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
+EXTRA = "data"
+PARQUET_ROWS_AT_ONCE = 1000
+
+
+class RecordsError(GymError):
+    """A file does not hold records in the form that its name says."""
+
+
+def read_records(path: Path) -> Iterator[JsonObject]:
+    """The records of a file, one after the other. Its name says what kind of file it is."""
+    kind = path.name.lower().removesuffix(".gz")
+    try:
+        if kind.endswith(".parquet"):
+            yield from _parquet(path)
+        elif kind.endswith((".csv", ".tsv")):
+            yield from _csv(path, "\t" if kind.endswith(".tsv") else ",")
+        elif kind.endswith((".jsonl", ".ndjson")):
+            yield from _json_lines(path)
+        elif kind.endswith(".json"):
+            yield from _json(path)
+        else:
+            raise RecordsError(f"{path} is of no kind that can be read. Expected one of: {', '.join(SUFFIXES)}.")
+    except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, EOFError) as error:
+        raise RecordsError(f"{path} cannot be read: {error}.") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
+        yield file  # type: ignore[misc]
+
+
+def _json_lines(path: Path) -> Iterator[JsonObject]:
+    return (record for _, record in _checked_lines(path))
+
+
+def _checked_lines(path: Path) -> Iterator[tuple[bytes, JsonObject]]:
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = orjson.loads(line)
+            except ValueError as error:
+                raise RecordsError(f"{path}:{number} is not JSON: {error}.") from error
+            if not isinstance(record, dict):
+                raise RecordsError(f"{path}:{number} is no JSON object.")
+            yield line.strip(), record
+
+
+def _json(path: Path) -> Iterator[JsonObject]:
+    """A list of records, or an object that has one under its only key that holds a list."""
+    with _opened(path) as file:
+        content = file.read()
+    try:
+        value = orjson.loads(content)
+    except ValueError as error:
+        if content.lstrip().startswith(b"{") and b"\n" in content.strip():
+            yield from _json_lines(path)
+            return
+        raise RecordsError(f"{path} is not JSON: {error}.") from error
+    if isinstance(value, dict):
+        lists = [inner for inner in value.values() if isinstance(inner, list)]
+        value = lists[0] if len(lists) == 1 else [value]
+    for index, record in enumerate(value):
+        if not isinstance(record, dict):
+            raise RecordsError(f"{path}: element {index} is no JSON object.")
+        yield record
+
+
+def _csv(path: Path, delimiter: str) -> Iterator[JsonObject]:
+    csv.field_size_limit(2**30)
+    with _opened(path) as file:
+        lines = (line.decode("utf-8-sig" if number == 0 else "utf-8") for number, line in enumerate(file))
+        for record in csv.DictReader(lines, delimiter=delimiter):
+            yield {name: value for name, value in record.items() if name is not None}
+
+
+def _parquet(path: Path) -> Iterator[JsonObject]:
+    try:
+        import pyarrow.parquet  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MissingExtraError("Reading Parquet", EXTRA) from error
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS_AT_ONCE):
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise RecordsError(f"{path} cannot be read as Parquet: {error}.") from error
+
+
+def json_lines(path: Path) -> Iterator[bytes]:
+    """The records of a file, each as a line. Those of a JSONL file stay as they are written."""
+    if path.name.endswith(".jsonl"):
+        yield from (line + b"\n" for line, _ in _checked_lines(path))
+    else:
+        yield from map(as_json_line, read_records(path))
+
+
+def as_json_line(record: JsonObject) -> bytes:
+    """A record as one line; what JSON has no form for (dates, bytes) as text."""
+    try:
+        return orjson.dumps(record, default=str) + b"\n"
+    except TypeError:
+        return json.dumps(record, default=str).encode() + b"\n"

@@ -1,0 +1,140 @@
+"""Other datasets become rows, and what cannot is dropped for a reason."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.data.import_rows import ImportConfig, import_rows
+from nemo_gym.errors import ConfigError, GymError
+from tests.commands import ng
+from tests.data.datasets import read_rows, row
+
+
+def imported(folder: Path, name: str, content: bytes, **options: Any) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The rows, and how many records were dropped for each reason."""
+    (folder / name).write_bytes(content)
+    output = folder / "out.jsonl"
+    values = {"input_fpath": str(folder / name), "output_jsonl_fpath": str(output), "overwrite": True, **options}
+    report = import_rows(ImportConfig.model_validate(values))
+    assert report.read == report.rows + sum(report.counts.values())
+    return read_rows(output), dict(report.counts)
+
+
+def asked(rows: list[dict[str, Any]]) -> list[str]:
+    return [each["responses_create_params"]["input"][-1]["content"] for each in rows]
+
+
+CSV = b'question,answer\nWhat is 1 + 1?,2\n"Two\nlines?",x\n,empty\nWhat is 1 + 1?,again\n'
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.csv", CSV), ("a.csv.gz", gzip.compress(CSV))])
+def test_columns_of_a_csv_file_become_prompt_and_fields(tmp_path: Path, name: str, content: bytes) -> None:
+    mapping = {"prompt": "{question} Answer briefly.", "fields": {"expected_answer": "answer", "kind": "q-{answer}"}}
+    rows, dropped = imported(tmp_path, name, content, **mapping)
+    assert asked(rows) == ["What is 1 + 1? Answer briefly.", "Two\nlines? Answer briefly.", " Answer briefly."]
+    assert rows[0]["expected_answer"] == "2"
+    assert rows[0]["kind"] == "q-2"
+    assert dropped == {"the same parameters as an earlier row": 1}
+
+
+def test_a_usual_column_is_the_prompt_and_empty_ones_are_dropped(tmp_path: Path) -> None:
+    rows, dropped = imported(tmp_path, "a.csv", CSV, system="Be brief.", keep_columns=True)
+    assert asked(rows) == ["What is 1 + 1?", "Two\nlines?"]
+    assert rows[0]["responses_create_params"]["input"][0] == {"role": "system", "content": "Be brief."}
+    assert rows[0]["answer"] == "2"
+    assert dropped == {"an empty prompt": 1, "the same parameters as an earlier row": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", b'{"prompt": "a", "n": 1}\n\n{"prompt": "b", "n": 2}\n'),
+        ("a.json", b'[{"prompt": "a", "n": 1}, {"prompt": "b", "n": 2}]'),
+        ("a.json", b'{"data": [{"prompt": "a", "n": 1}, {"prompt": "b", "n": 2}]}'),
+        ("a.tsv", b"prompt\tn\na\t1\nb\t2\n"),
+    ],
+)
+def test_the_kind_of_a_file_is_told_by_its_name(tmp_path: Path, name: str, content: bytes) -> None:
+    rows, _ = imported(tmp_path, name, content, fields={"n": "n"})
+    assert asked(rows) == ["a", "b"]
+    assert [int(each["n"]) for each in rows] == [1, 2]
+
+
+def test_parquet_is_read(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    messages = [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]]
+    pq.write_table(pa.table({"messages": messages}), tmp_path / "x.parquet")
+    rows, _ = imported(tmp_path, "a.parquet", (tmp_path / "x.parquet").read_bytes())
+    assert rows == [
+        {"responses_create_params": {"input": [{"role": "user", "content": "Hi"}]}, "reference_answer": "Hello"}
+    ]
+
+
+def test_chat_messages_become_items_and_the_last_answer_a_field(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    records = [
+        {
+            "messages": [
+                {"role": "system", "content": "S"},
+                {"role": "user", "content": [{"type": "text", "text": "U"}]},
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c1", "content": "7"},
+                {"role": "user", "content": "And now?"},
+                {"role": "assistant", "content": "Done"},
+            ],
+            "functions": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        },
+        {"messages": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]},
+        {"messages": [{"role": "wizard", "content": "?"}]},
+        {"messages": []},
+        {"messages": [{"role": "assistant", "content": "alone"}]},
+    ]
+    content = "\n".join(map(json.dumps, records)).encode()
+    rows, dropped = imported(tmp_path, "a.jsonl", content, tools="functions")
+    params = rows[0]["responses_create_params"]
+    kinds = [item.get("type", item.get("role")) for item in params["input"]]
+    assert kinds == ["system", "user", "function_call", "function_call_output", "user"]
+    assert params["tools"] == [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    assert [each["reference_answer"] for each in rows] == ["Done", "A"]
+    assert dropped == {"a message with the role 'wizard'": 1, "no list of messages": 1, "no message of the user": 1}
+
+
+def test_rows_stay_as_they_are_and_bad_ones_are_dropped(tmp_path: Path) -> None:
+    good, bad = row("a", n=1), {"responses_create_params": {"input": 3}}
+    content = "\n".join(map(json.dumps, (good, bad))).encode()
+    rows, dropped = imported(tmp_path, "a.jsonl", content, keep_columns=True)
+    assert rows == [good]
+    assert len(dropped) == 1
+
+
+def test_a_column_that_is_not_there_is_a_mistake_of_the_mapping(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no column 'questoin'.*Did you mean 'question'"):
+        imported(tmp_path, "a.csv", CSV, prompt="{questoin}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"not json\n", "a.jsonl:1 is not JSON"),
+        ("a.jsonl", b"[1]\n", "is no JSON object"),
+        ("a.json", b"{", "is not JSON"),
+        ("a.csv", b"a,b\n\xff,1\n", "cannot be read"),
+        ("a.txt", b"a", "of no kind that can be read"),
+        ("a.jsonl", b"", "None of the 0 records can be used"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    with pytest.raises(GymError, match=message):
+        imported(tmp_path, name, content)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_the_command_says_what_it_dropped(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(CSV)
+    done = ng("ng_import", "+input_fpath=a.csv", "+output_jsonl_fpath=out.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 rows in out.jsonl, from 4 records" in done.stdout
+    assert "1 dropped: an empty prompt (row 2)" in done.stdout
