@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from nemo_gym.cli.command import command, read_command_line
 from nemo_gym.client.server_client import base_url, get_from_head, run_token, run_token_file
+from nemo_gym.common.redaction import one_line
 from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig
 from nemo_gym.errors import GymError, HeadServerError, StartupError
@@ -229,7 +230,7 @@ def display_status(instances: list[ServerInstanceDisplayConfig]) -> None:
     print("NeMo Gym Server Status:\n")
     for number, instance in enumerate(instances, 1):
         mark = "✓" if instance.status == "success" else "✗"
-        print(f"[{number}] {mark} {instance.process_name} ({instance.server_type}/{instance.name})")
+        print(one_line(f"[{number}] {mark} {instance.process_name} ({instance.server_type}/{instance.name})"))
         shown = instance.model_dump(include={"server_type", "name", "port", "pid"})
         print(pformat({**shown, "uptime_seconds": _as_uptime(instance.uptime_seconds)}, sort_dicts=False))
     healthy = sum(instance.status == "success" for instance in instances)

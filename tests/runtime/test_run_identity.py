@@ -68,7 +68,7 @@ def test_ng_stop_does_not_signal_a_process_that_a_head_server_merely_names(tmp_p
 
 
 @contextmanager
-def head_that_says(identity: dict[str, Any]) -> Iterator[int]:
+def head_that_says(identity: Any) -> Iterator[int]:
     class Head(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
