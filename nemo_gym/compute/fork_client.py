@@ -51,7 +51,7 @@ class Worker(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._received = bytearray()
         self._frames: deque[Frame] = deque()
-        self._arrived = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self.has_ended = False
         self._reason = "its connection was closed"
 
@@ -74,7 +74,7 @@ class Worker(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.has_ended = True
-        self._arrived.set()
+        self._wake()
 
     def _add(self, frame: Frame) -> None:
         if frame.kind is Kind.EXITED:
@@ -83,7 +83,11 @@ class Worker(asyncio.Protocol):
             self._reason = f"its worker ended with {name}"
         else:
             self._frames.append(frame)
-        self._arrived.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def run(self, task: bytes, limits: TimeLimits) -> Frame:
         """Run a task and return its outcome, or raise TimeoutError if it exceeds its CPU time. The limits apply to the
@@ -94,7 +98,9 @@ class Worker(asyncio.Protocol):
                 first = await self._frame()
         except (TimeoutError, WorkerDiedError) as error:
             raise WorkerLostError(str(error) or f"it did not start within {START_TIMEOUT_S:g} s") from error
-        return await self._outcome(int(first.payload), limits) if first.kind is Kind.STARTED else first
+        if first.kind is not Kind.STARTED:
+            return first
+        return self._frames.popleft() if self._frames else await self._outcome(int(first.payload), limits)
 
     async def _outcome(self, pid: int, limits: TimeLimits) -> Frame:
         cpu_end, wall_end = _cpu_time_s(pid) + limits.cpu_s, time.monotonic() + limits.wall_s
@@ -114,13 +120,13 @@ class Worker(asyncio.Protocol):
         while not self._frames:
             if self.has_ended:
                 raise WorkerDiedError(self._reason)
-            self._arrived.clear()
-            await self._arrived.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return self._frames.popleft()
 
     def close(self) -> None:
         self.has_ended = True
-        self._arrived.set()
+        self._wake()
         self._transport.abort()
 
 
