@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from nemo_gym.client.pool import backoff_s
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.deadline import timeout
+from nemo_gym.common.exception_groups import raise_first_error
+from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
@@ -61,7 +62,7 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, keep: WriteOutcome, 
             limiter.leave(generation, throttled=throttled, scored=scored)
         await keep(outcome)
 
-    try:
+    with raise_first_error():
         async with asyncio.TaskGroup() as running:
             for row in rows:
                 if isinstance(row, NoResult):
@@ -69,8 +70,6 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, keep: WriteOutcome, 
                 else:
                     running.create_task(one(row, await limiter.enter()))
                     await asyncio.sleep(0)  # let what was started reach its endpoint before the next one starts
-    except BaseExceptionGroup as several:
-        raise several.exceptions[0] from several
 
 
 async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int = 1) -> Outcome:
