@@ -68,6 +68,10 @@ class UpstreamError(GymError):
         self.cause, self.retry_after_s = cause, retry_after_s
 
 
+class ConnectError(UpstreamError):
+    """No connection was made, so the request certainly had no effect."""
+
+
 class RolloutError(GymError):
     """A rollout ended without a result. `cause` names the boundary that failed, `server` the server that reported it.
 

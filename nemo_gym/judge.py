@@ -13,10 +13,10 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from nemo_gym.answers import all_text, is_refusal, last_part_of_last_item
-from nemo_gym.client.pool import ConnectError, backoff_s
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import current_deadline, timeout
-from nemo_gym.errors import GymError, RolloutError, UpstreamError
+from nemo_gym.common.retry import retry
+from nemo_gym.errors import ConnectError, GymError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import changed
 from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
@@ -172,22 +172,14 @@ class Judge:
             raise JudgeError(_call_failure(error), f"The judge failed: {error}", server=self._server) from error
 
     async def _call(self, client: ServerClient, params: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            try:
-                return await client.call(
-                    self._server,
-                    "/v1/responses",
-                    params,
-                    answer=NeMoGymResponse,
-                    cause="judge",
-                    timeout_s=self._config.judge_timeout_s,
-                )
-            except RolloutError as error:
-                if attempt == MAX_ATTEMPTS or not _is_retryable(error):
-                    raise
-                logger.warning("judge request failed, attempt %d of %d: %s", attempt, MAX_ATTEMPTS, error)
-                await asyncio.sleep(backoff_s(attempt))
-        raise AssertionError("unreachable")
+        limit_s = self._config.judge_timeout_s
+        return await retry(
+            lambda: client.call(
+                self._server, "/v1/responses", params, answer=NeMoGymResponse, cause="judge", timeout_s=limit_s
+            ),
+            max_tries=MAX_ATTEMPTS,
+            retryable=_is_retryable,
+        )
 
 
 def failure_kind(response: NeMoGymResponse) -> JudgeFailure | None:
@@ -228,7 +220,7 @@ def _call_failure(error: GymError) -> CallFailure:
     return "error"
 
 
-def _is_retryable(error: RolloutError) -> bool:
+def _is_retryable(error: Exception) -> bool:
     """True if the connection broke or the reply is not a valid response."""
     reason = error.__cause__
     if isinstance(reason, UpstreamError):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import orjson
 
+from nemo_gym.client.http_reply import HttpReply as HttpReply
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
 from nemo_gym.common.paths import find
@@ -32,24 +33,6 @@ TRANSPORTS: tuple[Transport, ...] = ("direct", "http")
 """The ways in which servers call each other. Callers cannot tell them apart, so a test can run over both."""
 
 
-@dataclass(frozen=True, slots=True)
-class TestAnswer:
-    """An answer, read."""
-
-    __test__ = False
-
-    status: int
-    content: bytes
-    headers: Mapping[str, str]
-
-    @property
-    def text(self) -> str:
-        return self.content.decode()
-
-    def json(self) -> Any:
-        return orjson.loads(self.content)
-
-
 @dataclass(slots=True)
 class BrowserLikeClient:
     """Calls one server over HTTP and keeps its cookies, so one client is one session."""
@@ -60,21 +43,21 @@ class BrowserLikeClient:
     http: HttpClient
     cookies: dict[str, str] = field(default_factory=dict)
 
-    async def post(self, path: str, *, json: Any = None, content: bytes | None = None) -> TestAnswer:
+    async def post(self, path: str, *, json: Any = None, content: bytes | None = None) -> HttpReply:
         body = content if json is None else encode(json)
         return await self.request("POST", path, body)
 
-    async def get(self, path: str) -> TestAnswer:
+    async def get(self, path: str) -> HttpReply:
         return await self.request("GET", path)
 
     async def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> TestAnswer:
+    ) -> HttpReply:
         answer = await self.http.fetch(
             method, self.url + path, body=body, headers=headers, cookies=self.cookies, timeout_s=REQUEST_TIMEOUT_S
         )
         self.cookies.update(answer.cookies)
-        return TestAnswer(answer.status, answer.body, answer.headers)
+        return answer
 
     def another(self) -> "BrowserLikeClient":
         """A client of the same server with cookies of its own."""

@@ -15,6 +15,7 @@ from nemo_gym.analysis.records import Dataset, StoredLine, StoredRollout, read_r
 from nemo_gym.analysis.verify_stored import offered_tools, verified
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import atomic_write, check_writable
+from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.config.error_messages import error_lines
@@ -174,12 +175,10 @@ async def reverify_rollouts(
                     told = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
                     scored.write(redactor.json(orjson.dumps({**found.record, **marks, **told})) + b"\n")
 
-        try:
+        with raise_first_error():
             async with asyncio.TaskGroup() as workers:
                 for _ in range(config.num_samples_in_parallel):
                     workers.create_task(work())
-        except BaseExceptionGroup as several:
-            raise several.exceptions[0] from several
     report.changed_rows = dataset.changed
     if not report.failed:
         failures.unlink()

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from nemo_gym.common.exception_groups import leaf_errors
 from nemo_gym.common.logging import configure_logging
 from nemo_gym.common.redaction import printable, redact
 from nemo_gym.errors import ConfigError, GymError
@@ -153,7 +154,7 @@ def _carry_out(function: Callable[[], int | None], parameters: "type[BaseNeMoGym
         sys.stderr.write("Interrupted.\n")
         return INTERRUPTED
     except (GymError, BaseExceptionGroup) as raised:
-        errors = list(_leaves(raised))
+        errors = list(leaf_errors(raised))
         if not all(isinstance(error, GymError) for error in errors):
             raise
         for error in errors:
@@ -167,14 +168,6 @@ def _listen_to_signals() -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 @contextlib.contextmanager

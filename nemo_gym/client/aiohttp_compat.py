@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +12,7 @@ from pydantic import BaseModel
 from nemo_gym.client.pool import close_with_loop
 from nemo_gym.client.reply import PeerResponse
 from nemo_gym.client.settings import HttpSettings
+from nemo_gym.common.retry import retry
 
 MAX_NUM_TRIES = 3
 _LIMITS = HttpSettings()
@@ -52,12 +52,13 @@ async def global_aiohttp_client_exit() -> None:
 
 
 async def request(method: str, url: str, _internal: bool = False, **options: Any) -> aiohttp.ClientResponse:
-    """One request through the running loop's aiohttp session, tried again only if no connection could be made."""
+    """One request through the running loop's aiohttp session, retried only if no connection could be made."""
     session = get_global_aiohttp_client()
-    for _ in range(MAX_NUM_TRIES - 1):
-        with suppress(aiohttp.ClientConnectorError):
-            return await session.request(method, url, **options)
-    return await session.request(method, url, **options)
+    return await retry(
+        lambda: session.request(method, url, **options),
+        max_tries=MAX_NUM_TRIES,
+        retryable=lambda error: isinstance(error, aiohttp.ClientConnectorError),
+    )
 
 
 async def raise_for_status(response: PeerResponse | aiohttp.ClientResponse) -> None:

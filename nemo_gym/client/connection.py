@@ -11,11 +11,12 @@ import ssl
 import zlib
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import httptools
 from multidict import CIMultiDict
 
+from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.proxy import Proxy, open_tunnel
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.client.url import Origin
@@ -45,14 +46,6 @@ class ReplyTooLargeError(ConnectionLostError):
         self.status = status
 
 
-class Received(NamedTuple):
-    """A complete reply."""
-
-    status: int
-    headers: CIMultiDict[str]
-    body: bytes
-
-
 class Connection(asyncio.Protocol):
     """Sends one request at a time. Data that no request asked for closes it."""
 
@@ -66,13 +59,13 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._loop, self._settings, self._on_unsolicited = loop, settings, on_unsolicited
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Received] | None = None
+        self._waiter: asyncio.Future[HttpReply] | None = None
         self._parser: Any = None
         self._fileno = -1
         self._wire_bytes = 0
         self._headers: CIMultiDict[str] = CIMultiDict()
         self._body: bytes | bytearray = b""
-        self._reply: Received | None = None
+        self._reply: HttpReply | None = None
         self._ends_with_connection = False
 
     @property
@@ -95,7 +88,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def ask(self, head: bytes, body: bytes | None) -> Received:
+    async def ask(self, head: bytes, body: bytes | None) -> HttpReply:
         """Send a request and wait for its whole reply. If this is cancelled, the connection is closed."""
         if self._transport is None:
             raise ConnectionLostError("the connection was closed")
@@ -186,7 +179,7 @@ class Connection(asyncio.Protocol):
                 return
         if not self._parser.should_keep_alive() or self._ends_with_connection or self._is_sending():
             self.close()
-        self._reply = Received(self._parser.get_status_code(), self._headers, body)
+        self._reply = HttpReply(self._parser.get_status_code(), self._headers, body)
 
     def _deliver(self) -> None:
         """Hand over the reply when all bytes that came with it are parsed: if more follow its end, it is invalid."""

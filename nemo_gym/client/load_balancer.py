@@ -14,10 +14,11 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nemo_gym.client.openai_client import MAX_TRIES, REQUEST_TIMEOUT_S, NeMoGymAsyncOpenAI, retry
+from nemo_gym.client.openai_client import MAX_TRIES, REQUEST_TIMEOUT_S, NeMoGymAsyncOpenAI
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar
 from nemo_gym.common.deadline import time_left
+from nemo_gym.common.retry import retry
 from nemo_gym.errors import UpstreamError
 
 T = TypeVar("T")

@@ -1,27 +1,23 @@
 """A client of one OpenAI-shaped endpoint: pooled, with a time limit, and trying again only what can pass."""
 
 import asyncio
-import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import orjson
 from pydantic import BaseModel, Field, PrivateAttr
 
-from nemo_gym.client.pool import RETRIED_STATUSES, THROTTLING_STATUSES, HttpClient, backoff_s, shared_client
+from nemo_gym.client.pool import HttpClient, shared_client
 from nemo_gym.client.url import shown_url, user_info_of
 from nemo_gym.common.deadline import time_left
-from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.redaction import Redactor, redact
+from nemo_gym.common.retry import THROTTLING_STATUSES, retry
 from nemo_gym.common.retry_stats import record_retry
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.json_codec import encode
-
-seldom = RateLimitedLog(logging.getLogger(__name__))
-T = TypeVar("T")
 
 MAX_TRIES = 5
 REQUEST_TIMEOUT_S = 1800.0
@@ -31,30 +27,6 @@ MAX_SECRET_BYTES = 4096
 """Read beyond that, so that a key at the cut is masked as a whole."""
 _SCHEME = re.compile(r"^(bearer|basic)\s+", re.I)
 _SECRET_PARAMETER = re.compile(r"key|token|secret|sig|pass|auth", re.I)
-
-
-def is_retryable(error: UpstreamError) -> bool:
-    """Whether the same request may succeed later. One that ran out of time has had its chance."""
-    return error.cause != "timeout" and (error.status == 0 or error.status in RETRIED_STATUSES)
-
-
-async def retry(attempt: Callable[[], Awaitable[T]], *, max_tries: int) -> T:
-    """The result of `attempt`, made again a few times while the cause may pass, with growing pauses.
-
-    A pause that would outlast the deadline is not made: the failure itself tells more than the time running out.
-    """
-    for number in range(1, max_tries + 1):
-        try:
-            return await attempt()
-        except UpstreamError as error:
-            pause = backoff_s(number, retry_after_s=error.retry_after_s)
-            if not is_retryable(error) or number == max_tries or pause >= time_left(math.inf):
-                raise
-            record_retry(retries=1)
-            kind = f"{error.server} {error.status}"
-            seldom.warning(kind, "%s; attempt %d of %d, again in %.1f s", error, number, max_tries, pause)
-        await asyncio.sleep(pause)
-    raise AssertionError("unreachable")
 
 
 class NeMoGymAsyncOpenAI(BaseModel):

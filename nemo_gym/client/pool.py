@@ -1,28 +1,26 @@
-"""One pooled HTTP client for each event loop, with a time limit on everything, and the rules for trying again."""
+"""The HTTP client: a pool of connections for each event loop, with a timeout on everything."""
 
 import asyncio
 import logging
 import math
 import os
-import random
 import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
-from multidict import CIMultiDict
-
-from nemo_gym.client.connection import Connection, ConnectionLostError, Received, ReplyTooLargeError, connect
+from nemo_gym.client.connection import Connection, ConnectionLostError, ReplyTooLargeError, connect
+from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.proxy import Proxy, proxy_for
 from nemo_gym.client.request import MAX_REDIRECTS, REDIRECTS, Request
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.client.url import Origin, origin_of, shown_url
 from nemo_gym.common.deadline import time_left
-from nemo_gym.errors import ConfigError, UpstreamError
+from nemo_gym.errors import ConfigError, ConnectError, UpstreamError
 
 logger = logging.getLogger(__name__)
 
@@ -35,42 +33,6 @@ ADDRESSES_LAST_S = 10.0
 NO_REUSE_S = 60.0
 """How long connections to a server are used once only after it sent data that no request asked for. The next such
 data might arrive just after a request was sent, and nothing would tell it from the reply."""
-RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
-THROTTLING_STATUSES = frozenset((429, 503, 529))
-"""By these an endpoint asks for fewer requests."""
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
-
-
-class HttpAnswer(NamedTuple):
-    """A whole answer, already read."""
-
-    status: int
-    headers: CIMultiDict[str]
-    body: bytes
-
-    @property
-    def cookies(self) -> dict[str, str]:
-        """What the answer asked to be sent back."""
-        pairs = (line.split(";", 1)[0].partition("=") for line in self.headers.getall("Set-Cookie", ()))
-        return {name.strip(): value.strip() for name, _, value in pairs}
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """The pause the server asked for, if it named one: in seconds, or as the instant when it ends."""
-        asked = self.headers.get("Retry-After", "")
-        try:
-            return max(0.0, float(asked))
-        except ValueError:
-            from email.utils import parsedate_to_datetime
-        try:
-            return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
-        except ValueError:
-            return None
-
-
-class ConnectError(UpstreamError):
-    """No connection was made, so the request certainly had no effect."""
 
 
 @dataclass(slots=True)
@@ -172,7 +134,7 @@ class HttpClient:
         timeout_s: float,
         server: str | None = None,
         use_proxy: bool = True,
-    ) -> HttpAnswer:
+    ) -> HttpReply:
         """Send one request and read the whole reply, in `timeout_s` and within the deadline of the running task.
 
         A redirect that repeats the request (307, 308) is followed; any other is returned as it is.
@@ -189,9 +151,9 @@ class HttpClient:
         except TimeoutError as error:
             waited = f"no reply from {shown_url(url)} within {round(allowed_s, 2):g} s"
             raise UpstreamError(name, 0, waited, cause="timeout") from error
-        return HttpAnswer(*received)
+        return received
 
-    async def _follow(self, request: Request, received: Received, name: str, *, use_proxy: bool) -> Received:
+    async def _follow(self, request: Request, received: HttpReply, name: str, *, use_proxy: bool) -> HttpReply:
         for _ in range(MAX_REDIRECTS):
             location = received.headers.get("location")
             if received.status not in REDIRECTS or location is None:
@@ -205,7 +167,7 @@ class HttpClient:
             raise UpstreamError(name, received.status, f"more than {MAX_REDIRECTS} redirects")
         return received
 
-    async def _exchange(self, request: Request, name: str, *, use_proxy: bool) -> Received:
+    async def _exchange(self, request: Request, name: str, *, use_proxy: bool) -> HttpReply:
         try:
             origin = origin_of(request.url)
             peer = self._peers.get((origin, use_proxy)) or self._add_peer(origin, use_proxy=use_proxy)
@@ -242,7 +204,7 @@ class HttpClient:
         except OSError as error:
             raise ConnectError(name, 0, f"{whom}: {error}") from error
 
-    async def _ask(self, peer: _Peer, connection: Connection, head: bytes, body: bytes | None) -> Received:
+    async def _ask(self, peer: _Peer, connection: Connection, head: bytes, body: bytes | None) -> HttpReply:
         self._in_use.add(connection)
         try:
             received = await connection.ask(head, body)
@@ -297,12 +259,3 @@ async def close_shared_client() -> None:
     client, _closing = _shared.pop(asyncio.get_running_loop(), (None, None))
     if client is not None:
         await client.close()
-
-
-def backoff_s(attempt: int, *, retry_after_s: float | None = None, chance: float | None = None) -> float:
-    """How long to wait after failed attempt `attempt` (from 1): growing, jittered, and what the server asks up to a
-    minute."""
-    share = random.random() if chance is None else chance
-    grown_s: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1))
-    jittered_s = grown_s * (0.5 + share / 2)
-    return jittered_s if retry_after_s is None else max(jittered_s, min(retry_after_s, 2 * LONGEST_PAUSE_S))

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,15 +13,17 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 
-from nemo_gym.client.pool import ConnectError, HttpClient, backoff_s, shared_client
+from nemo_gym.client.http_reply import HttpReply
+from nemo_gym.client.pool import HttpClient, shared_client
 from nemo_gym.client.reply import REFUSAL_STATUSES, PeerResponse, failure_in, raise_refusal, read_reply
 from nemo_gym.client.reply import ServerReply as ServerReply
-from nemo_gym.common.deadline import fresh_deadline, time_left, timeout
+from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.paths import cache_dir, nearest
+from nemo_gym.common.retry import is_unsent, retry
 from nemo_gym.common.retry_stats import HEADER as TALLY_HEADER
-from nemo_gym.common.retry_stats import add_retry_header, record_retry
-from nemo_gym.errors import Cause, ConfigError, HeadServerError, OverloadedError, RolloutError, UpstreamError
+from nemo_gym.common.retry_stats import add_retry_header
+from nemo_gym.errors import Cause, ConfigError, ConnectError, HeadServerError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import encode
 
 if TYPE_CHECKING:
@@ -316,31 +317,25 @@ class ServerClient:
             headers[END_SESSION_HEADER] = "1"
         url = self.url_of(server) + path
         raw = None if body is None else encode(body, exclude_unset=True)
-        for attempt in range(1, MAX_CONNECT_TRIES + 1):
-            try:
-                got = await self.http.fetch(
-                    method,
-                    url,
-                    body=raw,
-                    headers=headers,
-                    cookies=cookies,
-                    timeout_s=timeout_s,
-                    server=server,
-                    use_proxy=False,
-                )
-                if got.status in REFUSAL_STATUSES:
-                    raise_refusal(ServerReply(server, got.status, got.body))
-            except (ConnectError, OverloadedError) as error:
-                pause = backoff_s(attempt)
-                if attempt == MAX_CONNECT_TRIES or pause >= time_left(math.inf):
-                    raise  # which says more than a timeout
-                record_retry(retries=1, throttled=isinstance(error, OverloadedError))
-                seldom.warning(server, "%s; attempt %d of %d", error, attempt, MAX_CONNECT_TRIES)
-                await asyncio.sleep(pause)
-            else:
-                add_retry_header(got.headers.get(TALLY_HEADER))
-                return ServerReply(server, got.status, got.body, got.cookies, got.headers)
-        raise AssertionError("unreachable")
+
+        async def attempt() -> HttpReply:
+            reply = await self.http.fetch(
+                method,
+                url,
+                body=raw,
+                headers=headers,
+                cookies=cookies,
+                timeout_s=timeout_s,
+                server=server,
+                use_proxy=False,
+            )
+            if reply.status in REFUSAL_STATUSES:
+                raise_refusal(ServerReply(server, reply.status, reply.body))
+            return reply
+
+        reply = await retry(attempt, max_tries=MAX_CONNECT_TRIES, retryable=is_unsent)
+        add_retry_header(reply.headers.get(TALLY_HEADER))
+        return ServerReply(server, reply.status, reply.body, reply.cookies, reply.headers)
 
 
 def _address_in(block: Any) -> str | None:

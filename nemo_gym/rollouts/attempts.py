@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 
 from nemo_gym.base_resources_server import check_reward
-from nemo_gym.client.pool import backoff_s
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.deadline import timeout
+from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.rollouts.config import RolloutCollectionConfig

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
+from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.rollouts.attempts import Run, parse_scored, retrying_run, run_agent
@@ -49,7 +50,7 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, write: WriteOutcome,
             limiter.leave(generation, throttled=throttled, scored=scored)
         await write(outcome)
 
-    try:
+    with raise_first_error():
         async with asyncio.TaskGroup() as running:
             for row in rows:
                 if isinstance(row, NoResult):
@@ -57,8 +58,6 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, write: WriteOutcome,
                 else:
                     running.create_task(run_one(row, await limiter.enter()))
                     await asyncio.sleep(0)  # let it send its first request before the next one starts
-    except BaseExceptionGroup as several:
-        raise several.exceptions[0] from several
 
 
 @contextlib.asynccontextmanager

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nemo_gym.client.pool import backoff_s
 from nemo_gym.common.redaction import one_line, redact
+from nemo_gym.common.retry import backoff_s
 from nemo_gym.errors import StartupError
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.worker import EXIT_CONFIG

@@ -16,12 +16,6 @@ BODY_TIMEOUT_S = 120.0
 SESSION_COOKIE_ATTRIBUTES = "path=/; Max-Age=1209600; httponly; samesite=lax"
 
 
-def parse_cookies(header: bytes) -> dict[str, str]:
-    """The cookies of a `Cookie` header."""
-    pairs = (part.partition("=") for part in header.decode("latin-1").split(";") if part)
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
 async def read_body(receive: Receive) -> bytes:
     """All of a request's body."""
     parts: list[bytes] = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from nemo_gym.client.server_client import CookieJar, ServerClient
+from nemo_gym.common.cookies import parse_set_cookies
 from nemo_gym.common.deadline import Deadline, current_deadline
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
@@ -213,6 +214,4 @@ def cookies_set_by(call: Call) -> dict[str, str]:
 
 def set_cookies(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """The cookies that the headers of a reply set."""
-    lines = (value.decode("latin-1") for name, value in headers if name.lower() == b"set-cookie")
-    pairs = (line.split(";", 1)[0].partition("=") for line in lines)
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    return parse_set_cookies(value.decode("latin-1") for name, value in headers if name.lower() == b"set-cookie")

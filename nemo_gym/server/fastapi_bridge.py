@@ -5,8 +5,9 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from nemo_gym.client.server_client import ServerReply
+from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, parse_cookies, read_body
+from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, read_body
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint, direct_scope, set_cookies
 from nemo_gym.server.error_responses import redact_errors

@@ -10,6 +10,7 @@ from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent, keep_response
 from nemo_gym.client.server_client import CookieJar, ServerReply
 from nemo_gym.common.deadline import timeout
+from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.json_codec import changed, encode
@@ -139,11 +140,9 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         """All calls of one turn at once; their outputs in the order of the calls."""
         if len(calls) < 2:
             return [await self._call_tool(call, offered, jar) for call in calls]
-        try:
+        with raise_first_error():
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._call_tool(call, offered, jar)) for call in calls]
-        except BaseExceptionGroup as several:
-            raise several.exceptions[0] from several
         return [task.result() for task in running]
 
     async def _call_tool(

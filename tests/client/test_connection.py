@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from nemo_gym.client.pool import HttpAnswer, HttpClient
+from nemo_gym.client.http_reply import HttpReply
+from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.errors import ConfigError, UpstreamError
 from tests.polling import until
@@ -70,7 +71,7 @@ async def peer_with(*answers: bytes, piece_bytes: int = 100_000) -> AsyncIterato
         await until(lambda: not peer.open)
 
 
-async def get(http: HttpClient, peer: Peer) -> HttpAnswer:
+async def get(http: HttpClient, peer: Peer) -> HttpReply:
     return await http.fetch("GET", peer.url, timeout_s=5)
 
 

@@ -3,21 +3,16 @@
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from email.utils import formatdate
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from multidict import CIMultiDict
 
-from nemo_gym.client.pool import LONGEST_PAUSE_S, ConnectError, HttpAnswer, HttpClient, backoff_s
+from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.deadline import limit_deadline
 from nemo_gym.common.retry_stats import track_retries
-from nemo_gym.errors import RolloutError, UpstreamError
+from nemo_gym.errors import ConnectError, RolloutError, UpstreamError
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -95,16 +90,6 @@ async def test_a_peer_that_takes_no_connection_is_waited_for_as_long_as_told() -
                 await http.fetch("GET", f"http://127.0.0.1:{listening.getsockname()[1]}", timeout_s=5)
 
 
-@given(attempt=st.integers(1, 60), chance=st.floats(0, 1), asked=st.none() | st.floats(0, 1e6))
-def test_pauses_grow_up_to_a_limit_and_honour_what_the_server_asks(
-    attempt: int, chance: float, asked: float | None
-) -> None:
-    pause = backoff_s(attempt, chance=chance, retry_after_s=asked)
-    assert 0 < pause <= 2 * LONGEST_PAUSE_S
-    assert pause >= min(asked or 0.0, 2 * LONGEST_PAUSE_S)
-    assert backoff_s(attempt + 1, chance=chance) >= backoff_s(attempt, chance=chance)
-
-
 async def test_a_large_body_arrives_whole() -> None:
     received: list[int] = []
 
@@ -116,19 +101,6 @@ async def test_a_large_body_arrives_whole() -> None:
     async with peer_that(count) as url, HttpClient() as http:
         answer = await http.fetch("POST", url, body=b"x" * 3_000_000, timeout_s=10)
     assert (answer.status, received) == (200, [3_000_000])
-
-
-def test_a_server_asks_for_a_pause_in_seconds_or_by_the_clock() -> None:
-    now = time.time()
-    asked = ["2.5", "-1", *(formatdate(now + later, usegmt=True) for later in (100, -100))]
-    pauses = [HttpAnswer(429, CIMultiDict({"Retry-After": text}), b"").retry_after_s for text in asked]
-    assert [pauses[index] for index in (0, 1, 3)] == [2.5, 0, 0]
-    assert 60 < (pauses[2] or 0) <= 100
-
-
-@pytest.mark.parametrize("asked", ["", "soon", "Mon"])
-def test_a_pause_that_nobody_can_read_was_not_asked_for(asked: str) -> None:
-    assert HttpAnswer(429, CIMultiDict({"Retry-After": asked}), b"").retry_after_s is None
 
 
 async def test_a_server_that_cannot_be_reached_is_tried_again_as_long_as_there_is_time() -> None:

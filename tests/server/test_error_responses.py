@@ -87,7 +87,7 @@ async def test_the_caller_learns_whether_to_retry(name: str, cause: str, retryab
     row = {"responses_create_params": {"input": name}, "response": response_of()}
     async with client_for(Failing) as client:
         reply = await client.post("/verify", json=row)
-    error = failure_in(ServerReply("test", reply.status, reply.content), "/verify", "verifier")
+    error = failure_in(ServerReply("test", reply.status, reply.body), "/verify", "verifier")
     assert (error.cause, error.retryable) == (cause, retryable)
 
 

@@ -11,7 +11,7 @@ from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.llm_api.chat import NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.testing import TestAnswer, client_for, says
+from nemo_gym.testing import HttpReply, client_for, says
 from responses_api_models.scripted_model.app import ScriptedModel
 from tests.stub_endpoint import completion
 
@@ -40,7 +40,7 @@ class Legacy(SimpleResponsesAPIModel):
         return completion("Hello.")
 
 
-def events_of(answer: TestAnswer) -> list[Any]:
+def events_of(answer: HttpReply) -> list[Any]:
     assert answer.headers["content-type"].startswith("text/event-stream")
     lines = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
     return [line if line == "[DONE]" else orjson.loads(line) for line in lines]

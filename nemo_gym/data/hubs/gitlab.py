@@ -13,10 +13,10 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 
-from nemo_gym.client.pool import RETRIED_STATUSES, backoff_s
 from nemo_gym.common import event_loop
 from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.common.paths import find
+from nemo_gym.common.retry import RETRIED_STATUSES, backoff_s
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.data.hubs.base import HubError, safe_text
 from nemo_gym.errors import ConfigError

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
-from nemo_gym.client.pool import RETRIED_STATUSES, backoff_s
 from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.common.paths import find
+from nemo_gym.common.retry import RETRIED_STATUSES, backoff_s
 from nemo_gym.data.hubs.base import HubError, safe_text
 from nemo_gym.data.hubs.hugging_face_config import (
     DownloadJsonlDatasetHuggingFaceConfig,

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
 from nemo_gym.server.uvicorn_runner import bind
-from nemo_gym.testing import BrowserLikeClient, TestAnswer, calls, client_for, message, says, tool_output
+from nemo_gym.testing import BrowserLikeClient, HttpReply, calls, client_for, message, says, tool_output
 from responses_api_models.openai_model.app import SimpleModelServer
 from responses_api_models.scripted_model.app import ScriptedModel
 from tests.stub_endpoint import stub_endpoint
@@ -58,14 +58,14 @@ async def model_of_script(*replies: dict[str, Any], **config: Any) -> AsyncItera
         yield model
 
 
-async def sent(path: str, body: dict[str, Any], *, suffix: str = "/v1") -> tuple[TestAnswer, RecordingEndpoint]:
+async def sent(path: str, body: dict[str, Any], *, suffix: str = "/v1") -> tuple[HttpReply, RecordingEndpoint]:
     """What the server answers, and the endpoint that it asked."""
     async with client_for(RecordingEndpoint) as endpoint, model_of(endpoint.url + suffix) as model:
         assert isinstance(endpoint.server, RecordingEndpoint)
         return await model.post(path, json=body), endpoint.server
 
 
-def failed_as(answer: TestAnswer) -> str:
+def failed_as(answer: HttpReply) -> str:
     cause: str = answer.json()["error"]["cause"]
     return cause
 

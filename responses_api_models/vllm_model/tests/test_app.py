@@ -7,7 +7,7 @@ import pytest
 
 from nemo_gym.llm_api.chat import NeMoGymChoice
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.testing import TestAnswer
+from nemo_gym.testing import HttpReply
 from responses_api_models.vllm_model.app import (
     VLLMConverter,
     VLLMConverterResponsesToChatCompletionsState,
@@ -23,7 +23,7 @@ TRAINING: dict[str, Any] = {"return_token_id_information": True}
 
 async def ask(
     reply: Callable[[Request], Any], body: dict[str, Any], path: str = "/v1/responses", **config: Any
-) -> tuple[TestAnswer, StubEndpoint]:
+) -> tuple[HttpReply, StubEndpoint]:
     """One request to a server in front of an endpoint that answers so."""
     async with (
         stub_endpoint(reply) as stub,
@@ -116,7 +116,7 @@ async def test_the_exact_tokens_come_with_the_answer(apart: bool, path: str) -> 
     assert found["prompt_token_ids"] == [7, 8]
     assert found["generation_token_ids"] == [1, 2]
     assert found["generation_log_probs"] == [-0.1, -0.2]
-    assert b"token_id:" not in answer.content
+    assert b"token_id:" not in answer.body
     assert [request.path for request in stub.requests] == ["/v1/chat/completions", *([] if apart else ["/tokenize"])]
     asked = stub.requests[0].body
     assert asked["logprobs"] is asked["return_tokens_as_token_ids"] is asked["return_token_ids"] is True

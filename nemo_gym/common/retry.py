@@ -1,0 +1,105 @@
+"""The retry policy: what is retried, after which pause, and what the log says. Every caller uses it.
+
+Whoever retries decides only what may be retried: a request that was never sent, an endpoint's error that may pass, a
+rollout. All else is the same everywhere.
+"""
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+from nemo_gym.common.deadline import time_left
+from nemo_gym.common.logging import RateLimitedLog
+from nemo_gym.common.retry_stats import record_retry
+from nemo_gym.errors import ConnectError, OverloadedError, UpstreamError
+
+T = TypeVar("T")
+
+RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
+THROTTLING_STATUSES = frozenset((429, 503, 529))
+"""With these an endpoint asks for fewer requests."""
+FIRST_PAUSE_S = 0.5
+MAX_PAUSE_S = 30.0
+MAX_RETRY_AFTER_S = 60.0
+"""A server that asks for a longer pause is asked again after this one."""
+
+rate_limited_log = RateLimitedLog(logging.getLogger(__name__))
+
+
+def is_retryable(error: Exception) -> bool:
+    """True if the same request to an endpoint may succeed later. One that timed out has used up its time."""
+    return (
+        isinstance(error, UpstreamError)
+        and error.cause != "timeout"
+        and (error.status == 0 or error.status in RETRIED_STATUSES)
+    )
+
+
+def is_unsent(error: Exception) -> bool:
+    """True if the request certainly had no effect: nothing was sent, or the server refused it as overloaded."""
+    return isinstance(error, ConnectError | OverloadedError)
+
+
+def backoff_s(attempt: int, *, retry_after_s: float | None = None, chance: float | None = None) -> float:
+    """The pause after failed attempt `attempt` (from 1): exponential, jittered, and at least what the server asks."""
+    share = random.random() if chance is None else chance
+    pause_s: float = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (min(attempt, 30) - 1)) * (0.5 + share / 2)
+    return pause_s if retry_after_s is None else max(pause_s, min(retry_after_s, MAX_RETRY_AFTER_S))
+
+
+def parse_retry_after(value: str | None, *, now: float | None = None) -> float | None:
+    """The seconds in a `Retry-After` header, which holds a number or the time at which the pause ends."""
+    if not value:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass  # not a number
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - (time.time() if now is None else now))
+    except (ValueError, OverflowError):
+        return None
+
+
+def pause_before_retry(
+    error: Exception, attempt: int, *, max_tries: int, retryable: Callable[[Exception], bool], left_s: float
+) -> float | None:
+    """The pause before the next attempt, or None to give up.
+
+    A pause that would outlast the deadline is not made: the error itself says more than a timeout.
+    """
+    if attempt >= max_tries or not retryable(error):
+        return None
+    pause_s = backoff_s(attempt, retry_after_s=error.retry_after_s if isinstance(error, UpstreamError) else None)
+    return pause_s if pause_s < left_s else None
+
+
+def log_line(error: Exception, attempt: int, *, max_tries: int, pause_s: float) -> str:
+    return f"{error}; attempt {attempt} of {max_tries}, next in {pause_s:.1f} s"
+
+
+async def retry(
+    attempt: Callable[[], Awaitable[T]], *, max_tries: int, retryable: Callable[[Exception], bool] = is_retryable
+) -> T:
+    """The result of `attempt`, which is repeated while its error is `retryable` and there is time."""
+    number = 1
+    while True:
+        try:
+            return await attempt()
+        except Exception as error:
+            pause_s = pause_before_retry(
+                error, number, max_tries=max_tries, retryable=retryable, left_s=time_left(math.inf)
+            )
+            if pause_s is None:
+                raise
+            record_retry(retries=1, throttled=int(isinstance(error, OverloadedError)))
+            kind = f"{getattr(error, 'server', '')} {getattr(error, 'status', type(error).__name__)}"
+            line = log_line(error, number, max_tries=max_tries, pause_s=pause_s)
+            rate_limited_log.warning(kind, "%s", line)
+        await asyncio.sleep(pause_s)
+        number += 1
