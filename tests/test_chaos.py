@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 import pytest
 
+from bench.faults import Options, run_faults
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
@@ -319,6 +320,14 @@ async def test_a_killed_worker_costs_no_row(tmp_path: Path, monkeypatch: pytest.
     failed = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
     assert failed
     assert not any(told["is_final"] for told in failed)
+
+
+def test_kills_of_collector_worker_and_isolated_environment_give_no_wrong_score(tmp_path: Path) -> None:
+    kinds = ("collector", "worker", "isolated environment")
+    options = Options(rows=200, seconds=0, min_kills=6, kill_every_s=0.5, fault_rate=0.0, kinds=kinds, seed=1)
+    report = run_faults(tmp_path, options, check_memory=False)
+    assert set(report.kills) == set(kinds)
+    assert report.rows == 200 * report.rounds
 
 
 async def test_one_poisoned_row_among_ten_thousand_harms_no_other(tmp_path: Path) -> None:

@@ -89,11 +89,17 @@ class StoredResponse(WireModel):
         return self.incomplete_details is not None or self.status in ("incomplete", "failed", "cancelled")
 
 
-class StoredRollout(WireModel):
-    """What every record of a scored rollout has."""
+class StoredFailure(WireModel):
+    """A rollout that failed after the model had answered."""
 
     responses_create_params: Prompt
     response: StoredResponse
+    reward: float | None = None
+
+
+class StoredRollout(StoredFailure):
+    """A scored rollout."""
+
     reward: float = Field(allow_inf_nan=False)
 
 

@@ -1,8 +1,10 @@
-"""Score stored rollouts anew, with the verifier as it is now, and tell what moved. No model is asked."""
+"""Verify stored rollouts again with the current verifier, and report changed rewards. No model is called.
+
+The same completes rollouts out of a file of failures: those that failed after the model had answered."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 from pydantic import Field, ValidationError
 
-from nemo_gym.analysis.records import Dataset, StoredLine, StoredRollout, read_records
+from nemo_gym.analysis.records import Dataset, StoredFailure, StoredLine, StoredRollout, read_records
 from nemo_gym.analysis.verify_stored import offered_tools, verified
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import atomic_write, check_writable
@@ -24,8 +26,8 @@ from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import Cause, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject, type_of
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.rollouts.output_files import failures_path
-from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, hash_row
+from nemo_gym.rollouts.output_files import failures_path, scored_path
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, RowId, hash_row
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -39,14 +41,16 @@ EnvironmentOf = Callable[[Mapping[str, Any]], str]
 
 
 class ReverifyConfig(CommandConfig):
-    """Score stored rollouts again with the current verifier and show which rewards changed.
+    """Verify stored rollouts again with the current verifier, and show which rewards changed.
 
-    The exit code is 0 if no reward changed, otherwise 1. With config_paths, this command starts the environment
-    itself; without, it uses the servers of the running `ng_run`.
+    Given a `_failures` file, it completes the rollouts that failed after the model had answered, unless they have been
+    scored since: append the output to that of `ng_collect_rollouts`. The exit code is 0 if all rewards are unchanged,
+    and 1 if not. With config_paths this command starts the environment itself; without, it uses the servers of a
+    running `ng_run`.
     """
 
     rollouts_jsonl_fpath: str
-    """What `ng_collect_rollouts` wrote."""
+    """The output of `ng_collect_rollouts`, or its `_failures` file."""
 
     input_jsonl_fpath: str
     """The dataset that the rollouts were collected from. The verifier may need fields that records do not have."""
@@ -83,11 +87,12 @@ class ReverifyConfig(CommandConfig):
 
 
 class Rescored(NamedTuple):
-    """A rollout scored anew."""
+    """A rollout that was verified again."""
 
-    old: float
+    old: float | None
+    """None if it had failed."""
     record: JsonObject
-    """What the environment answers now."""
+    """The reply of the environment."""
     tool_calls: int
     tool_outputs_changed: int
 
@@ -108,6 +113,10 @@ class ReverifyReport:
 
     tolerance: float
     rescored: int = 0
+    completed: int = 0
+    """Rollouts that had failed and are scored now."""
+    unusable: int = 0
+    """Failed rollouts without a response."""
     up: int = 0
     down: int = 0
     failed: Counter[Cause] = field(default_factory=Counter)
@@ -131,10 +140,13 @@ class ReverifyReport:
 
     def add(self, rescored: Rescored, *, task_index: int, repeat_index: int) -> None:
         old, new = rescored.old, rescored.record["reward"]
-        self.rescored += 1
-        self._old, self._new = self._old + old, self._new + new
         self.tool_calls += rescored.tool_calls
         self.tool_outputs_changed += rescored.tool_outputs_changed
+        if old is None:
+            self.completed += 1
+            return
+        self.rescored += 1
+        self._old, self._new = self._old + old, self._new + new
         if abs(new - old) > self.tolerance:
             self.up += new > old
             self.down += new < old
@@ -145,10 +157,11 @@ class ReverifyReport:
 async def reverify_rollouts(
     config: ReverifyConfig, client: ServerClient, environment_of: EnvironmentOf
 ) -> ReverifyReport:
-    """Score every rollout anew and write down the outcomes."""
+    """Verify every rollout again and write the outcomes."""
     rollouts, rows = find(config.rollouts_jsonl_fpath, what="file of rollouts"), config.input_jsonl_fpath
     output = Path(config.output_jsonl_fpath)
-    failures, report, todo = failures_path(output), ReverifyReport(config.tolerance), read_records(rollouts)
+    failures, report = failures_path(output), ReverifyReport(config.tolerance)
+    todo = completable(rollouts, report)
     for path in (output, failures):
         check_writable(path, overwrite=config.overwrite, sources=(rollouts, find(rows, what="dataset")))
     with (
@@ -162,18 +175,18 @@ async def reverify_rollouts(
             for stored in todo:
                 index = dataset.index_of(stored)
                 row = dataset.row(index)
-                marks = {name: value for name, value in stored.record.items() if name.startswith("_")}
-                marks |= {TASK_INDEX_KEY_NAME: index, ROW_HASH_KEY_NAME: hash_row(dataset.line(index))}
+                metadata = {name: value for name, value in stored.record.items() if name.startswith("_")}
+                metadata |= {TASK_INDEX_KEY_NAME: index, ROW_HASH_KEY_NAME: hash_row(dataset.line(index))}
                 try:
                     found = await rescore(client, environment_of(row), row, stored, config)
                 except RolloutError as error:
                     report.failed[error.cause] += 1
                     failure = {"cause": error.cause, "message": str(error), "server": error.server}
-                    failed.write(redactor.json(orjson.dumps({**failure, **marks})) + b"\n")
+                    failed.write(redactor.json(orjson.dumps({**failure, **metadata})) + b"\n")
                 else:
-                    report.add(found, task_index=index, repeat_index=marks.get(REPEAT_INDEX_KEY_NAME, 0))
-                    told = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
-                    scored.write(redactor.json(orjson.dumps({**found.record, **marks, **told})) + b"\n")
+                    report.add(found, task_index=index, repeat_index=metadata.get(REPEAT_INDEX_KEY_NAME, 0))
+                    moved = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
+                    scored.write(redactor.json(orjson.dumps({**found.record, **metadata, **moved})) + b"\n")
 
         with raise_first_error():
             async with asyncio.TaskGroup() as workers:
@@ -185,15 +198,57 @@ async def reverify_rollouts(
     return report
 
 
+def completable(path: Path, report: ReverifyReport) -> Iterator[StoredLine]:
+    """The records of a file: of scored rollouts all, of failures the last attempt with a response at each rollout that
+    has not been scored since."""
+    offset_of: dict[RowId, int | None] = {}
+    for stored in read_records(path):
+        row_id = _row_id(stored.record)
+        if row_id is not None and is_failure(stored.record):
+            answered = stored.record.get("response") is not None
+            offset_of[row_id] = stored.offset if answered else offset_of.get(row_id)
+    for row_id in _scored_ids(path) if offset_of else ():
+        offset_of.pop(row_id, None)
+    offsets = set(offset_of.values())
+    report.unusable = sum(offset is None for offset in offset_of.values())
+    for stored in read_records(path):
+        if not is_failure(stored.record):
+            yield stored
+        elif stored.offset in offsets:
+            yield StoredLine(stored.offset, stored.place, {**stored.record["row"], **stored.record})
+
+
+def is_failure(record: Mapping[str, Any]) -> bool:
+    """True for a line of a `_failures` file."""
+    return "cause" in record and "reward" not in record and isinstance(record.get("row"), dict)
+
+
+def _scored_ids(failures: Path) -> set[RowId]:
+    """What the output beside a file of failures contains."""
+    output = scored_path(failures)
+    if output is None or not output.exists():
+        return set()
+    ids = (_row_id(stored.record) for stored in read_records(output))
+    return {row_id for row_id in ids if row_id is not None}
+
+
+def _row_id(record: Mapping[str, Any]) -> RowId | None:
+    try:
+        return RowId(record[TASK_INDEX_KEY_NAME], record[REPEAT_INDEX_KEY_NAME], record[ROW_HASH_KEY_NAME])
+    except KeyError:
+        return None
+
+
 async def rescore(
     client: ServerClient, environment: str, row: JsonObject, stored: StoredLine, config: ReverifyConfig
 ) -> Rescored:
-    """Bring the environment to where the rollout left it, and have it verify."""
+    """Bring the environment into the state that the rollout left, and verify."""
     record = stored.record
+    kind = StoredFailure if is_failure(record) else StoredRollout
     try:
-        old = StoredRollout.model_validate(record).reward
+        old = kind.model_validate(record).reward
     except ValidationError as error:
-        raise RolloutError("input", f"{stored.place} is no scored rollout: {'; '.join(error_lines(error))}") from error
+        raise RolloutError("input", f"{stored.place} is not a rollout: {'; '.join(error_lines(error))}") from error
     calls = _calls(record) if config.replay_tools else []
     found = await verified(
         client,

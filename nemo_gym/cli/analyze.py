@@ -42,7 +42,7 @@ def export() -> None:
 
 @command(ReverifyConfig)
 def reverify() -> int:
-    """Score stored rollouts anew and show what moved."""
+    """Verify stored rollouts again and show which rewards changed, or complete failed ones."""
     config = read_command_line(fill_ports=False)
     options = ReverifyConfig.read(config)
     report = event_loop.run(_reverify(config, options))
@@ -59,10 +59,13 @@ async def _reverify(config: DictConfig, options: ReverifyConfig) -> ReverifyRepo
 def _show_reverified(report: ReverifyReport, output: Path) -> None:
     before, after = report.means
     unmoved = report.rescored - report.up - report.down
-    print(f"{report.rescored} rollouts scored anew: {unmoved} as before, {report.up} up, {report.down} down")
-    print(f"mean reward {before:.4f} before, {after:.4f} now; in {output}")
+    if report.completed or report.unusable:
+        print(f"{report.completed} failed rollouts completed in {output}; {report.unusable} have no response")
+    if report.rescored or not report.completed:
+        print(f"{report.rescored} rollouts verified again: {unmoved} unchanged, {report.up} up, {report.down} down")
+        print(f"mean reward {before:.4f} before, {after:.4f} now; in {output}")
     if report.tool_calls:
-        print(f"{report.tool_calls} tool calls made again, {report.tool_outputs_changed} with another output")
+        print(f"{report.tool_calls} tool calls repeated, {report.tool_outputs_changed} with another output")
     if report.changed_rows:
         print(f"{report.changed_rows} rollouts are of rows that have changed since")
     if report.largest:

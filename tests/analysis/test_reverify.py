@@ -238,6 +238,61 @@ async def test_sessions_do_not_outlive_their_rollout(tmp_path: Path) -> None:
         assert len(stack.apps["counter"].core.sessions) == 0
 
 
+def fragile_servers() -> list[ServerSpec]:
+    """An environment that fails while there is a file, and a model that answers each row once."""
+    references: dict[str, Any] = {
+        "resources_server": {"type": "resources_servers", "name": "fragile"},
+        "model_server": {"type": "responses_api_models", "name": "model"},
+    }
+    script = [{"user": "mute", "status": 400}, {"user": "once", "times": 1, "say": "Done."}]
+    return [
+        held("fragile", "resources_servers", "fragile", folder=UNSURE.parent / "fragile", domain="other"),
+        held("model", "responses_api_models", "scripted_model", replies=script),
+        held("agent", "responses_api_agents", "simple_agent", **references),
+    ]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_rollouts_that_failed_after_the_model_had_answered_are_completed_without_it(
+    tmp_path: Path, transport: Transport
+) -> None:
+    broken = tmp_path / "broken"
+    rows = [example_row(prompt, broken_fpath=str(broken)) for prompt in ("once", "mute")]
+    write_lines(tmp_path / "rows.jsonl", rows)
+    config = RolloutCollectionConfig(
+        agent_name="agent",
+        input_jsonl_fpath=str(tmp_path / "rows.jsonl"),
+        output_jsonl_fpath=str(tmp_path / "out.jsonl"),
+        max_attempts=2,
+    )
+    options = {
+        "rollouts_jsonl_fpath": str(tmp_path / "out_failures.jsonl"),
+        "input_jsonl_fpath": str(tmp_path / "rows.jsonl"),
+        "output_jsonl_fpath": str(tmp_path / "completed.jsonl"),
+    }
+    async with running(fragile_servers(), transport=transport) as client:
+        broken.touch()
+        metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
+        assert metrics.scored == 0
+        failures = rows_of(tmp_path / "out_failures.jsonl")
+        first = next(failure for failure in failures if failure["_task_index"] == 0)
+        assert (first["cause"], first["attempt"], first["is_final"]) == ("verifier", 1, False)
+        assert first["response"]["output"][0]["content"][0]["text"] == "Done."
+        assert not any("response" in failure for failure in failures if failure["_task_index"] == 1)
+        broken.unlink()
+        report = await reverify_rollouts(ReverifyConfig(**options), client, lambda _row: "fragile")
+        assert (report.completed, report.unusable, report.unconfirmed) == (1, 1, 0)
+        (completed,) = rows_of(tmp_path / "completed.jsonl")
+        assert (completed["reward"], completed["_old_reward"], completed["_task_index"]) == (1.0, None, 0)
+        with (tmp_path / "out.jsonl").open("ab") as output:
+            output.write((tmp_path / "completed.jsonl").read_bytes())
+        again = await RolloutCollectionHelper().run_from_config(config, client=client)
+        assert (again.scored, again.failed) == (1, {"model": 1})
+        config_again = ReverifyConfig(**options, overwrite=True)
+        report = await reverify_rollouts(config_again, client, lambda _row: "fragile")
+        assert (report.completed, report.unusable) == (0, 1)
+
+
 async def test_an_environment_that_is_not_there_ends_the_job(tmp_path: Path) -> None:
     async with running(servers()) as client:
         await collect(tmp_path, client)
@@ -295,7 +350,7 @@ async def test_as_a_user_types_it_with_and_without_running_servers(tmp_path: Pat
     arguments = (*files, "+overwrite=true", "+agent_name=stateful_counter_simple_agent", head)
     alone = ng("ng_reverify", *arguments, f"+config_paths=[{CONFIG_PATHS}]", cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
-    assert "4 rollouts scored anew: 4 as before, 0 up, 0 down" in alone.stdout
+    assert "4 rollouts verified again: 4 unchanged, 0 up, 0 down" in alone.stdout
     edit(tmp_path / "rollouts.jsonl", lambda record: {**record, "reward": 1.0})
     with started("ng_run", f"+config_paths=[{CONFIG_PATHS}]", head, cwd=tmp_path) as servers_up:
         servers_up.wait_for("ready")
