@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from nemo_gym.common.atomic_files import sibling_path
 from nemo_gym.common.paths import find
 from nemo_gym.config.checks import valid_servers
 from nemo_gym.config.loading import read_settings
@@ -14,6 +13,11 @@ from nemo_gym.errors import ConfigError, MissingPathError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+
+def file_beside(path: Path, ending: str) -> Path:
+    """The file beside `path` whose name goes on with `ending` in place of the suffix."""
+    return path.with_name(path.stem + ending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class AgentDataset:
         return self.path.is_file()
 
     def beside(self, ending: str) -> Path:
-        return sibling_path(self.path.with_stem(self.stem) if self.stem else self.path, ending)
+        return file_beside(self.path.with_stem(self.stem) if self.stem else self.path, ending)
 
 
 class DatasetScope(NamedTuple):
