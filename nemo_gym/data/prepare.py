@@ -26,7 +26,7 @@ from nemo_gym.data.hubs.fetch import DataSource, fetch_missing
 from nemo_gym.data.metrics import Counted, dataset_description, differences, metrics_of
 from nemo_gym.data.reports import conflict_message, offending_message
 from nemo_gym.data.scan import MAX_ROW_BYTES, FileFigures, ScanOptions, extent_of, scan
-from nemo_gym.data.scope import AgentDataset, DatasetScope, datasets_in_scope
+from nemo_gym.data.scope import AgentDataset, DatasetScope, datasets_in_scope, file_beside
 from nemo_gym.data.tokens import can_count_tokens
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.llm_api.base import JsonObject
@@ -275,9 +275,7 @@ class TrainDataProcessor:
 
     def _final_metrics(self, kind: DatasetType, of_type: Sequence[CheckedDataset]) -> Collated:
         path = self._output / f"{kind}.jsonl"
-        return Collated(
-            kind, path, metrics_of([each.counted for each in of_type]), path.with_name(f"{path.stem}_metrics.json")
-        )
+        return Collated(kind, path, metrics_of([each.counted for each in of_type]), file_beside(path, "_metrics.json"))
 
     def _write_rows(self, of_type: Sequence[CheckedDataset], output: Path) -> None:
         for each in of_type:
@@ -308,7 +306,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _write_metrics(path: Path, metrics: JsonObject, *, has_conflict: bool) -> None:
-    conflict = path.with_name(f"{path.stem}_conflict.json")
+    conflict = file_beside(path, "_conflict.json")
     with atomic_write(conflict if has_conflict else path) as file:
         file.write(_indented(metrics))
     if not has_conflict:

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+def file_beside(path: Path, ending: str) -> Path:
+    """The file beside `path` whose name goes on with `ending` in place of the suffix."""
+    return path.with_name(path.stem + ending)
+
+
 @dataclass(frozen=True, slots=True)
 class AgentDataset:
     """A dataset in scope, and the agent that it is for."""
@@ -41,7 +46,7 @@ class AgentDataset:
         return self.path.is_file()
 
     def beside(self, ending: str) -> Path:
-        return self.path.with_name(f"{self.stem or self.path.stem}{ending}")
+        return file_beside(self.path.with_stem(self.stem) if self.stem else self.path, ending)
 
 
 class DatasetScope(NamedTuple):
