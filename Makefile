@@ -37,8 +37,11 @@ $(READY): pyproject.toml requirements.lock | $(UV)
 	$(BIN)/python -m responses_api_models.local_model.weights
 	touch $(READY)
 
+# Every extra but swebench, which brings 44 packages and is needed for its own images only.
+LOCKED_EXTRAS := dev data huggingface sandbox local
+
 lock: | $(UV)
-	$(UV) pip compile --quiet --universal --python-version 3.11 --all-extras --no-annotate --no-header \
+	$(UV) pip compile --quiet --universal --python-version 3.11 $(addprefix --extra ,$(LOCKED_EXTRAS)) --no-annotate --no-header \
 	    --no-emit-index-url --no-emit-find-links pyproject.toml --output-file requirements.lock
 
 clean:

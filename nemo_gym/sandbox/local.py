@@ -94,7 +94,7 @@ class LocalProvider(ABC):
         launch = self.launch(spec, limits, runtime)
         launch.settings["session"] = session
         env = {**launch.settings["env"], **spec.env}
-        sandbox = SandboxProcess(launch, limits, env, ended=self._sandboxes.discard)
+        sandbox = SandboxProcess(launch, limits, env, workdir_name=spec.workdir, ended=self._sandboxes.discard)
         self._sandboxes.add(sandbox)
         await sandbox.start(timeout_s=spec.ready_timeout_s or START_TIMEOUT_S)
         return sandbox

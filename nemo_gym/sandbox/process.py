@@ -93,10 +93,12 @@ class SandboxProcess:
         limits: Limits,
         env: Mapping[str, str],
         *,
+        workdir_name: str | None = None,
         ended: "Callable[[SandboxProcess], None]" = lambda _: None,
     ) -> None:
+        """`workdir_name` is the path that callers use for the work folder, where that cannot be its real path."""
         self.limits, self.env, self.workdir = limits, dict(env), str(launch.settings["workdir"])
-        self._launch, self._ended = launch, ended
+        self._launch, self._workdir_name, self._ended = launch, workdir_name, ended
         self._requests = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
         self._turn = asyncio.Lock()
@@ -257,7 +259,10 @@ class SandboxProcess:
         return frames.OPTIONS.pack(wall_ms, cpu_ms, output_bytes or self.limits.output_bytes)
 
     def _absolute(self, path: str) -> bytes:
-        return os.path.join(self.workdir, path).encode()
+        named = Path(path)
+        if self._workdir_name and named.is_relative_to(self._workdir_name):
+            named = named.relative_to(self._workdir_name)
+        return os.fsencode(self.workdir / named)
 
     async def _ask(self, kind: int, payload: bytes, wall_s: float) -> bytes:
         """The agent's reply. An action whose caller is cancelled is ended in the sandbox, too."""

@@ -1,0 +1,289 @@
+"""The whole loop on toy repositories, offline: model, commands, patch, hidden tests, reward."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.errors import ConfigError
+from nemo_gym.sandbox import SandboxExecResult
+from nemo_gym.testing import rows_of, running, servers_of
+from responses_api_agents.mini_swe_agent.app import MiniSWERunRequest
+from responses_api_agents.mini_swe_agent.containers import image_name, provider_and_spec
+from responses_api_agents.mini_swe_agent.grading import Instance, graded, is_resolved, test_outcomes
+from responses_api_agents.mini_swe_agent.harness import (
+    FINAL_MARKER,
+    Message,
+    converse,
+    observation,
+    shortened,
+    submitted,
+)
+from responses_api_agents.mini_swe_agent.toys import TOYS, row
+
+OWN_ROWS = PARENT_DIR / "resources_servers/mini_swe_agent/data/example.jsonl"
+PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/mini_swe_agent/example.jsonl"
+SUBMIT = f"echo {FINAL_MARKER} && git add -A && git diff --cached"
+STACK = row(next(toy for toy in TOYS if toy.name == "stack"))
+
+
+def block(command: str) -> str:
+    return f"I try this.\n```bash\n{command}\n```"
+
+
+@asynccontextmanager
+async def agent(results: Path, replies: list[dict[str, Any]], **config: Any) -> AsyncIterator[ServerClient]:
+    servers = servers_of(
+        "responses_api_agents/mini_swe_agent/configs/mini_swe_agent_toys.yaml",
+        "responses_api_models/scripted_model/configs/scripted_model.yaml",
+        policy_model={"responses_api_models": {"scripted_model": {"script_fpath": None, "replies": replies}}},
+        mini_swe_simple_agent={
+            "responses_api_agents": {"mini_swe_agent": {"results_dirpath": str(results), **config}}
+        },
+    )
+    async with running(servers) as client:
+        yield client
+
+
+async def played(results: Path, commands: list[str], one: dict[str, Any] = STACK, **config: Any) -> dict[str, Any]:
+    """One rollout in which the model gives these commands, then submits."""
+    replies: list[dict[str, Any]] = [{"say": block(command), "times": 1} for command in commands]
+    async with agent(results, [*replies, {"say": block(SUBMIT)}], **config) as client:
+        answer = await client.post("mini_swe_simple_agent", "/run", json=one)
+        assert answer.status == 200, await answer.text()
+        record: dict[str, Any] = await answer.json()
+        return record
+
+
+def said(record: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(item["role"], item["content"][0]["text"]) for item in record["response"]["output"]]
+
+
+def test_the_rows_are_those_of_the_script() -> None:
+    assert rows_of(OWN_ROWS) == [row(toy) for toy in TOYS]
+
+
+async def test_the_gold_patch_of_every_toy_scores(tmp_path: Path) -> None:
+    async with agent(tmp_path, [{"say": "never asked"}], run_golden=True) as client:
+        for one in rows_of(OWN_ROWS):
+            record = await (await client.post("mini_swe_simple_agent", "/run", json=one)).json()
+            assert record["reward"] == 1.0, record["metadata"]
+
+
+async def test_a_model_that_fixes_the_bug_scores(tmp_path: Path) -> None:
+    record = await played(tmp_path, ["cat stack.py", "sed -i 's/pop(0)/pop()/' stack.py"])
+    assert record["reward"] == 1.0
+    assert record["instance_id"] == "toys__stack-1"
+    report = record["metadata"]["eval_report"]["toys__stack-1"]
+    assert (report["resolved"], report["patch_exists"]) == (True, True)
+    assert report["tests_status"]["FAIL_TO_PASS"] == {"success": ["test_stack.py::test_last_first"], "failure": []}
+    start = record["responses_create_params"]["input"]
+    assert [message["role"] for message in start] == ["system", "user"]
+    assert "wrong end" in start[1]["content"][0]["text"]
+    talk = said(record)
+    assert [role for role, _ in talk] == ["assistant", "user"] * 3
+    assert "<returncode>0</returncode>\n<output>\nclass Stack:" in talk[1][1]
+    assert talk[-1][1].startswith("diff --git a/stack.py b/stack.py")
+    first = record["response"]["output"][0]
+    assert first["id"].startswith("cht_")
+    assert [first[name] for name in ("prompt_token_ids", "generation_token_ids", "generation_log_probs")] == [[]] * 3
+    assert (record["response"]["temperature"], record["response"]["top_p"]) == (1.0, 1.0)
+    saved = tmp_path / "toys" / "policy_model" / "toys__stack-1" / "toys__stack-1.json"
+    assert json.loads(saved.read_text())["reward"] == 1.0
+
+
+async def test_a_saved_result_is_used_again(tmp_path: Path) -> None:
+    first = await played(tmp_path, ["sed -i 's/pop(0)/pop()/' stack.py"])
+    again = await played(tmp_path, ["false"], skip_if_exists=True)
+    assert again == first
+
+
+CHEATS = {
+    "the marker at once": [],
+    "a patch that is only printed": [f"echo {FINAL_MARKER}; echo 'diff --git a/stack.py b/stack.py'"],
+    "tests of its own": ["printf 'def test_one(): pass\\ndef test_last_first(): pass\\n' > test_stack.py"],
+    "a conftest that passes everything": [
+        "printf 'import pytest\\n@pytest.hookimpl(tryfirst=True)\\ndef pytest_pyfunc_call(pyfuncitem):\\n"
+        "    return True\\n' > conftest.py"
+    ],
+    "a plugin by pytest.ini": [
+        "printf '[pytest]\\naddopts = -p cheat\\n' > pytest.ini; printf 'import pytest\\n"
+        "@pytest.hookimpl(tryfirst=True)\\ndef pytest_pyfunc_call(pyfuncitem):\\n    return True\\n' > cheat.py"
+    ],
+    "a plugin by pyproject.toml": [
+        "printf '[tool.pytest.ini_options]\\naddopts = \"-p cheat\"\\n' > pyproject.toml; printf 'import pytest\\n"
+        "@pytest.hookimpl(tryfirst=True)\\ndef pytest_pyfunc_call(pyfuncitem):\\n    return True\\n' > cheat.py"
+    ],
+    "a pytest of its own": ["mkdir _pytest; echo 'print(\"PASSED test_stack.py::test_one\")' > pytest.py"],
+    "another base commit": [
+        "sed -i 's/assert/assert True or/' stack.py; git tag -f base; git commit -qam x --allow-empty; git tag -f base"
+    ],
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+async def test_a_model_that_cheats_does_not_score(tmp_path: Path, cheat: str) -> None:
+    record = await played(tmp_path, CHEATS[cheat])
+    assert record["reward"] == 0.0, said(record)
+
+
+async def test_neither_the_gold_patch_nor_the_tests_are_there_to_be_read(tmp_path: Path) -> None:
+    look = "grep -rls 'test_last_first' / --exclude-dir=proc --exclude-dir=usr; grep -c 'pop()' stack.py"
+    record = await played(tmp_path, [look])
+    assert said(record)[1][1] == "<returncode>1</returncode>\n<output>\n0\n</output>"
+
+
+async def test_a_row_may_bring_its_own_conversation_and_sampling(tmp_path: Path) -> None:
+    params = {"input": [{"role": "user", "content": "Fix it."}], "temperature": 0.3, "top_p": 0.9}
+    record = await played(
+        tmp_path, ["sed -i 's/pop(0)/pop()/' stack.py"], {**STACK, "responses_create_params": params}
+    )
+    assert record["reward"] == 1.0
+    assert record["responses_create_params"]["input"][0]["content"][0]["text"] == "Fix it."
+    assert (record["response"]["temperature"], record["response"]["top_p"]) == (0.3, 0.9)
+
+
+async def test_a_command_that_is_late_becomes_a_message(tmp_path: Path) -> None:
+    record = await played(tmp_path, ["echo begun; sleep 60"], step_timeout=0.5)
+    assert "took too long" in said(record)[1][1]
+    assert "begun" in said(record)[1][1]
+
+
+async def test_tests_that_take_too_long_are_noted(tmp_path: Path) -> None:
+    record = await played(tmp_path, ["echo 'import time; time.sleep(60)' >> stack.py"], eval_timeout=2)
+    report = record["metadata"]["eval_report"]["toys__stack-1"]
+    assert (record["reward"], report["resolved"], "did not finish" in report["note"]) == (0.0, False, True)
+
+
+async def test_a_model_that_fails_is_no_result(tmp_path: Path) -> None:
+    async with agent(tmp_path, [{"status": 400}]) as client:
+        answer = await client.post("mini_swe_simple_agent", "/run", json=STACK)
+        assert answer.status >= 400
+        conversation = await client.post("mini_swe_simple_agent", "/v1/responses", json={"input": "x"})
+        assert conversation.status == 500
+
+
+def shown(output: str) -> str:
+    return f"<returncode>0</returncode>\n<output>\n{output}</output>"
+
+
+class Script:
+    """A model and a shell that follow a script."""
+
+    def __init__(self, replies: list[str | None], outputs: list[str]) -> None:
+        self._replies, self._outputs = iter(replies), iter(outputs)
+        self.commands: list[str] = []
+
+    async def ask(self, _messages: list[Message]) -> Message | None:
+        content = next(self._replies)
+        return None if content is None else {"content": content}
+
+    async def run(self, command: str) -> SandboxExecResult:
+        self.commands.append(command)
+        return SandboxExecResult(next(self._outputs), "", 0)
+
+
+@pytest.mark.parametrize(
+    ("replies", "outputs", "ending", "last"),
+    [
+        ([block("a"), block("b")], ["x", f"\n{FINAL_MARKER}\nthe patch\n"], "submitted", "the patch\n"),
+        (["no command", block("b")], [f"{FINAL_MARKER}\np"], "submitted", "p"),
+        ([block("a") + block("b"), block("c")], [f"{FINAL_MARKER}\n"], "submitted", ""),
+        ([block("a")] * 4, ["x", "x"], "collapsed", block("a")),
+        (
+            [block("a"), block("b"), None],
+            ["x", "y"],
+            "model_refused",
+            shown("y"),
+        ),
+        (
+            [block(str(n)) for n in range(9)],
+            ["x"] * 9,
+            "step_limit",
+            shown("x"),
+        ),
+    ],
+)
+async def test_how_a_conversation_ends(replies: list[str | None], outputs: list[str], ending: str, last: str) -> None:
+    script = Script(replies, outputs)
+    talk = await converse([], script.ask, script.run, step_limit=6, collapse_limit=3)
+    assert (talk.ending, talk.messages[-1]["content"]) == (ending, last)
+
+
+async def test_the_model_is_told_how_many_commands_were_found_and_of_repetitions() -> None:
+    script = Script(["none", block("a") * 2, block("a"), block("a"), block("a"), None], ["x"] * 3)
+    talk = await converse([], script.ask, script.run, step_limit=9, collapse_limit=3)
+    told = [message["content"] for message in talk.messages if message["role"] == "user"]
+    assert ["found 0" in told[0], "found 2" in told[1], "3 times in a row" in told[-1]] == [True] * 3
+    assert script.commands == ["a", "a"]
+
+
+async def test_repetitions_can_be_allowed() -> None:
+    script = Script([block("a")] * 9, ["x"] * 9)
+    talk = await converse([], script.ask, script.run, step_limit=9, collapse_limit=0)
+    assert (talk.ending, len(script.commands)) == ("step_limit", 9)
+
+
+def test_long_output_is_cut_in_the_middle() -> None:
+    assert shortened("x" * 9999) == "x" * 9999
+    cut = shortened("a" * 5000 + "b" * 100 + "c" * 5000)
+    assert cut.startswith("a" * 5000)
+    assert cut.endswith("c" * 5000)
+    assert "100 characters left out" in cut
+    assert "could not be run" in observation(SandboxExecResult("", "gone", 125, "sandbox"))
+    assert submitted(SandboxExecResult(FINAL_MARKER, "", 125, "timeout")) is None
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        None,
+        {},
+        {"eval_report": {}},
+        {"eval_report": {"i": {}}},
+        {"eval_report": {"i": {"resolved": True}}},
+        {"eval_report": {"i": {"resolved": True, "tests_status": None}}},
+        {"eval_report": {"i": {"resolved": True, "tests_status": {"FAIL_TO_PASS": {"success": [], "failure": []}}}}},
+    ],
+)
+def test_a_report_with_something_missing_is_not_resolved(report: Any) -> None:
+    assert not is_resolved(report, "i")
+
+
+def test_a_log_is_read_and_compared() -> None:
+    lines = ["PASSED t.py::a", "FAILED t.py::b[x y] - assert 1", "XFAIL t.py::c"]
+    log = "\n".join(["PASSED t.py::forged", "=== short test summary info ===", *lines])
+    assert test_outcomes(log) == {"t.py::a": "PASSED", "t.py::b[x y]": "FAILED", "t.py::c": "XFAIL"}
+    instance = Instance(instance_id="i", FAIL_TO_PASS=["t.py::a"], PASS_TO_PASS=["t.py::c"])
+    assert graded({}, instance, test_outcomes(log))["resolved"] is True
+    assert graded({}, Instance(instance_id="i"), {})["resolved"] is False
+    failed = graded({}, Instance(instance_id="i", PASS_TO_PASS=["t.py::missing"]), test_outcomes(log))
+    assert failed["tests_status"]["PASS_TO_PASS"]["failure"] == ["t.py::missing"]
+
+
+def test_images_have_the_names_of_their_subset() -> None:
+    gym = Instance(instance_id="getmoto__Moto-7365", subset="gym")
+    assert image_name(gym) == "xingyaoww/sweb.eval.x86_64.getmoto_s_moto-7365:latest"
+    verified = gym.model_copy(update={"subset": "verified"})
+    assert image_name(verified) == "swebench/sweb.eval.x86_64.getmoto_1776_moto-7365:latest"
+    provider, spec = provider_and_spec("docker", gym, template=None, local={})
+    assert (list(provider), spec.image, spec.workdir) == (["docker"], image_name(gym), "/testbed")
+    provider, spec = provider_and_spec("singularity", gym, template="/images/{instance_id}.sif", local={})
+    assert (list(provider), spec.image) == (["apptainer"], "/images/getmoto__Moto-7365.sif")
+    with pytest.raises(ConfigError, match="cache_dir_template"):
+        provider_and_spec("singularity", gym, template=None, local={})
+    with pytest.raises(ConfigError, match="toys/slug"):
+        provider_and_spec("sandbox", gym, template=None, local={})
+
+
+def test_the_public_rows_fit() -> None:
+    if not PUBLIC_ROWS.exists():
+        pytest.skip("the public rows are not on this machine")
+    rows = [MiniSWERunRequest.model_validate(one) for one in rows_of(PUBLIC_ROWS)]
+    assert len(rows) == 5
+    assert all(one.FAIL_TO_PASS and image_name(one).startswith("xingyaoww/") for one in rows)
