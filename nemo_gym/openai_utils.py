@@ -1,7 +1,16 @@
-"""The types of the Responses and Chat Completions APIs, under the name that environments import them by."""
+"""What authors of servers import for LLM APIs: the types of Responses and Chat Completions, conversions between them,
+JSON, and clients of endpoints."""
 
+from nemo_gym.client.load_balancer import EndpointPool as EndpointPool
+from nemo_gym.client.load_balancer import EndpointSettings as EndpointSettings
+from nemo_gym.client.openai_client import REQUEST_TIMEOUT_S as REQUEST_TIMEOUT_S
 from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI as NeMoGymAsyncOpenAI
+from nemo_gym.llm_api.base import TOKEN_FIELDS as TOKEN_FIELDS
+from nemo_gym.llm_api.base import JsonObject as JsonObject
 from nemo_gym.llm_api.base import TokenIDLogProbMixin as TokenIDLogProbMixin
+from nemo_gym.llm_api.base import tokens_of as tokens_of
+from nemo_gym.llm_api.base import without_nulls as without_nulls
+from nemo_gym.llm_api.builders import message as message
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion as NeMoGymChatCompletion
 from nemo_gym.llm_api.chat import (
     NeMoGymChatCompletionAssistantMessageForTrainingParam as NeMoGymChatCompletionAssistantMessageForTrainingParam,
@@ -35,6 +44,12 @@ from nemo_gym.llm_api.chat import NeMoGymChatCompletionUserMessageParam as NeMoG
 from nemo_gym.llm_api.chat import NeMoGymChoice as NeMoGymChoice
 from nemo_gym.llm_api.chat import NeMoGymFunction as NeMoGymFunction
 from nemo_gym.llm_api.chat import NeMoGymFunctionDefinition as NeMoGymFunctionDefinition
+from nemo_gym.llm_api.endpoint_refusals import completion_refusal as completion_refusal
+from nemo_gym.llm_api.endpoint_refusals import response_refusal as response_refusal
+from nemo_gym.llm_api.json_codec import changed as changed
+from nemo_gym.llm_api.json_codec import encode as encode
+from nemo_gym.llm_api.json_codec import set_fields as set_fields
+from nemo_gym.llm_api.normalize_completion import normalize_completion as normalize_completion
 from nemo_gym.llm_api.responses import RESPONSES_TO_TRAIN as RESPONSES_TO_TRAIN
 from nemo_gym.llm_api.responses import NeMoGymEasyInputMessage as NeMoGymEasyInputMessage
 from nemo_gym.llm_api.responses import NeMoGymEasyInputMessageForTraining as NeMoGymEasyInputMessageForTraining
@@ -62,4 +77,15 @@ from nemo_gym.llm_api.responses import NeMoGymResponseReasoningItem as NeMoGymRe
 from nemo_gym.llm_api.responses import (
     NeMoGymResponseReasoningItemForTraining as NeMoGymResponseReasoningItemForTraining,
 )
+from nemo_gym.llm_api.responses import NeMoGymResponseUsage as NeMoGymResponseUsage
 from nemo_gym.llm_api.responses import NeMoGymSummary as NeMoGymSummary
+from nemo_gym.llm_api.responses import for_resubmission as for_resubmission
+from nemo_gym.llm_api.responses import is_resubmittable as is_resubmittable
+from nemo_gym.llm_api.responses_chat import ChatMessages as ChatMessages
+from nemo_gym.llm_api.responses_chat import UnsupportedError as UnsupportedError
+from nemo_gym.llm_api.responses_chat import chat_params as chat_params
+from nemo_gym.llm_api.responses_chat import output_items as output_items
+from nemo_gym.llm_api.responses_chat import response_from_completion as response_from_completion
+from nemo_gym.llm_api.responses_chat import separated as separated
+from nemo_gym.llm_api.responses_chat import split_think_tags as split_think_tags
+from nemo_gym.llm_api.responses_chat import think_tags as think_tags

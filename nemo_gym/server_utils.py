@@ -1,26 +1,65 @@
-"""What authors of servers import from here, and where it lives."""
+"""What authors of servers import: servers and their client, sessions, CPU-heavy work, files. Types of the LLM APIs are
+in `nemo_gym.openai_utils`. What needs aiohttp or OmegaConf is imported when it is first used."""
 
-from aiohttp import ClientResponse as ClientResponse
-from omegaconf import DictConfig as DictConfig
-from omegaconf import OmegaConf as OmegaConf
+from typing import TYPE_CHECKING
 
-from nemo_gym.client.aiohttp_compat import MAX_NUM_TRIES as MAX_NUM_TRIES
-from nemo_gym.client.aiohttp_compat import GlobalAIOHTTPAsyncClientConfig as GlobalAIOHTTPAsyncClientConfig
-from nemo_gym.client.aiohttp_compat import get_global_aiohttp_client as get_global_aiohttp_client
-from nemo_gym.client.aiohttp_compat import get_response_json as get_response_json
-from nemo_gym.client.aiohttp_compat import global_aiohttp_client_exit as global_aiohttp_client_exit
-from nemo_gym.client.aiohttp_compat import raise_for_status as raise_for_status
-from nemo_gym.client.aiohttp_compat import request as request
+from nemo_gym.client.pool import HttpClient as HttpClient
 from nemo_gym.client.reply import PeerResponse as PeerResponse
+from nemo_gym.client.reply import ServerReply as ServerReply
+from nemo_gym.client.server_client import CookieJar as CookieJar
 from nemo_gym.client.server_client import ServerClient as ServerClient
-from nemo_gym.config.loading import DEFAULT_HEAD_SERVER_PORT as DEFAULT_HEAD_SERVER_PORT
-from nemo_gym.config.loading import HEAD_SERVER_KEY_NAME as HEAD_SERVER_KEY_NAME
-from nemo_gym.config.loading import get_global_config_dict as get_global_config_dict
+from nemo_gym.client.server_client import base_url as base_url
+from nemo_gym.common.atomic_files import write_json as write_json
+from nemo_gym.common.deadline import timeout as timeout
+from nemo_gym.common.exception_groups import raise_first_error as raise_first_error
+from nemo_gym.common.lazy_exports import lazy_attributes
+from nemo_gym.common.paths import cache_dir as cache_dir
+from nemo_gym.common.paths import find as find
+from nemo_gym.compute.pool import Compute as Compute
+from nemo_gym.compute.pool import ComputeError as ComputeError
+from nemo_gym.compute.pool import LimitExceededError as LimitExceededError
+from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT as DEFAULT_HEAD_SERVER_PORT
+from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME as HEAD_SERVER_KEY_NAME
 from nemo_gym.config.types import BaseRunServerInstanceConfig as BaseRunServerInstanceConfig
 from nemo_gym.config.types import BaseServerConfig as BaseServerConfig
-from nemo_gym.runtime.head_server import HeadServer as HeadServer
-from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig as ServerInstanceDisplayConfig
-from nemo_gym.runtime.head_server import ServerStatus as ServerStatus
 from nemo_gym.server.base import BaseServer as BaseServer
 from nemo_gym.server.base import SimpleServer as SimpleServer
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
+from nemo_gym.server.tools import NOT_TOOLS as NOT_TOOLS
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse as ClientResponse
+    from omegaconf import DictConfig as DictConfig
+    from omegaconf import OmegaConf as OmegaConf
+
+    from nemo_gym.client.aiohttp_compat import MAX_NUM_TRIES as MAX_NUM_TRIES
+    from nemo_gym.client.aiohttp_compat import GlobalAIOHTTPAsyncClientConfig as GlobalAIOHTTPAsyncClientConfig
+    from nemo_gym.client.aiohttp_compat import get_global_aiohttp_client as get_global_aiohttp_client
+    from nemo_gym.client.aiohttp_compat import get_response_json as get_response_json
+    from nemo_gym.client.aiohttp_compat import global_aiohttp_client_exit as global_aiohttp_client_exit
+    from nemo_gym.client.aiohttp_compat import raise_for_status as raise_for_status
+    from nemo_gym.client.aiohttp_compat import request as request
+    from nemo_gym.config.loading import get_global_config_dict as get_global_config_dict
+    from nemo_gym.runtime.head_server import HeadServer as HeadServer
+    from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig as ServerInstanceDisplayConfig
+    from nemo_gym.runtime.head_server import ServerStatus as ServerStatus
+    from nemo_gym.runtime.venvs import find_uv as find_uv
+
+_AIOHTTP_COMPAT = (
+    *("MAX_NUM_TRIES", "GlobalAIOHTTPAsyncClientConfig", "get_global_aiohttp_client", "get_response_json"),
+    *("global_aiohttp_client_exit", "raise_for_status", "request"),
+)
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "ClientResponse": "aiohttp:ClientResponse",
+        "DictConfig": "omegaconf:DictConfig",
+        "OmegaConf": "omegaconf:OmegaConf",
+        **{name: f"nemo_gym.client.aiohttp_compat:{name}" for name in _AIOHTTP_COMPAT},
+        "get_global_config_dict": "nemo_gym.config.loading:get_global_config_dict",
+        "HeadServer": "nemo_gym.runtime.head_server:HeadServer",
+        "ServerInstanceDisplayConfig": "nemo_gym.runtime.head_server:ServerInstanceDisplayConfig",
+        "ServerStatus": "nemo_gym.runtime.head_server:ServerStatus",
+        "find_uv": "nemo_gym.runtime.venvs:find_uv",
+    },
+)

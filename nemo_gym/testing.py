@@ -21,9 +21,12 @@ from nemo_gym.llm_api.builders import response_of as response_of
 from nemo_gym.llm_api.builders import says as says
 from nemo_gym.llm_api.builders import tool_output as tool_output
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
+from nemo_gym.runtime.stack import ServerSpec as ServerSpec
+from nemo_gym.runtime.stack import Stack as Stack
+from nemo_gym.runtime.stack import StackSpec as StackSpec
 from nemo_gym.server.base import SimpleServer
-from nemo_gym.server.uvicorn_runner import bind, serving
+from nemo_gym.server.uvicorn_runner import bind as bind
+from nemo_gym.server.uvicorn_runner import serving
 
 REQUEST_TIMEOUT_S = 60.0
 LOOPBACK = "127.0.0.1"

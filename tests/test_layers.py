@@ -92,6 +92,14 @@ def test_a_server_imports_the_package_and_itself_alone(path: Path) -> None:
     assert not outside
 
 
+@pytest.mark.parametrize("path", [path for path in server_modules() if path.parent.name != "tests"], ids=shown)
+def test_a_server_imports_public_modules_only(path: Path) -> None:
+    """`server_utils`, `openai_utils` and the other modules at the root. Add there what is missing."""
+    packages = {name.split(".")[1] for name in imports_of(path) if name.startswith("nemo_gym.")}
+    internal = {name for name in packages if (PACKAGE_DIR / name / "__init__.py").is_file()} - {"sandbox", "data"}
+    assert not internal, f"{shown(path)} imports from nemo_gym.{sorted(internal)}"
+
+
 def test_importing_the_package_does_nothing() -> None:
     source = ast.parse((PACKAGE_DIR / "__init__.py").read_text())
     allowed = (ast.Expr, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)

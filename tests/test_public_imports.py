@@ -34,12 +34,14 @@ PUBLIC = {
         "find_open_port get_first_server_config_dict get_global_config_dict set_global_config_dict"
     ),
     "nemo_gym.openai_utils": (
-        "NeMoGymAsyncOpenAI NeMoGymResponse NeMoGymResponseCreateParamsNonStreaming RESPONSES_TO_TRAIN"
+        "EndpointPool EndpointSettings JsonObject NeMoGymAsyncOpenAI NeMoGymChatCompletion NeMoGymResponse "
+        "NeMoGymResponseCreateParamsNonStreaming RESPONSES_TO_TRAIN chat_params encode response_from_completion"
     ),
     "nemo_gym.profile": "ProfileConfig RewardProfilingMetrics profile",
     "nemo_gym.rollout_collection": "RolloutCollectionConfig RolloutCollectionHelper collect_rollouts",
     "nemo_gym.server_utils": (
-        "BaseRunServerInstanceConfig BaseServer BaseServerConfig ClientResponse DEFAULT_HEAD_SERVER_PORT DictConfig "
+        "BaseRunServerInstanceConfig BaseServer BaseServerConfig ClientResponse Compute CookieJar "
+        "DEFAULT_HEAD_SERVER_PORT DictConfig HttpClient PeerResponse ServerReply find timeout "
         "GlobalAIOHTTPAsyncClientConfig HEAD_SERVER_KEY_NAME HeadServer MAX_NUM_TRIES OmegaConf SESSION_ID_KEY "
         "ServerClient ServerInstanceDisplayConfig ServerStatus SimpleServer get_global_aiohttp_client "
         "get_global_config_dict get_response_json global_aiohttp_client_exit raise_for_status request"
@@ -73,6 +75,7 @@ def test_a_public_name_resolves(module: str, name: str) -> None:
         ("nemo_gym", {"pydantic", "aiohttp", "omegaconf", "fastapi", "asyncio"}),
         ("nemo_gym.cli", {"pydantic", "aiohttp", "omegaconf", "fastapi", "hydra"}),
         ("nemo_gym.base_resources_server", {"fastapi", "omegaconf", "hydra", "ray", "openai"}),
+        ("nemo_gym.server_utils", {"fastapi", "omegaconf", "hydra", "ray", "openai", "aiohttp"}),
         ("nemo_gym.runtime.worker", {"fastapi", "omegaconf", "hydra", "ray", "openai"}),
         ("nemo_gym.runtime.launcher", {"fastapi", "ray", "openai"}),
     ],

@@ -7,7 +7,7 @@ from urllib.parse import urljoin, urlsplit
 
 from nemo_gym.client.proxy import Proxy
 from nemo_gym.client.url import host_header, is_loopback, origin_of, request_target, user_info_of
-from nemo_gym.common.deadline import HEADER, current_deadline
+from nemo_gym.common.deadline import TIME_LEFT_HEADER, current_deadline
 
 REDIRECTS = frozenset((307, 308))
 """Those that repeat the request as it is. What other redirects lead to is not the reply to this request."""
@@ -32,7 +32,7 @@ class Request(NamedTuple):
             varying["cookie"] = "; ".join([f"{name}={value}" for name, value in self.cookies.items()])
         deadline = current_deadline()
         if deadline is not None:
-            varying[HEADER] = f"{deadline.left_s():.3f}"
+            varying[TIME_LEFT_HEADER] = f"{deadline.left_s():.3f}"
         return fixed + _lines(varying) + b"\r\n"
 
     def redirected(self, location: str) -> "Request":

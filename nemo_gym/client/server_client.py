@@ -21,8 +21,7 @@ from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.paths import cache_dir, nearest
 from nemo_gym.common.retry import is_unsent, retry
-from nemo_gym.common.retry_stats import HEADER as TALLY_HEADER
-from nemo_gym.common.retry_stats import add_retry_header
+from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, add_retry_header
 from nemo_gym.errors import Cause, ConfigError, ConnectError, HeadServerError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import encode
 
@@ -334,7 +333,7 @@ class ServerClient:
             return reply
 
         reply = await retry(attempt, max_tries=MAX_CONNECT_TRIES, retryable=is_unsent)
-        add_retry_header(reply.headers.get(TALLY_HEADER))
+        add_retry_header(reply.headers.get(RETRY_STATS_HEADER))
         return ServerReply(server, reply.status, reply.body, reply.cookies, reply.headers)
 
 

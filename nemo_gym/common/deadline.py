@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from nemo_gym.errors import RolloutError
 
-HEADER = "nemo-gym-time-left-s"
+TIME_LEFT_HEADER = "nemo-gym-time-left-s"
 
 
 class Deadline(NamedTuple):

@@ -3,7 +3,7 @@
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-HEADER = "nemo-gym-tally"
+RETRY_STATS_HEADER = "nemo-gym-tally"
 
 
 @dataclass(slots=True)

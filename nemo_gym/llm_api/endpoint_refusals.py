@@ -14,7 +14,7 @@ import orjson
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.llm_api.responses_chat import CutOff, response_of
+from nemo_gym.llm_api.responses_chat import CutOff, response_from_completion
 
 _STATUSES = frozenset((400, 413, 422))
 _OVERFLOW_CODES = frozenset(("context_length_exceeded", "exceed_context_size_error"))
@@ -78,7 +78,7 @@ def response_refusal(
     error: UpstreamError, params: NeMoGymResponseCreateParamsNonStreaming, *, model: str
 ) -> NeMoGymResponse:
     """As `completion_refusal`, in the Responses dialect."""
-    return response_of(params, completion_refusal(error, model=model), model=model)
+    return response_from_completion(params, completion_refusal(error, model=model), model=model)
 
 
 def _told(body: str) -> tuple[set[str], str]:

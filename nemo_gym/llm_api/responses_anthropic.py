@@ -121,7 +121,7 @@ class Tool(WireModel):
     type: str | None = None
 
 
-class ToolChoice(WireModel):
+class AnthropicToolChoice(WireModel):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -153,7 +153,7 @@ class MessagesParams(WireModel):
     system: TextOrList[TextBlock] | None = None
     temperature: float | None = None
     thinking: Thinking | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: AnthropicToolChoice | None = None
     tools: list[Tool] | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -213,7 +213,7 @@ def _tool(tool: Tool) -> JsonObject:
     return {"type": "function", "name": tool.name, **described, **shape}
 
 
-def _choice(choice: ToolChoice) -> JsonObject:
+def _choice(choice: AnthropicToolChoice) -> JsonObject:
     named = {"type": "function", "name": choice.name}
     given: JsonObject = {"tool_choice": named if choice.type == "tool" else _TOOL_CHOICES[choice.type]}
     return given | ({"parallel_tool_calls": False} if choice.disable_parallel_tool_use else {})

@@ -354,7 +354,7 @@ def _usage(usage: NeMoGymCompletionUsage) -> NeMoGymResponseUsage:
     )
 
 
-def response_of(
+def response_from_completion(
     params: NeMoGymResponseCreateParamsNonStreaming,
     completion: NeMoGymChatCompletion,
     *,

@@ -7,8 +7,7 @@ from typing import Any
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.deadline import timeout
-from nemo_gym.common.retry_stats import HEADER as RETRY_STATS_HEADER
-from nemo_gym.common.retry_stats import track_retries
+from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, track_retries
 from nemo_gym.llm_api.sse import EventStream
 from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
 from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler

@@ -14,8 +14,7 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from nemo_gym.client.server_client import END_SESSION_HEADER, TOKEN_HEADER
-from nemo_gym.common.deadline import HEADER as TIME_LEFT_HEADER
-from nemo_gym.common.deadline import Deadline
+from nemo_gym.common.deadline import TIME_LEFT_HEADER, Deadline
 from nemo_gym.server.asgi import Scope, body_too_large
 from nemo_gym.server.error_responses import RefusedError
 

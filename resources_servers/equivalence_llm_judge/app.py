@@ -6,9 +6,8 @@ from pydantic import ConfigDict, PrivateAttr
 
 from nemo_gym.answers import last_text
 from nemo_gym.base_resources_server import BaseVerifyResponse, SimpleResourcesServer
-from nemo_gym.client.server_client import ServerClient
-from nemo_gym.compute.pool import Compute, LimitExceededError
 from nemo_gym.judge import Judge, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
+from nemo_gym.server_utils import Compute, LimitExceededError, ServerClient
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import extract
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer, tool
-from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseFunctionToolCall
+from nemo_gym.openai_utils import JsonObject, NeMoGymResponse, NeMoGymResponseFunctionToolCall
 
 HAND_IN = "extract_synonym_values"
 

@@ -5,8 +5,8 @@ from random import Random
 from typing import Any
 
 from nemo_gym.base_resources_server import tool_schemas_of
-from nemo_gym.llm_api.builders import calls
 from nemo_gym.row_generators import distinct_rows
+from nemo_gym.testing import calls
 from resources_servers.example_simple_weather.app import SimpleWeatherResourcesServer
 
 DEVELOPER = "You help people plan their day. Look the weather up with the tool before you give advice."

@@ -9,7 +9,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.openai_utils import JsonObject
 
 
 class Counter(SessionState):

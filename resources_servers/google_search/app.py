@@ -14,7 +14,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.compute.pool import Compute, ComputeError, LimitExceededError
+from nemo_gym.server_utils import Compute, ComputeError, LimitExceededError
 from resources_servers.google_search.extraction import NOTHING_FETCHED, PageError, page_text
 from resources_servers.google_search.web import Web, WebError, connected
 

@@ -15,7 +15,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.llm_api.responses import NeMoGymResponse
+from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.sandbox import PythonResult, SandboxConfig, SandboxPool, SandboxProcess
 from nemo_gym.sandbox.runtime import compile_packages
 

@@ -11,9 +11,8 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.client.server_client import ServerClient
-from nemo_gym.compute.pool import Compute, LimitExceededError
 from nemo_gym.judge import Judge, JudgeConfig, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
+from nemo_gym.server_utils import Compute, LimitExceededError, ServerClient
 from resources_servers.math_with_judge import prompts
 from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check
 

@@ -16,9 +16,8 @@ from nemo_gym.base_resources_server import (
     ToolName,
     any_tool,
 )
-from nemo_gym.common.paths import find
-from nemo_gym.compute.pool import Compute, LimitExceededError
 from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
+from nemo_gym.server_utils import Compute, LimitExceededError, find
 from resources_servers.workplace_assistant.schemas import tool_schemas
 from resources_servers.workplace_assistant.tables import Office, load_office
 from resources_servers.workplace_assistant.toolbox import (

@@ -8,13 +8,9 @@ from pydantic import ConfigDict, Field
 
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent, keep_response
-from nemo_gym.client.server_client import CookieJar, ServerReply
-from nemo_gym.common.deadline import timeout
-from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import RolloutError
-from nemo_gym.llm_api.json_codec import changed, encode
-from nemo_gym.llm_api.responses import (
+from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
     NeMoGymResponse,
@@ -22,8 +18,10 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseFunctionToolCall,
     NeMoGymResponseInputItem,
     NeMoGymResponseUsage,
+    changed,
+    encode,
 )
-from nemo_gym.server.tools import NOT_TOOLS
+from nemo_gym.server_utils import NOT_TOOLS, CookieJar, ServerReply, raise_first_error, timeout
 
 MAX_SILENT_STEPS = 3
 """The conversation ends after this many replies in a row without a message and without a tool call."""

@@ -5,16 +5,23 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
-from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.errors import UpstreamError
-from nemo_gym.llm_api.base import without_nulls
-from nemo_gym.llm_api.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.llm_api.endpoint_refusals import completion_refusal
-from nemo_gym.llm_api.json_codec import encode, set_fields
-from nemo_gym.llm_api.normalize_completion import normalize_completion
-from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.llm_api.responses_chat import chat_params, response_of
+from nemo_gym.openai_utils import (
+    EndpointPool,
+    EndpointSettings,
+    NeMoGymAsyncOpenAI,
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    chat_params,
+    completion_refusal,
+    encode,
+    normalize_completion,
+    response_from_completion,
+    set_fields,
+    without_nulls,
+)
 
 V1 = "/openai/v1"
 
@@ -74,7 +81,7 @@ class AzureOpenAIModelServer(SimpleResponsesAPIModel):
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
         params = chat_params(body, max_tokens_key="max_completion_tokens")
-        return response_of(body, await self.chat_completions(params), model=self.config.openai_model)
+        return response_from_completion(body, await self.chat_completions(params), model=self.config.openai_model)
 
     async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
         config = self.config

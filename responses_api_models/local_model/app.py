@@ -11,16 +11,23 @@ from typing import Any
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.client.openai_client import REQUEST_TIMEOUT_S
-from nemo_gym.common.paths import find
 from nemo_gym.errors import RolloutError, UpstreamError
-from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject, without_nulls
-from nemo_gym.llm_api.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.llm_api.endpoint_refusals import completion_refusal
-from nemo_gym.llm_api.json_codec import set_fields
-from nemo_gym.llm_api.normalize_completion import normalize_completion
-from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.llm_api.responses_chat import chat_params, response_of
+from nemo_gym.openai_utils import (
+    REQUEST_TIMEOUT_S,
+    TOKEN_FIELDS,
+    JsonObject,
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    chat_params,
+    completion_refusal,
+    normalize_completion,
+    response_from_completion,
+    set_fields,
+    without_nulls,
+)
+from nemo_gym.server_utils import find
 from responses_api_models.local_model.chat import complete_chat
 from responses_api_models.local_model.engine import Engine, EngineSettings
 from responses_api_models.local_model.tokens import complete_tokens
@@ -96,7 +103,7 @@ class LocalModel(SimpleResponsesAPIModel):
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
         params = chat_params(body, with_tokens=self.config.return_token_id_information)
-        return response_of(body, await self.chat_completions(params), model=self._name)
+        return response_from_completion(body, await self.chat_completions(params), model=self._name)
 
     async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> NeMoGymChatCompletion:
         try:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.llm_api.responses_chat import UnsupportedError
+from nemo_gym.openai_utils import JsonObject, UnsupportedError
 
 PREFILL = '{"tool":'
 _ANSWERS = f"{PREFILL} null}}\n\n"

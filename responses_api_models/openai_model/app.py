@@ -6,20 +6,24 @@ from typing import Any
 from pydantic import BaseModel, PrivateAttr, ValidationError
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
-from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI
-from nemo_gym.client.server_client import CookieJar
 from nemo_gym.errors import RolloutError, UpstreamError
-from nemo_gym.llm_api.chat import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.llm_api.endpoint_refusals import completion_refusal, response_refusal
-from nemo_gym.llm_api.json_codec import changed, encode
-from nemo_gym.llm_api.normalize_completion import normalize_completion
-from nemo_gym.llm_api.responses import (
+from nemo_gym.openai_utils import (
+    EndpointPool,
+    EndpointSettings,
+    NeMoGymAsyncOpenAI,
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
+    changed,
+    completion_refusal,
+    encode,
     for_resubmission,
     is_resubmittable,
+    normalize_completion,
+    response_refusal,
 )
+from nemo_gym.server_utils import CookieJar
 
 
 class SimpleModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig):

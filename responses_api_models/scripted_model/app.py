@@ -11,9 +11,11 @@ import orjson
 from pydantic import PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.client.server_client import ServerReply
-from nemo_gym.llm_api.chat import NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.server_utils import ServerReply
 from responses_api_models.scripted_model.script import Reply, Script, ScriptInput
 
 _REPEATED = (

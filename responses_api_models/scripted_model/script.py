@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from nemo_gym.common.paths import find
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.llm_api.responses import (
+from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
     NeMoGymMessage,
@@ -18,6 +17,7 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseOutputMessage,
     NeMoGymResponseReasoningItem,
 )
+from nemo_gym.server_utils import find
 
 _GROUP_REFERENCE = re.compile(r"\\(\d)")
 

@@ -8,33 +8,32 @@ from uuid import uuid4
 from pydantic import BaseModel, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
-from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI
-from nemo_gym.client.server_client import CookieJar
 from nemo_gym.errors import UpstreamError
-from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject, without_nulls
-from nemo_gym.llm_api.chat import (
+from nemo_gym.openai_utils import (
+    TOKEN_FIELDS,
+    ChatMessages,
+    EndpointPool,
+    EndpointSettings,
+    JsonObject,
+    NeMoGymAsyncOpenAI,
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymChoice,
-)
-from nemo_gym.llm_api.endpoint_refusals import completion_refusal
-from nemo_gym.llm_api.json_codec import set_fields
-from nemo_gym.llm_api.normalize_completion import normalize_completion
-from nemo_gym.llm_api.responses import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseOutputItem,
-)
-from nemo_gym.llm_api.responses_chat import (
-    ChatMessages,
     chat_params,
+    completion_refusal,
+    normalize_completion,
     output_items,
-    response_of,
+    response_from_completion,
     separated,
+    set_fields,
     split_think_tags,
     think_tags,
+    without_nulls,
 )
+from nemo_gym.server_utils import CookieJar
 from responses_api_models.vllm_model.tokens import ASK_FOR_TOKENS, put_tokens, take_prompt_ids, tokens_of_text
 
 VLLMConverterResponsesToChatCompletionsState = ChatMessages
@@ -121,7 +120,7 @@ class VLLMModel(SimpleResponsesAPIModel):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
         params = self._converter.responses_to_chat_completion_create_params(body)
         completion = await self._complete(params, jar)
-        return response_of(
+        return response_from_completion(
             body,
             completion,
             model=self.config.model,

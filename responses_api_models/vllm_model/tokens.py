@@ -4,10 +4,8 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.errors import UpstreamError
-from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.openai_utils import JsonObject, NeMoGymAsyncOpenAI, encode
 
 ASK_FOR_TOKENS = {"logprobs": True, "return_tokens_as_token_ids": True, "return_token_ids": True}
 """The second names tokens by number in the log-probs; the third, which older versions do not know, gives them apart,

@@ -8,7 +8,7 @@ import pytest
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.normalize_completion import normalize_completion
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.llm_api.responses_chat import output_items, response_of
+from nemo_gym.llm_api.responses_chat import output_items, response_from_completion
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at":"sky"}'}}
 ASKED = NeMoGymResponseCreateParamsNonStreaming(input="Hi.")
@@ -133,7 +133,7 @@ GATEWAY = {  # LiteLLM, in front of another vendor
 @pytest.mark.parametrize("found", [OPENAI, VLLM, SGLANG, GATEWAY], ids=["OpenAI", "vLLM", "SGLang", "LiteLLM"])
 def test_a_whole_answer_of_each_kind_of_endpoint(found: dict[str, Any]) -> None:
     completion = normalize_completion(orjson.dumps(found), url="u")
-    response = response_of(ASKED, completion, model="m", response_id="resp_1", created_at=0)
+    response = response_from_completion(ASKED, completion, model="m", response_id="resp_1", created_at=0)
     assert response.usage is not None
     assert (response.usage.input_tokens, response.usage.output_tokens) == (9, 4)
     message = found["choices"][0]["message"]

@@ -16,7 +16,7 @@ from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreatePar
 from nemo_gym.llm_api.responses_chat import (
     ChatMessages,
     output_items,
-    response_of,
+    response_from_completion,
     separated,
     split_think_tags,
     think_tags,
@@ -194,7 +194,7 @@ def read(**fields: Any) -> NeMoGymChatCompletion:
 
 
 def answer(params: NeMoGymResponseCreateParamsNonStreaming, found: NeMoGymChatCompletion) -> dict[str, Any]:
-    made = response_of(params, found, model="m", response_id="resp_1", created_at=7)
+    made = response_from_completion(params, found, model="m", response_id="resp_1", created_at=7)
     dumped: dict[str, Any] = NeMoGymResponse.model_validate_json(encode(made)).model_dump(mode="json")
     return dumped
 

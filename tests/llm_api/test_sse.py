@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.common.deadline import HEADER
+from nemo_gym.common.deadline import TIME_LEFT_HEADER
 from nemo_gym.llm_api.sse import EventStream, event
 from nemo_gym.server.base import SimpleServer
 from nemo_gym.server.endpoint import Endpoint
@@ -75,7 +75,7 @@ async def test_a_failure_after_the_first_event_is_told_as_an_event() -> None:
 
 async def test_a_stream_ends_when_its_time_is_up() -> None:
     async with client_for(Speaker) as client:
-        answer = await client.request("POST", "/drone", b"{}", {HEADER: "0.5"})
+        answer = await client.request("POST", "/drone", b"{}", {TIME_LEFT_HEADER: "0.5"})
         assert answer.text.startswith('event: more\ndata: "and"\n\n')
         assert "event: error" in answer.text
         assert "did not finish within" in answer.text

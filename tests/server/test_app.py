@@ -18,7 +18,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import TOKEN_HEADER, ServerClient, base_url
-from nemo_gym.common.deadline import HEADER, Deadline
+from nemo_gym.common.deadline import TIME_LEFT_HEADER, Deadline
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.testing import BrowserLikeClient, client_for, example_row, response_of
@@ -183,9 +183,9 @@ async def test_a_server_with_a_token_asks_for_it(headers: dict[str, str], status
 
 async def test_the_time_left_travels_with_the_request_and_ends_it() -> None:
     async with client_for(Watched) as client:
-        answer = await client.request("POST", "/time_left", b"{}", {HEADER: "60"})
+        answer = await client.request("POST", "/time_left", b"{}", {TIME_LEFT_HEADER: "60"})
         assert 0 < answer.json() <= 60
-        answer = await client.request("POST", "/wait", b'{"log": []}', {HEADER: "0.2"})
+        answer = await client.request("POST", "/wait", b'{"log": []}', {TIME_LEFT_HEADER: "0.2"})
         assert answer.status == 504
         assert answer.json()["error"]["cause"] == "timeout"
 
@@ -193,9 +193,9 @@ async def test_the_time_left_travels_with_the_request_and_ends_it() -> None:
 @pytest.mark.parametrize("time_left", ["soon", "", "nan", "inf", "-1", "1e999"])
 async def test_a_malformed_time_left_is_a_bad_request(time_left: str) -> None:
     async with client_for(Watched) as client:
-        reply = await client.request("POST", "/time_left", b"{}", {HEADER: time_left})
+        reply = await client.request("POST", "/time_left", b"{}", {TIME_LEFT_HEADER: time_left})
         assert reply.status == 400
-        assert HEADER in reply.json()["detail"]
+        assert TIME_LEFT_HEADER in reply.json()["detail"]
 
 
 class Routed(Watched):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.testing import client_for, example_row, held, message, response_of, rows_of, running, says, tool_output
 from resources_servers.calendar.app import CalendarResourcesServer
 from resources_servers.calendar.generate import generate_rows

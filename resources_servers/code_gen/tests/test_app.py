@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.testing import BrowserLikeClient, client_for, example_row, rows_of, running, says, servers_of
 from resources_servers.code_gen.app import CodeGenResourcesServer
 from resources_servers.code_gen.runner import difference, extract_code, is_equal_value, shortened

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.client.server_client import ServerClient, ServerReply
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import example_row, held, rows_of, running, says, servers_of
+from nemo_gym.server_utils import ServerClient, ServerReply
+from nemo_gym.testing import ServerSpec, example_row, held, rows_of, running, says, servers_of
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import extract
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.client.server_client import ServerClient
-from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.llm_api.responses import NeMoGymResponse
+from nemo_gym import PARENT_DIR
+from nemo_gym.openai_utils import NeMoGymResponse
+from nemo_gym.server_utils import ServerClient
 from nemo_gym.testing import BrowserLikeClient, calls, client_for, example_row, response_of, rows_of, says, tool_output
 from resources_servers.example_multi_step.app import MultiStepResourcesServer, handed_in
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.testing import calls, client_for, example_row, response_of, rows_of, says
 from resources_servers.example_simple_weather.app import SimpleWeatherResourcesServer
 

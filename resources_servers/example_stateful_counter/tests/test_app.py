@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.testing import BrowserLikeClient, client_for, example_row, response_of, rows_of, says
 from resources_servers.example_stateful_counter.app import StatefulCounterResourcesServer
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from pydantic import ValidationError
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.testing import (
     BrowserLikeClient,
     client_for,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.testing import calls, client_for, example_row, held, message, response_of, rows_of, running, says
 from resources_servers.instruction_following.app import InstructionFollowingResourcesServer
 from resources_servers.instruction_following.checks import CHECKS

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.testing import client_for, example_row, held, message, response_of, rows_of, running, tool_output
 from resources_servers.math_advanced_calculations.app import MathAdvancedCalculationsResourcesServer
 from resources_servers.math_advanced_calculations.calculators import CALCULATORS, calculate
@@ -145,7 +145,7 @@ async def test_the_final_message_is_not_read() -> None:
 @settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_number_survives_its_way_through_the_answer(number: float) -> None:
-    from nemo_gym.llm_api.json_codec import encode
+    from nemo_gym.openai_utils import encode
 
     assert json.loads(encode({"solution": number}))["solution"] == number
 

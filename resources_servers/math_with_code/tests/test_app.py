@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.testing import (
     TRANSPORTS,
     BrowserLikeClient,

@@ -10,12 +10,11 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from nemo_gym.client.server_client import ServerClient, ServerReply
-from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.compute.pool import Compute
+from nemo_gym import PARENT_DIR
 from nemo_gym.errors import RolloutError
-from nemo_gym.runtime.stack import ServerSpec
+from nemo_gym.server_utils import Compute, ServerClient, ServerReply
 from nemo_gym.testing import (
+    ServerSpec,
     calls,
     example_row,
     held,

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import load_config
 from nemo_gym.testing import client_for, held, running, servers_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.testing import client_for, example_row, held, message, response_of, rows_of, running, says
 from resources_servers.structured_outputs.app import StructuredOutputsResourcesServer
 from resources_servers.structured_outputs.schemas import fits, make_strict

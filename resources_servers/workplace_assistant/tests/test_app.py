@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.errors import ConfigError
 from nemo_gym.testing import calls, client_for, example_row, held, response_of, rows_of, running, says
 from resources_servers.workplace_assistant.app import WorkplaceAssistantResourcesServer

@@ -7,9 +7,19 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.client.server_client import ServerClient, base_url
-from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
-from nemo_gym.testing import TRANSPORTS, Transport, example_row, held, response_of, running, says
+from nemo_gym.server_utils import ServerClient, base_url
+from nemo_gym.testing import (
+    TRANSPORTS,
+    ServerSpec,
+    Stack,
+    StackSpec,
+    Transport,
+    example_row,
+    held,
+    response_of,
+    running,
+    says,
+)
 
 Replies = list[dict[str, Any]]
 

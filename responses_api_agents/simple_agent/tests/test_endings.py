@@ -10,12 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.client.server_client import base_url
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
-from nemo_gym.testing import example_row, held, running, says
+from nemo_gym.server_utils import base_url
+from nemo_gym.testing import ServerSpec, Stack, StackSpec, example_row, held, running, says
 
 TOOL = {"type": "function", "name": "increment_counter"}
 REFERENCES: dict[str, Any] = {

@@ -8,8 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
-from nemo_gym.server.uvicorn_runner import bind
-from nemo_gym.testing import BrowserLikeClient, HttpReply, calls, client_for, message, says, tool_output
+from nemo_gym.testing import BrowserLikeClient, HttpReply, bind, calls, client_for, message, says, tool_output
 from responses_api_models.openai_model.app import SimpleModelServer
 from responses_api_models.scripted_model.app import ScriptedModel
 from tests.stub_endpoint import stub_endpoint

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym import PARENT_DIR
 from nemo_gym.errors import ConfigError
-from nemo_gym.llm_api.chat import NeMoGymChatCompletion
-from nemo_gym.llm_api.responses import NeMoGymResponse
+from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse
 from nemo_gym.testing import TRANSPORTS, Transport, client_for, held, rows_of, running, servers_of
 from responses_api_models.scripted_model.app import ScriptedModel
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.llm_api.chat import NeMoGymChoice
-from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.openai_utils import NeMoGymChoice, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.testing import HttpReply
 from responses_api_models.vllm_model.app import (
     VLLMConverter,
