@@ -104,7 +104,7 @@ def read_unchecked(initial: "DictConfig | None" = None) -> "DictConfig":
         return cached
     from nemo_gym.config.sources import read_sources
 
-    return read_sources(sys.argv[1:], initial=initial).merged()
+    return read_sources(sys.argv[1:], initial=initial).merge()
 
 
 def _cached_config() -> "DictConfig | None":

@@ -24,13 +24,13 @@ from nemo_gym.config.checks import (
     UnknownServerError,
     almost_servers_report,
     check_references,
-    drop_unused_names,
+    drop_unused_references,
     server_blocks,
     unmet_references,
     valid_servers,
 )
 from nemo_gym.config.error_messages import validate
-from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolved
+from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolve
 from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are public here
 from nemo_gym.config.ports import complete_head_server, default_host, fill_hosts_and_ports
 from nemo_gym.config.ports import find_open_port as find_open_port
@@ -38,7 +38,7 @@ from nemo_gym.config.process_config import process_config
 from nemo_gym.config.servers import ServerInstance as ServerInstance
 from nemo_gym.config.servers import ServerSpec as ServerSpec
 from nemo_gym.config.servers import server_instances as server_instances
-from nemo_gym.config.sources import Sources, command_line_config, load_files, read_sources
+from nemo_gym.config.sources import ConfigSources, command_line_config, load_files, read_sources
 from nemo_gym.config.types import GlobalSettings, ModelServerRef, ServerInstanceConfig
 
 logger = logging.getLogger(__name__)
@@ -68,15 +68,15 @@ def load_config(
     """
     known = secrets.process_secrets()
     sources = read_sources(arguments, initial=initial, dotenv_path=dotenv_path, use_dotenv=use_dotenv)
-    config = sources.merged()
+    config = sources.merge()
     complete(config, sources=sources, fill_ports=fill_ports)
     secrets.set_process_secrets(known | secrets.find_secrets(config, sources.dotenv))
     return config
 
 
-def complete(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES, fill_ports: bool = True) -> None:
+def complete(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCES, fill_ports: bool = True) -> None:
     """Check a merged config and fill in, in place, what it leaves open."""
-    drop_unused_names(config)
+    drop_unused_references(config)
     settings = read_settings(config, sources=sources)
     if keys.POLICY_BASE_URL_KEY_NAME not in config and _lacks_policy_model(config, sources):
         logger.info("no model is configured: '%s' is the one on this machine's CPU", POLICY_MODEL.name)
@@ -95,15 +95,15 @@ def complete(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES, fill_por
     config[keys.PYTHON_VERSION_KEY_NAME] = platform.python_version()
 
 
-def read_settings(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES) -> GlobalSettings:
+def read_settings(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCES) -> GlobalSettings:
     """The global keys that steer the rest; one that is null counts as absent."""
     given = [key for key in GlobalSettings.model_fields if key in set(config)]
-    values = {key: resolved(config, (key,), sources=sources) for key in given}
+    values = {key: resolve(config, (key,), sources=sources) for key in given}
     set_values = {key: value for key, value in values.items() if value is not None}
-    return validate(GlobalSettings, set_values, what="The configuration", where=sources.where)
+    return validate(GlobalSettings, set_values, what="The configuration", sources=sources)
 
 
-def _lacks_policy_model(config: DictConfig, sources: Sources) -> bool:
+def _lacks_policy_model(config: DictConfig, sources: ConfigSources) -> bool:
     servers = server_blocks(config, sources=sources).servers
     return any(ref == POLICY_MODEL for _, ref in unmet_references(config, servers, sources=sources))
 
@@ -121,7 +121,7 @@ def installed_pins() -> list[str]:
 
 def dump(config: DictConfig, *, masked: bool = True) -> str:
     """The config as YAML with every interpolation resolved, by default without its secrets."""
-    values = resolved(config)
+    values = resolve(config)
     return OmegaConf.to_yaml(OmegaConf.create(_escaped(secrets.masked(values) if masked else values)))
 
 
@@ -197,8 +197,8 @@ class GlobalConfigDictParser:
 
     def load_extra_config_paths(self, config_paths: Sequence[str]) -> tuple[list[str], list[DictConfig]]:
         """Read the files and all that they include. Both results are in the order of merging."""
-        files = load_files(config_paths, above=OmegaConf.create(), named_in="the call")
-        return [file.given for file in files], [file.config for file in files]
+        files = load_files(config_paths, settings=OmegaConf.create(), named_in="the call")
+        return [file.config_path for file in files], [file.config for file in files]
 
     def filter_for_server_instance_configs(self, global_config_dict: DictConfig) -> list[ServerInstanceConfig]:
         """The valid server blocks."""
