@@ -26,7 +26,7 @@ OUTPUT = Path("results/demo/weather_rollouts.jsonl")
 
 
 class DemoConfig(CommandConfig):
-    """Collect rollouts of the example rows of example_simple_weather with a small model on this machine's CPU, and show
+    """Collect rollouts of the example rows of example_simple_weather with a small model on the CPU, and show
     one of them. If that model cannot run here, a scripted model is used."""
 
 

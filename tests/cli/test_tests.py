@@ -120,7 +120,7 @@ def test_all_folders_are_tested_and_shown_in_a_table(
     assert table["resources_servers/good"] == ["passed", "valid"]
     assert table["resources_servers/short"] == ["failed", "invalid"]
     assert table["responses_api_agents/untested"] == ["no tests", "-"]
-    assert table["responses_api_models/unfinished"] == ["skipped: it has no README.md"]
+    assert table["responses_api_models/unfinished"] == ["skipped: no README.md"]
     assert "1 / 3 (33.33%)" in report
     assert "ng_test +entrypoint=resources_servers/short +should_validate_data=true\nFound 1 rows" in report
 
