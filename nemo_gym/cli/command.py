@@ -1,8 +1,7 @@
-"""What every command has in common: help, logging, and how it ends.
+"""What all commands share: help, logging, error messages and exit codes.
 
-A command is a function without arguments. It ends with exit code 0 when all went well, 1 when the job failed, 2 when
-it was told something that cannot be done, 130 when it was interrupted. What we raise on purpose is told in one message
-without a traceback; `NEMO_GYM_LOG_LEVEL=debug` shows that, too.
+A command is a function without arguments. Exit codes: 0 success, 1 the job failed, 2 wrong usage or configuration, 130
+interrupted. A `GymError` is printed as a message without traceback, unless `NEMO_GYM_LOG_LEVEL=debug`.
 """
 
 import contextlib
@@ -37,10 +36,10 @@ FAILED = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130
 READER_GONE = 141
-"""What a shell reports of a program that wrote into a closed pipe."""
+"""The exit code of a program that wrote into a closed pipe (SIGPIPE)."""
 
 TYPO_CUTOFF = 0.8
-"""How alike a word and a parameter have to be for a warning. Words for servers and interpolation are mostly less."""
+"""Similarity of an unknown key and a parameter above which a typo is likely."""
 
 _HELP = re.compile(r"-h|--help|\+{0,2}(h|help)=(true|1|yes|on)", re.IGNORECASE)
 _KEY = re.compile(r"\+{0,2}(\w+)")
@@ -50,20 +49,20 @@ _MARK = "__nemo_gym_parameters__"
 def command(
     parameters: "type[BaseNeMoGymCLIConfig] | None" = None,
 ) -> Callable[[Callable[[], int | None]], Callable[[], None]]:
-    """Make a function a command. `parameters` is what it can be told; its help is shown on `--help` and `+h=true`.
+    """Make a function a command. `--help` and `+h=true` show the help of `parameters`.
 
-    An int that the function returns becomes the exit code. Only an exit code other than 0 is raised, so that a program
-    can call a command.
+    An int that the function returns is the exit code. SystemExit is raised only if it is not 0, so that a program can
+    call a command.
     """
 
     def wrap(function: Callable[[], int | None]) -> Callable[[], None]:
         @functools.wraps(function)
         def run() -> None:
-            with _quiet_when_the_reader_is_gone():
+            with _ignore_closed_stdout():
                 if _asks_for_help():
                     _show_help(parameters, function)
                     raise SystemExit(0)
-                code = _carry_out(function, parameters)
+                code = _run_command(function, parameters)
             if code:
                 raise SystemExit(code)
 
@@ -74,13 +73,13 @@ def command(
 
 
 def parameters_of(function: Callable[[], None]) -> "type[BaseNeMoGymCLIConfig] | None":
-    """What a command can be told."""
+    """The parameter class of a command, if it has one."""
     kind: type[BaseNeMoGymCLIConfig] | None = getattr(function, _MARK, None)
     return kind
 
 
 def read_command_line(*, fill_ports: bool = False) -> "DictConfig":
-    """The configuration that this process was told, checked and completed; one that a program has set comes first."""
+    """The configuration of this process's command line, checked and completed; or the one that a program has set."""
     cached = _cached_config()
     if cached is not None:
         return cached
@@ -90,7 +89,7 @@ def read_command_line(*, fill_ports: bool = False) -> "DictConfig":
 
 
 def read_parameters(kind: "type[Parameters]") -> "Parameters":
-    """The parameters of a command that needs no servers: what the configuration says about those is not checked."""
+    """The parameters of a command that needs no servers; server blocks are not checked."""
     return kind.read(read_unchecked())
 
 
@@ -104,11 +103,11 @@ def read_unchecked(initial: "DictConfig | None" = None) -> "DictConfig":
         return cached
     from nemo_gym.config.sources import read_sources
 
-    return read_sources(sys.argv[1:], initial=initial).merged()
+    return read_sources(sys.argv[1:], initial=initial).merge()
 
 
 def _cached_config() -> "DictConfig | None":
-    """What `get_global_config_dict` would answer without reading anything. Nobody can have set it before import."""
+    """The cached global config, without importing its module: before that is imported, nothing can be cached."""
     module = sys.modules.get("nemo_gym.config.loading")
     cached: DictConfig | None = getattr(module, "_GLOBAL_CONFIG_DICT", None)
     return cached
@@ -131,19 +130,19 @@ def _show_help(parameters: "type[BaseNeMoGymCLIConfig] | None", function: Callab
 
 
 def _warn_of_typos(parameters: "type[BaseNeMoGymCLIConfig]") -> None:
-    """Unknown keys are fine, for a configuration holds many. One that is nearly a parameter is hardly meant."""
+    """Unknown keys are allowed, because a configuration has many. One that is almost a parameter is likely a typo."""
     fields = parameters.model_fields
     known = {*fields, *(field.alias for field in fields.values() if field.alias)}
     keys = (match[1] for argument in sys.argv[1:] if (match := _KEY.match(argument)))
     for key in keys:
         close = difflib.get_close_matches(key, known, n=1, cutoff=TYPO_CUTOFF)
         if key not in known and close:
-            logger.warning("'%s' is no parameter of this command. Did you mean '%s'?", key, close[0])
+            logger.warning("'%s' is not a parameter of this command. Did you mean '%s'?", key, close[0])
 
 
-def _carry_out(function: Callable[[], int | None], parameters: "type[BaseNeMoGymCLIConfig] | None") -> int:
-    """The exit code that running `function` leads to."""
-    _listen_to_signals()
+def _run_command(function: Callable[[], int | None], parameters: "type[BaseNeMoGymCLIConfig] | None") -> int:
+    """Run `function` and return the exit code."""
+    _handle_signals()
     try:
         if not logging.getLogger().handlers:
             configure_logging()
@@ -163,30 +162,30 @@ def _carry_out(function: Callable[[], int | None], parameters: "type[BaseNeMoGym
         return WRONG_USAGE if all(isinstance(error, ConfigError) for error in errors) else FAILED
 
 
-def _listen_to_signals() -> None:
-    """SIGTERM ends a command as Ctrl+C does, and so does SIGINT where a script has started it with that ignored."""
+def _handle_signals() -> None:
+    """Treat SIGTERM like Ctrl+C, and SIGINT even if a script started the command with it ignored."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
 
 
 @contextlib.contextmanager
-def _quiet_when_the_reader_is_gone() -> Iterator[None]:
-    """`ng_dump_config | head` is no error. Flushes, so that no write is left to the interpreter's last moments."""
+def _ignore_closed_stdout() -> Iterator[None]:
+    """`ng_dump_config | head` is not an error. Flushes standard output, so that nothing is written at exit."""
     try:
         try:
             yield
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        if not _is_reader_gone():
+        if not _is_stdout_closed():
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(READER_GONE) from None
 
 
-def _is_reader_gone() -> bool:
-    """Whether it was standard output that could not be written, and not some other pipe."""
+def _is_stdout_closed() -> bool:
+    """True if the broken pipe is standard output and not another pipe."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return bool(poll.poll(0))

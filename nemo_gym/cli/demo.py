@@ -1,4 +1,4 @@
-"""The demo: real rollouts of a real environment by a real model, scored, with nothing to set up."""
+"""The demo: collect and show scored rollouts of an example environment, without any setup."""
 
 from pathlib import Path
 from typing import Any
@@ -19,36 +19,36 @@ BRIEFLY: dict[str, Any] = {
     "policy_model": {"responses_api_models": {"local_model": {"max_output_tokens": 48}}},
     "simple_weather_simple_agent": {"responses_api_agents": {"simple_agent": {"max_steps": 4}}},
 }
-"""A small model may ramble on, or call the same tool for ever."""
+"""A small model may generate very long text or repeat a tool call."""
 
 ROWS = "resources_servers/example_simple_weather/data/example.jsonl"
 OUTPUT = Path("results/demo/weather_rollouts.jsonl")
 
 
 class DemoConfig(CommandConfig):
-    """Play the five example rows of example_simple_weather with a small model on this machine's CPU and show the
-    scored rollouts. Where that model cannot run, a scripted one plays."""
+    """Collect rollouts of the example rows of example_simple_weather with a small model on the CPU, and show
+    one of them. If that model cannot run here, a scripted model is used."""
 
 
 @command(DemoConfig)
 def demo() -> None:
-    """Play example_simple_weather and show the scored rollouts."""
+    """Collect and show rollouts of example_simple_weather."""
     print(
         "Five rollouts of example_simple_weather, by SmolLM2-135M-Instruct on this machine's CPU.\n"
-        "It is a real model, and a very small one: what it says is its own. No key, no network, no GPU.\n"
+        "The model is real, but very small, so expect mistakes. No API key, network or GPU is needed.\n"
     )
     try:
         play({"config_paths": [ENVIRONMENT, LOCAL_MODEL], **BRIEFLY})
     except (MissingExtraError, StartupError) as error:
-        print(f"\nThat model cannot run here. {error}\n\nSo one that follows a script plays instead.\n")
+        print(f"\nThe model cannot run here. {error}\n\nUsing a scripted model instead.\n")
         play({"config_paths": [ENVIRONMENT, SCRIPTED_MODEL]})
-    print("\nThe first of them:")
+    print("\nThe first rollout:")
     show(OUTPUT.read_bytes().splitlines()[0])
-    print(f"\nAll of them, in full: {OUTPUT.resolve()}")
+    print(f"\nAll rollouts: {OUTPUT.resolve()}")
 
 
 def play(config: dict[str, Any]) -> None:
-    """Have the agent answer the rows anew."""
+    """Collect the rollouts again."""
     OUTPUT.unlink(missing_ok=True)
     collect_with_progress(
         load_config(initial=config, use_dotenv=False, fill_ports=False),

@@ -1,4 +1,4 @@
-"""Look at the example data of an environment's folder. What is wrong is told as found, expected, remedy."""
+"""Check the example data of an environment."""
 
 from pathlib import Path
 from typing import Any
@@ -10,24 +10,24 @@ from nemo_gym.config.error_messages import validate
 from nemo_gym.errors import ConfigError
 
 MIN_EXAMPLES = 5
-"""Few enough to read, enough to see what the data is like."""
+"""Enough to see what the data is like, few enough to read."""
 
 
 def data_problems(folder: Path) -> list[str]:
-    """What is not as it should be in the folder's `data`, one message each; nothing if all is well."""
+    """The problems of the folder's `data`, one message each."""
     data = folder / "data"
     problems = _example_problems(data / "example.jsonl")
     problems += _metrics_problems(data / "example_metrics.json", data / "example.jsonl")
     problems += _rollouts_problems(data / "example_rollouts.jsonl")
     return problems + [
-        f"Found {file}, expected no conflict: the metrics of the data changed since they were written down. "
-        "Compare it with its neighbour, keep the right one under the neighbour's name, and delete this file."
+        f"Found {file}, expected no conflict: the metrics of the data changed since they were written. "
+        "Compare it with the file it conflicts with, keep the correct one, and delete this file."
         for file in sorted(data.glob("*conflict*"))
     ]
 
 
 def _example_problems(file: Path) -> list[str]:
-    remedy = "Put the first rows of the training data there, for everyone to read."
+    remedy = "Copy the first rows of the training data into it."
     if not file.is_file():
         return [f"No {file}, expected at least {MIN_EXAMPLES} example rows. {remedy}"]
     lines = _lines(file)
@@ -58,7 +58,7 @@ def _metrics_problems(file: Path, examples: Path) -> list[str]:
         return []
     return [
         f"Found {found!r} as 'Number of examples' in {file}, expected {expected}, the rows of {examples.name}. "
-        "Delete the file and make it again from the data."
+        "Delete the file and generate it again."
     ]
 
 

@@ -1,4 +1,4 @@
-"""The server folder that a parameter `entrypoint` means."""
+"""Find the server folder that a parameter `entrypoint` names."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from nemo_gym.errors import ConfigError
 
 
 def parse_entrypoint(text: str) -> Path:
-    """Read `<kind>/<name>`; whether there is such a folder is not asked."""
+    """Parse `<kind>/<name>`. The folder need not exist."""
     path = Path(text)
     if path.is_absolute() or len(path.parts) != 2 or ".." in path.parts:
         raise ConfigError(

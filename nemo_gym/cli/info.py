@@ -1,4 +1,4 @@
-"""Show things: the configuration, versions, packages."""
+"""Commands that print the configuration, versions and packages."""
 
 import json
 import os
@@ -64,14 +64,14 @@ class VersionConfig(CommandConfig):
 
 @command(VersionConfig)
 def version() -> None:
-    """Show what is installed, and where."""
+    """Show versions and installation paths."""
     parameters = read_parameters(VersionConfig)
     facts = version_facts()
     print(json.dumps(facts, indent=2) if parameters.json_format else _as_text(facts))
 
 
 def version_facts() -> dict[str, Any]:
-    """What is installed, and where. Nothing is imported to find out."""
+    """Versions and paths, without importing the packages."""
     return {
         "nemo_gym": _version_of("nemo-gym"),
         "python": platform.python_version(),
@@ -147,4 +147,4 @@ def _uv() -> str:
     try:
         return find_uv()
     except StartupError as error:
-        raise StartupError("Packages are listed by uv, which is not installed. Install it: pip install uv") from error
+        raise StartupError("uv is not installed. Install it with: pip install uv") from error

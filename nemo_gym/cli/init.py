@@ -1,4 +1,4 @@
-"""Write a new environment: small, but it works, with data, a configuration and tests of its own."""
+"""Create a new environment from the templates."""
 
 import keyword
 import os
@@ -23,13 +23,13 @@ _FILES = {
     "test_app.py": "tests/test_app.py",
     "README.md": "README.md",
 }
-"""Each template, without its suffix, and where it goes in the new folder."""
+"""Each template, without its suffix, and its path in the new folder."""
 
 _NEXT = Template("""\
 Next:
   Run its tests:
     ng_test +entrypoint=$folder +should_validate_data=true
-  Have a model answer its rows, with policy_base_url, policy_api_key and policy_model_name in env.yaml:
+  Collect rollouts, with policy_base_url, policy_api_key and policy_model_name in env.yaml:
     config_paths="$folder/configs/$name.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
     ng_collect_rollouts "+config_paths=[$${config_paths}]" +agent_name=${name}_simple_agent \\
         +input_jsonl_fpath=$folder/data/example.jsonl +output_jsonl_fpath=results/${name}_rollouts.jsonl
@@ -55,11 +55,11 @@ class InitResourcesServerConfig(CommandConfig):
 
 @command(InitResourcesServerConfig)
 def init_resources_server() -> None:
-    """Write a new, working environment and say what to do next."""
+    """Create a new environment and print the next steps."""
     name = _name_in(read_parameters(InitResourcesServerConfig).entrypoint)
     folder = Path("resources_servers") / name
     if folder.exists():
-        print(f"{folder} is already there. Nothing was written; choose another name to start anew.")
+        print(f"{folder} already exists. Nothing was written; choose another name.")
         return
     write_environment(folder)
     print(f"Wrote {folder}:", *sorted(str(file) for file in folder.rglob("*") if file.is_file()), sep="\n  ")
@@ -67,7 +67,7 @@ def init_resources_server() -> None:
 
 
 def write_environment(folder: Path) -> None:
-    """Fill the templates in for the environment that `folder` is named for. It appears whole or not at all."""
+    """Create the folder from the templates, completely or not at all."""
     name = folder.name
     words = {"name": name, "class_name": "".join(word.capitalize() for word in name.split("_"))}
     making = folder.with_name(f".{name}.{os.getpid()}")
@@ -91,8 +91,8 @@ def _name_in(text: str) -> str:
         spelled = re.sub(r"\W+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)).strip("_").lower()
         hint = f" How about 'resources_servers/{spelled}'?" if _is_module_name(spelled) else ""
         raise ConfigError(
-            f"The name is '{name}', expected lower-case letters, digits and underscores, with a letter first, and no "
-            f"word of Python, for it becomes the name of a module.{hint}"
+            f"The name is '{name}', expected a module name: lower-case letters, digits and underscores, "
+            f"starting with a letter, and not a Python keyword.{hint}"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""Completion with Tab: a script for the user's shell, which asks back what may follow a command."""
+"""Shell completion: a script for the shell, which calls `ng completion words` for the parameters of a command."""
 
 import shlex
 import sys
@@ -48,7 +48,7 @@ _FISH_COMMAND = "complete -c ng -f -n '__fish_is_nth_token 1' -a {name} -d {summ
 
 _SHELLS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _FOLLOWING = {"help": list(COMMANDS), "completion": list(_SHELLS)}
-"""What may follow commands that have no parameters."""
+"""Words that may follow commands without parameters."""
 
 
 @command()
@@ -63,14 +63,14 @@ def completion() -> None:
 
 
 def words_after(name: str) -> list[str]:
-    """What may be written after a command; a parameter up to and with its '='."""
+    """The words that may follow a command; a parameter includes its '='."""
     kind = parameters_of(find_command(name).load())
     fields = kind.model_fields if kind else {}
     return [*(f"+{field.alias or name}=" for name, field in fields.items()), *_FOLLOWING.get(name, ()), "--help"]
 
 
 def script_for(shell: str) -> str:
-    """What a shell has to read to complete our commands."""
+    """The completion script for a shell."""
     if shell not in _SHELLS:
         raise ConfigError(f"Found '{shell}', expected one of {', '.join(_SHELLS)}.{nearest(shell, _SHELLS)}")
     described = [shlex.quote(f"{each.name}:{each.summary}") for each in COMMANDS.values()]

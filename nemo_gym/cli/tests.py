@@ -1,4 +1,4 @@
-"""Run tests: those of one server folder, of all of them, of NeMo Gym itself; and look at example data."""
+"""Commands that run tests: of one server folder, of all server folders, of NeMo Gym itself."""
 
 import importlib.util
 import os
@@ -17,10 +17,10 @@ from nemo_gym.errors import ConfigError, MissingExtraError
 from nemo_gym.runtime.venvs import python_for
 
 NO_TESTS = 5
-"""What pytest exits with when it finds nothing to run."""
+"""Exit code of pytest if it collects no tests."""
 
 WITH_DATA = "resources_servers"
-"""The kind of server that has example data."""
+"""The server type that has example data."""
 
 _OUTCOMES = {0: "passed", 1: "failed", NO_TESTS: "no tests"}
 
@@ -28,7 +28,7 @@ _PYTEST = (
     *("-m", "pytest", "--import-mode=importlib"),
     *("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"),
 )
-"""A folder's tests behave alike in a clone of this project and in a directory without any pytest settings."""
+"""Makes a folder's tests behave the same in a clone of this project and in a directory without pytest settings."""
 
 
 class TestConfig(CommandConfig):
@@ -64,8 +64,8 @@ def test() -> int:
     folder = find_folder(parameters.entrypoint)
     code = run_tests(folder)
     if code:
-        print(f"The tests of {_name(folder)} did not pass. To run them by hand:", file=sys.stderr)
-        print(f"  {_by_hand(folder)}", file=sys.stderr)
+        print(f"The tests of {_name(folder)} failed. To run them yourself:", file=sys.stderr)
+        print(f"  {_shell_command(folder)}", file=sys.stderr)
         return code
     problems = _problems(folder) if parameters.should_validate_data else []
     print("".join(f"{problem}\n" for problem in problems), end="", file=sys.stderr)
@@ -84,11 +84,11 @@ def _command(folder: Path) -> list[str]:
 
 
 def _python_path(folder: Path) -> str:
-    """Lets tests import `resources_servers.<name>.app` wherever the folder is."""
+    """Allows tests to import `resources_servers.<name>.app` wherever the folder is."""
     return os.pathsep.join(filter(None, (str(folder.parent.parent), os.environ.get("PYTHONPATH"))))
 
 
-def _by_hand(folder: Path) -> str:
+def _shell_command(folder: Path) -> str:
     place, path = shlex.quote(str(folder)), shlex.quote(_python_path(folder))
     return f"cd {place} && PYTHONPATH={path} {shlex.join(_command(folder))}"
 
@@ -131,8 +131,8 @@ class TestAllConfig(CommandConfig):
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What came of one folder."""
+class FolderResult:
+    """The result for one folder."""
 
     folder: Path
     tests: str
@@ -146,18 +146,18 @@ class Checked:
 
 @command(TestAllConfig)
 def test_all() -> int:
-    """Run the tests of all server folders and print a table of what came of them."""
+    """Run the tests of all server folders and print a table of the results."""
     parameters = read_parameters(TestAllConfig)
     found = _server_folders()
     checked = [_check(folder) for folder in found if (folder / "README.md").is_file()]
-    passed_over = [folder for folder in found if not (folder / "README.md").is_file()]
-    print("\n".join(_report(checked, passed_over)))
-    is_short = bool(passed_over) and parameters.fail_on_total_and_test_mismatch
+    skipped = [folder for folder in found if not (folder / "README.md").is_file()]
+    print("\n".join(_report(checked, skipped)))
+    is_short = bool(skipped) and parameters.fail_on_total_and_test_mismatch
     return 0 if all(each.is_good for each in checked) and not is_short else FAILED
 
 
 def _server_folders() -> list[Path]:
-    """The server folders of the first place that has any."""
+    """The server folders in the working directory or, if there are none, beside the package."""
     for root in search_roots():
         folders = [folder for kind in SERVER_FOLDERS for folder in sorted((root / kind).glob("*/"))]
         servers = [folder for folder in folders if any(folder.glob("*.py"))]
@@ -166,27 +166,27 @@ def _server_folders() -> list[Path]:
     raise ConfigError(f"No server folder in {' nor in '.join(map(str, search_roots()))}.")
 
 
-def _check(folder: Path) -> Checked:
+def _check(folder: Path) -> FolderResult:
     print(f"Testing {_name(folder)}", flush=True)
     started = time.monotonic()
     code = run_tests(folder)
     outcome = _OUTCOMES.get(code, f"exit code {code}")
-    return Checked(folder, outcome, _problems(folder), time.monotonic() - started)
+    return FolderResult(folder, outcome, _problems(folder), time.monotonic() - started)
 
 
-def _report(checked: list[Checked], passed_over: list[Path]) -> list[str]:
-    width = max(len(_name(folder)) for folder in (*(each.folder for each in checked), *passed_over))
+def _report(checked: list[FolderResult], skipped: list[Path]) -> list[str]:
+    width = max(len(_name(folder)) for folder in (*(each.folder for each in checked), *skipped))
     lines = ["", f"{'Server':<{width}}   {'Tests':<12} {'Data':<12} Time"]
     for each in checked:
-        data = "not good" if each.problems else "good" if each.folder.parent.name == WITH_DATA else "-"
+        data = "invalid" if each.problems else "valid" if each.folder.parent.name == WITH_DATA else "-"
         lines.append(f"{_name(each.folder):<{width}}   {each.tests:<12} {data:<12} {each.duration_s:.1f} s")
-    lines += [f"{_name(folder):<{width}}   passed over: it has no README.md" for folder in passed_over]
+    lines += [f"{_name(folder):<{width}}   skipped: no README.md" for folder in skipped]
     bad = [each for each in checked if not each.is_good]
     good = len(checked) - len(bad)
     percent = 100 * good / len(checked) if checked else 100.0
-    lines += ["", f"Good: {good} / {len(checked)} ({percent:.2f}%)"]
+    lines += ["", f"Passed: {good} / {len(checked)} ({percent:.2f}%)"]
     for each in bad:
-        lines += [f"Again: ng_test +entrypoint={_name(each.folder)} +should_validate_data=true", *each.problems]
+        lines += [f"Rerun: ng_test +entrypoint={_name(each.folder)} +should_validate_data=true", *each.problems]
     return lines
 
 

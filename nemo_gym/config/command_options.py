@@ -1,4 +1,4 @@
-"""What a command can be told. Every command reads its parameters out of the one merged configuration."""
+"""Parameters of commands. Every command reads its own out of the one merged configuration."""
 
 import inspect
 import sys
@@ -38,11 +38,11 @@ class BaseNeMoGymCLIConfig(BaseModel):
 
     @classmethod
     def _own_values(cls, config: "DictConfig") -> dict[str, Any]:
-        """Only what the command knows is read, so that an unset value elsewhere does not matter."""
-        from nemo_gym.config.interpolation import resolved
+        """Read only the command's own parameters, so that an unset value elsewhere does not matter."""
+        from nemo_gym.config.interpolation import resolve
 
         names = {*cls.model_fields, *(field.alias for field in cls.model_fields.values())}
-        return {str(key): resolved(config, (str(key),)) for key in config if key in names}
+        return {str(key): resolve(config, (str(key),)) for key in config if key in names}
 
 
 class CommandConfig(BaseNeMoGymCLIConfig):
@@ -52,13 +52,13 @@ class CommandConfig(BaseNeMoGymCLIConfig):
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> Self:
-        """The parameters out of the merged config, or an error that names each one missing or wrong."""
-        remedy = "Give a parameter as +name=value or set it in env.yaml; +h=true shows them all."
+        """The parameters in the merged config, or an error that names each missing or invalid one."""
+        remedy = "Pass a parameter as +name=value or set it in env.yaml; +h=true lists them all."
         return validate(cls, config, what="The command line", remedy=remedy)
 
 
 def help_text(command: type[BaseModel]) -> str:
-    """What `+h=true` prints."""
+    """The text that `+h=true` prints."""
     lines = [f"Displaying help for {command.__name__}", ""]
     description = inspect.cleandoc(command.__dict__.get("__doc__") or "")
     if description:

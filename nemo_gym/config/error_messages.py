@@ -1,71 +1,66 @@
-"""Turn what pydantic says about a user's input into sentences: where, what was found, what was expected.
+"""Error messages for invalid input: where the value is, what was found, what was expected.
 
-The original errors are not chained to ours: their text repeats the input, secrets included.
+Pydantic's own errors are not chained to ours: their text repeats the input, secrets included.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from nemo_gym.common.paths import nearest
 from nemo_gym.common.redaction import redact
-from nemo_gym.config.keys import KeyPath as KeyPath
+from nemo_gym.config.keys import KeyPath
 from nemo_gym.config.secrets import MASK, is_secret_at
 from nemo_gym.errors import ConfigError
 
+if TYPE_CHECKING:
+    from nemo_gym.config.sources import ConfigSources
+
 Model = TypeVar("Model", bound=BaseModel)
 
-Where = Callable[[KeyPath], str]
-"""Which source the value at a key path is from; empty if nobody knows."""
-
-_LONGEST_FOUND = 80
+_MAX_SHOWN = 80
 
 
 def validate(
-    model: type[Model], data: Mapping[str, Any], *, what: str, remedy: str = "", where: Where | None = None
+    model: type[Model],
+    data: Mapping[str, Any],
+    *,
+    what: str,
+    remedy: str = "",
+    sources: "ConfigSources | None" = None,
+    prefix: KeyPath = (),
 ) -> Model:
     """`data` as a `model`, or an error that starts with `what` and ends with `remedy`."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        lines = [f"{what} is not valid:", *error_lines(error, where=where), remedy]
+        lines = [f"{what} is not valid:", *error_lines(error, sources=sources, prefix=prefix), remedy]
         raise ConfigError("\n".join(filter(None, lines))) from None
 
 
-def error_lines(error: ValidationError, *, where: Where | None = None, below: KeyPath = ()) -> list[str]:
-    """One line per mistake, as `- a -> b -> c: message`, with the source that `where` gives for it.
-
-    `below` is where the validated data is in the configuration.
-    """
-    items = error.errors(include_url=False)
-    return [_line(item, where(item["loc"]) if where else "", below) for item in items]
-
-
-def _line(item: ErrorDetails, source: str, below: KeyPath) -> str:
-    place = " -> ".join(map(str, item["loc"]))
-    message = _message(item, below)
-    line = f"- {place}: {message}" if place else f"- {message}"
-    return f"{line} (in {source})" if source else line
+def error_lines(error: ValidationError, *, sources: "ConfigSources | None" = None, prefix: KeyPath = ()) -> list[str]:
+    """One line per mistake, `- a -> b -> c: message (in source)`. `prefix` is where the configuration has the data."""
+    lines = []
+    for item in error.errors(include_url=False):
+        path = (*prefix, *item["loc"])
+        place = "".join(f"{' -> '.join(map(str, item['loc']))}: " if item["loc"] else "")
+        origin = sources.origin_of(path) if sources else ""
+        lines.append(f"- {place}{_message(item, path)}{f' (in {origin})' if origin else ''}")
+    return lines
 
 
-def _message(item: ErrorDetails, below: KeyPath) -> str:
+def _message(item: ErrorDetails, path: KeyPath) -> str:
     found = item["input"]
+    shown = f"'{MASK}'" if is_secret_at(path, found) else redact(repr(found))
+    shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
     if item["type"] in ("literal_error", "enum"):
         valid = re.findall(r"'([^']*)'", item["ctx"]["expected"])
         listed = ", ".join(f"'{value}'" for value in valid)
-        return f"Must be one of: {listed}; found {_shown(item, below)}.{nearest(str(found), valid)}"
+        return f"Must be one of: {listed}; found {shown}.{nearest(str(found), valid)}"
     if item["type"] == "missing" and isinstance(found, Mapping):
-        keys = ", ".join(str(key) for key in found) or "nothing"
-        return f"Field required; found only: {keys}."
+        return f"Field required; found only: {', '.join(map(str, found)) or 'nothing'}."
     message = item["msg"].removeprefix("Value error, ")
-    return message if isinstance(found, Mapping) else f"{message}; found {_shown(item, below)}."
-
-
-def _shown(item: ErrorDetails, below: KeyPath) -> str:
-    if is_secret_at((*below, *item["loc"]), item["input"]):
-        return f"'{MASK}'"
-    text = redact(repr(item["input"]))
-    return text if len(text) <= _LONGEST_FOUND else f"{text[:_LONGEST_FOUND]}…"
+    return message if isinstance(found, Mapping) else f"{message}; found {shown}."

@@ -1,92 +1,65 @@
-"""Read values out of a merged configuration, with errors that say where a value is written and what to do."""
+"""Resolve the interpolations of a merged configuration, with errors that say where a value is set and what to do."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from nemo_gym.common.paths import nearest
 from nemo_gym.common.redaction import redact
-from nemo_gym.config.error_messages import KeyPath
-from nemo_gym.config.secrets import is_secret_at
-from nemo_gym.config.sources import Sources
+from nemo_gym.config.keys import KeyPath
+from nemo_gym.config.secrets import is_secret_at, value_at
+from nemo_gym.config.sources import ConfigSources
 from nemo_gym.errors import ConfigError
 
-UNKNOWN_SOURCES = Sources()
+UNKNOWN_SOURCES = ConfigSources()
 
 
 class UnsetKeyError(ConfigError, InterpolationKeyError):
-    """A value is an interpolation of a key that is not there."""
+    """A value is an interpolation of a key that is not set."""
 
 
-def resolved(config: DictConfig, path: KeyPath = (), *, sources: Sources = UNKNOWN_SOURCES) -> Any:
-    """What is at `path`, as plain dicts and lists with every interpolation resolved.
-
-    If one cannot be, the error says which, where it is written and what to do.
-    """
-    reader = _Reader(config, sources)
+def resolve(config: DictConfig, path: KeyPath = (), *, sources: ConfigSources = UNKNOWN_SOURCES) -> Any:
+    """The value at `path` as plain dicts and lists, with every interpolation resolved."""
     node: Any = config
-    for depth in range(len(path)):
-        node = reader.value(node, path[: depth + 1])
-    return reader.plain(node, path, ())
+    try:
+        for key in path:
+            node = node[key]
+        is_container = OmegaConf.is_config(node)
+        return OmegaConf.to_container(node, resolve=True, throw_on_missing=True) if is_container else node
+    except OmegaConfBaseException as error:
+        raise _explain(error, config, sources) from error
 
 
-@dataclass(frozen=True)
-class _Reader:
-    root: DictConfig
-    sources: Sources
-
-    def plain(self, node: Any, path: KeyPath, within: tuple[Any, ...]) -> Any:
-        """`node`, which is at `path`, inside of all that is in `within`."""
-        if any(node is outer for outer in within):
-            where = place(path, self.sources)
-            raise ConfigError(f"{where} leads back to itself: it is an interpolation of what holds it.")
-
-        def inner(key: Any) -> Any:
-            return self.plain(self.value(node, (*path, key)), (*path, key), (*within, node))
-
-        if isinstance(node, DictConfig):
-            return {key: inner(key) for key in node}
-        return [inner(index) for index in range(len(node))] if isinstance(node, ListConfig) else node
-
-    def value(self, node: Any, path: KeyPath) -> Any:
-        """The value in `node` of the last key of `path`."""
-        try:
-            return node[path[-1]]
-        except MissingMandatoryValue as error:
-            where = place(path, self.sources)
-            raise ConfigError(f"{where} has to be given: it is '???'. Write +{dotted(path)}=<value>.") from error
-        except OmegaConfBaseException as error:
-            found = f"{place(path, self.sources)} is '{_written(node, path)}'"
-            reason = str(error).partition("\n")[0]
-            if isinstance(error, InterpolationKeyError):
-                raise UnsetKeyError(f"{reason}: {found}.{_remedy(reason, self.root)}") from error
-            raise ConfigError(f"{found}: {reason}.") from error
+def _explain(error: OmegaConfBaseException, config: DictConfig, sources: ConfigSources) -> ConfigError:
+    path = tuple(int(key) if key.isdigit() else key for key in re.findall(r"[^.\[\]]+", str(error.full_key)))
+    place = location(path, sources)
+    if isinstance(error, MissingMandatoryValue):
+        return ConfigError(f"{place} is required: it is '???'. Write +{dotted(path)}=<value>.")
+    reason = str(error).partition("\n")[0]
+    if "RecursionError" in reason:
+        reason = "it refers to a value that contains it"
+    found = f"{place} is '{_raw_text(config, path)}'"
+    if not isinstance(error, InterpolationKeyError):
+        return ConfigError(f"{found}: {reason}.")
+    unset = "".join(re.findall(r"'(.+)'", reason))
+    hint = nearest(unset, map(str, config))
+    return UnsetKeyError(f"{reason}: {found}. Set '{unset}: <value>' in env.yaml, or write +{unset}=<value>.{hint}")
 
 
-def _written(node: Any, path: KeyPath) -> str:
-    """The text of a value; of a secret, only the interpolation in it."""
-    values: Any = OmegaConf.to_container(node, resolve=False)
-    text = str(values[path[-1]])
+def _raw_text(config: DictConfig, path: KeyPath) -> str:
+    """A value as it is written; of a secret, only the interpolation in it."""
+    text = str(value_at(OmegaConf.to_container(config, resolve=False), path))
     return "".join(re.findall(r"\$\{.*\}", text)) if is_secret_at(path, text) else redact(text)
 
 
-def _remedy(reason: str, root: DictConfig) -> str:
-    match = re.search(r"'(.+)'", reason)
-    unset = match.group(1) if match else ""
-    known = [str(key) for key in root]
-    return f" Put '{unset}: <value>' into env.yaml, or write +{unset}=<value>.{nearest(unset, known)}"
-
-
-def dotted(path: Iterable[str | int]) -> str:
-    """A key path as a user writes it."""
+def dotted(path: KeyPath) -> str:
+    """A key path as it is written on the command line."""
     return ".".join(map(str, path))
 
 
-def place(path: KeyPath, sources: Sources) -> str:
-    """A key path and the source it is from."""
-    source = sources.where(path)
-    return f"{dotted(path)} (in {source})" if source else dotted(path)
+def location(path: KeyPath, sources: ConfigSources) -> str:
+    """A key path and the source that sets it."""
+    origin = sources.origin_of(path)
+    return f"{dotted(path)} (in {origin})" if origin else dotted(path)

@@ -1,9 +1,9 @@
-"""Read, check and complete the one configuration of a command, under the names that outside code knows.
+"""Read, check and complete the configuration of a command.
 
-Our own code calls `load_config`, which keeps nothing. The cache behind `get_global_config_dict` is filled by the first
-call, never by an import.
+Our own code calls `load_config`, which caches nothing. `get_global_config_dict` and its relatives are the public API.
 """
 
+import contextlib
 import logging
 import os
 import platform
@@ -24,13 +24,13 @@ from nemo_gym.config.checks import (
     UnknownServerError,
     almost_servers_report,
     check_references,
-    drop_unused_names,
+    drop_unused_references,
     server_blocks,
     unmet_references,
     valid_servers,
 )
 from nemo_gym.config.error_messages import validate
-from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolved
+from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolve
 from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are public here
 from nemo_gym.config.ports import complete_head_server, default_host, fill_hosts_and_ports
 from nemo_gym.config.ports import find_open_port as find_open_port
@@ -38,17 +38,17 @@ from nemo_gym.config.process_config import process_config
 from nemo_gym.config.servers import ServerInstance as ServerInstance
 from nemo_gym.config.servers import ServerSpec as ServerSpec
 from nemo_gym.config.servers import server_instances as server_instances
-from nemo_gym.config.sources import Sources, command_line_config, load_files, read_sources
+from nemo_gym.config.sources import ConfigSources, command_line_config, load_files, read_sources
 from nemo_gym.config.types import GlobalSettings, ModelServerRef, ServerInstanceConfig
 
 logger = logging.getLogger(__name__)
 
 POLICY_MODEL = ModelServerRef(type="responses_api_models", name="policy_model")
 LOCAL_MODEL_CONFIG = "responses_api_models/local_model/configs/local_model.yaml"
-"""What plays the policy model when a config asks for one and nothing says where it is."""
+"""The policy model if a config refers to one and no endpoint is configured."""
 
 _PINNED_DISTRIBUTIONS = {"ray": "ray[default]", "openai": "openai"}
-"""What a server with a virtualenv of its own must have in the version of the parent, if the parent has it at all."""
+"""Distributions that a server's own virtualenv must have in the same version, if they are installed here."""
 
 _GLOBAL_CONFIG_DICT: DictConfig | None = None
 
@@ -61,25 +61,25 @@ def load_config(
     use_dotenv: bool = True,
     fill_ports: bool = True,
 ) -> DictConfig:
-    """The configuration that command line arguments such as `+a.b=v` ask for.
+    """The configuration for command line arguments such as `+a.b=v`.
 
-    `initial` is merged between `env.yaml` and the command line. Without `fill_ports`, a server that names no port has
-    none afterwards: whoever starts it binds one.
+    `initial` is merged between `env.yaml` and the command line. Without `fill_ports`, a server without a configured
+    port gets one when it is started.
     """
     known = secrets.process_secrets()
     sources = read_sources(arguments, initial=initial, dotenv_path=dotenv_path, use_dotenv=use_dotenv)
-    config = sources.merged()
+    config = sources.merge()
     complete(config, sources=sources, fill_ports=fill_ports)
     secrets.set_process_secrets(known | secrets.find_secrets(config, sources.dotenv))
     return config
 
 
-def complete(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES, fill_ports: bool = True) -> None:
-    """Check a merged config and fill in, in place, what it leaves open."""
-    drop_unused_names(config)
+def complete(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCES, fill_ports: bool = True) -> None:
+    """Check a merged config and fill in defaults, in place."""
+    drop_unused_references(config)
     settings = read_settings(config, sources=sources)
     if keys.POLICY_BASE_URL_KEY_NAME not in config and _lacks_policy_model(config, sources):
-        logger.info("no model is configured: '%s' is the one on this machine's CPU", POLICY_MODEL.name)
+        logger.info("no model endpoint is configured: '%s' runs on this machine's CPU", POLICY_MODEL.name)
         config.merge_with(OmegaConf.load(find(LOCAL_MODEL_CONFIG)))
     servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
     check_references(config, servers, sources=sources)
@@ -95,38 +95,36 @@ def complete(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES, fill_por
     config[keys.PYTHON_VERSION_KEY_NAME] = platform.python_version()
 
 
-def read_settings(config: DictConfig, *, sources: Sources = UNKNOWN_SOURCES) -> GlobalSettings:
-    """The global keys that steer the rest; one that is null counts as absent."""
-    given = [key for key in GlobalSettings.model_fields if key in set(config)]
-    values = {key: resolved(config, (key,), sources=sources) for key in given}
-    set_values = {key: value for key, value in values.items() if value is not None}
-    return validate(GlobalSettings, set_values, what="The configuration", where=sources.where)
+def read_settings(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCES) -> GlobalSettings:
+    """The global keys that control how the config is read; null counts as not set."""
+    present = set(GlobalSettings.model_fields).intersection(config)
+    values = {str(key): resolve(config, (str(key),), sources=sources) for key in present}
+    is_set = {key: value for key, value in values.items() if value is not None}
+    return validate(GlobalSettings, is_set, what="The configuration", sources=sources)
 
 
-def _lacks_policy_model(config: DictConfig, sources: Sources) -> bool:
+def _lacks_policy_model(config: DictConfig, sources: ConfigSources) -> bool:
     servers = server_blocks(config, sources=sources).servers
     return any(ref == POLICY_MODEL for _, ref in unmet_references(config, servers, sources=sources))
 
 
 def installed_pins() -> list[str]:
-    """Requirements that keep a server's own virtualenv in step with this one; what is not installed is not pinned."""
+    """Requirements that pin a server's own virtualenv to the versions installed here."""
     pins = []
     for distribution, requirement in _PINNED_DISTRIBUTIONS.items():
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             pins.append(f"{requirement}=={metadata.version(distribution)}")
-        except metadata.PackageNotFoundError:
-            continue
     return pins
 
 
 def dump(config: DictConfig, *, masked: bool = True) -> str:
-    """The config as YAML with every interpolation resolved, by default without its secrets."""
-    values = resolved(config)
+    """The config as YAML with interpolations resolved and, by default, secrets masked."""
+    values = resolve(config)
     return OmegaConf.to_yaml(OmegaConf.create(_escaped(secrets.masked(values) if masked else values)))
 
 
 def _escaped(value: Any) -> Any:
-    """Text that looks like an interpolation but is meant literally has to be written with a backslash."""
+    """Escape text that looks like an interpolation."""
     if isinstance(value, dict):
         return {key: _escaped(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -141,29 +139,29 @@ def _as_dict_config(value: Any) -> Any:
 
 
 class GlobalConfigDictParserConfig(BaseModel):
-    """What a configuration is read from."""
+    """The sources of a configuration."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
     dotenv_path: Path | None = None
-    """The file read as `env.yaml`. Passed over if it does not exist."""
+    """File to read as `env.yaml`. Ignored if it does not exist."""
 
     initial_global_config_dict: Annotated[DictConfig | None, BeforeValidator(_as_dict_config)] = None
-    """Wins over files, loses against the command line."""
+    """Takes precedence over files; the command line takes precedence over it."""
 
     skip_load_from_cli: bool = False
     skip_load_from_dotenv: bool = False
 
     hide_secrets: bool = False
-    """Replace secrets in the result. It is then for showing, not for running."""
+    """Mask secrets in the result. It can then be shown, but not run."""
 
     fill_ports: bool = True
-    """Choose a port for every server that names none. If false, whoever starts it has to."""
+    """Choose a port for every server that does not set one. If false, it is chosen when the server starts."""
 
     NO_MODEL_GLOBAL_CONFIG_DICT: ClassVar[DictConfig] = OmegaConf.create(
         {keys.POLICY_BASE_URL_KEY_NAME: "", keys.POLICY_API_KEY_KEY_NAME: "", keys.POLICY_MODEL_NAME_KEY_NAME: ""}
     )
-    """An initial config for work that needs no model, so that nobody has to name one."""
+    """Initial config for commands that need no model."""
 
 
 class GlobalConfigDictParser:
@@ -182,7 +180,7 @@ class GlobalConfigDictParser:
         return secrets.masked(config) if options.hide_secrets else config
 
     def parse_no_environment(self, initial_global_config_dict: DictConfig | None = None) -> DictConfig:
-        """Read a configuration from Python alone: neither command line nor `env.yaml`."""
+        """Read a configuration from Python alone, without command line and `env.yaml`."""
         return self.parse(
             GlobalConfigDictParserConfig(
                 initial_global_config_dict=initial_global_config_dict,
@@ -192,13 +190,13 @@ class GlobalConfigDictParser:
         )
 
     def parse_global_config_dict_from_cli(self) -> DictConfig:
-        """What the command line of this process says, by itself."""
+        """The configuration of this process's command line alone."""
         return command_line_config(sys.argv[1:])
 
     def load_extra_config_paths(self, config_paths: Sequence[str]) -> tuple[list[str], list[DictConfig]]:
-        """Read the files and all that they include. Both results are in the order of merging."""
-        files = load_files(config_paths, above=OmegaConf.create(), named_in="the call")
-        return [file.given for file in files], [file.config for file in files]
+        """The files and all that they include: paths and configs, in the order of merging."""
+        files = load_files(config_paths, settings=OmegaConf.create(), named_in="the call")
+        return [file.config_path for file in files], [file.config for file in files]
 
     def filter_for_server_instance_configs(self, global_config_dict: DictConfig) -> list[ServerInstanceConfig]:
         """The valid server blocks."""
@@ -210,7 +208,7 @@ class GlobalConfigDictParser:
         server_instance_configs: Sequence[ServerInstanceConfig],
         default_host: str,
     ) -> list[int]:
-        """Check references, fill in hosts and ports, and return the ports that are spoken for."""
+        """Check references, fill in hosts and ports, and return the ports in use."""
         check_references(global_config_dict, server_instance_configs)
         head = complete_head_server(global_config_dict, default_host)
         settings = read_settings(global_config_dict)
@@ -219,7 +217,7 @@ class GlobalConfigDictParser:
         )
 
     def detect_and_report_almost_servers(self, global_config_dict: DictConfig) -> list[tuple[str, ValidationError]]:
-        """The server blocks that are not valid; what is wrong with them is logged."""
+        """The invalid server blocks; their mistakes are logged."""
         almost_servers = server_blocks(global_config_dict).almost_servers
         if almost_servers:
             logger.warning("%s", almost_servers_report(almost_servers))
@@ -241,6 +239,7 @@ def get_global_config_dict(
             _GLOBAL_CONFIG_DICT = global_config_dict_parser_cls().parse(global_config_dict_parser_config)
         else:
             _GLOBAL_CONFIG_DICT = cast(DictConfig, OmegaConf.create(passed))
+            secrets.set_process_secrets(secrets.process_secrets() | secrets.find_secrets(_GLOBAL_CONFIG_DICT))
     return _GLOBAL_CONFIG_DICT
 
 
@@ -248,7 +247,7 @@ def set_global_config_dict(
     global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None,
     global_config_dict_parser_cls: type[GlobalConfigDictParser] = GlobalConfigDictParser,
 ) -> None:
-    """Read the configuration anew and cache it."""
+    """Read the configuration again and cache it."""
     global _GLOBAL_CONFIG_DICT  # noqa: PLW0603 -- the cache is part of the public interface
     _GLOBAL_CONFIG_DICT = global_config_dict_parser_cls().parse(global_config_dict_parser_config)
 

@@ -21,23 +21,23 @@ _ANY = object()
 
 @dataclass(frozen=True)
 class Override:
-    """One argument of a command: set `key` to `value`, or delete the `key` that has this `value`."""
+    """One argument of a command: set `key` to `value`, or delete `key`, if it has this `value`."""
 
     key: str
     value: Any = field(repr=False)
     deletes: bool
 
     shown: str
-    """The argument as it may be shown, without a secret."""
+    """The argument with a secret masked."""
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[Override]:
-    """Read the arguments of a command; `-h` and `--help` stand for `help=true`."""
+    """Parse the arguments of a command; `-h` and `--help` mean `help=true`."""
     return [_parse("help=true" if argument in _HELP_FLAGS else argument) for argument in arguments]
 
 
 def apply_overrides(overrides: Sequence[Override], config: DictConfig, *, missing_ok: bool = False) -> None:
-    """Change `config` in place, in the order of the arguments. Absent keys can be deleted if `missing_ok`."""
+    """Apply the arguments to `config`, in place and in order. With `missing_ok`, missing keys can be deleted."""
     for override in overrides:
         if override.deletes:
             _delete(override, config, missing_ok=missing_ok)
@@ -57,11 +57,11 @@ def _parse(argument: str) -> Override:
         parsed = OverridesParser.create().parse_override(argument)
     except HydraException:
         raise ConfigError(
-            f"Cannot read the argument '{shown}': expected +key=value, ++key=value or ~key. "
+            f"Invalid argument '{shown}': expected +key=value, ++key=value or ~key. "
             f"Quote a value that has special characters: '{key}=\"...\"'."
         ) from None
     if not parsed.key_or_group or parsed.package is not None:
-        raise ConfigError(f"Cannot read the argument '{shown}': expected a key, with dots between its parts.")
+        raise ConfigError(f"Invalid argument '{shown}': expected a key, with dots between its parts.")
     if parsed.is_sweep_override():
         raise ConfigError(f"Found several values in '{shown}', expected one. A list is written '{key}=[a,b]'.")
     return Override(
@@ -73,7 +73,7 @@ def _parse(argument: str) -> Override:
 
 
 def shown_arguments(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command as they may be shown, without secrets."""
+    """The arguments of a command with secrets masked."""
     return [_shown(argument) for argument in arguments]
 
 

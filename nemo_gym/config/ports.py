@@ -1,15 +1,15 @@
-"""Hosts and ports of the servers: fill in what a configuration leaves open, refuse what cannot work."""
+"""Hosts and ports of the servers: fill in what a configuration does not set, and refuse conflicts."""
 
 import itertools
 import random
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.error_messages import validate
-from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolved
+from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolve
 from nemo_gym.config.keys import (
     DEFAULT_HEAD_SERVER_PORT,
     DEFAULT_HOST,
@@ -17,28 +17,22 @@ from nemo_gym.config.keys import (
     DEFAULT_PORT_RANGE_LOW,
     HEAD_SERVER_KEY_NAME,
 )
-from nemo_gym.config.sources import Sources
+from nemo_gym.config.sources import ConfigSources
 from nemo_gym.config.types import BaseServerConfig, GlobalSettings, Port, ServerInstanceConfig
 from nemo_gym.errors import ConfigError, PortError
 
 T = TypeVar("T")
 
 _ALL_INTERFACES = frozenset(("", "0.0.0.0", "::"))
-_THIS_MACHINE = {"localhost": DEFAULT_HOST, "::1": DEFAULT_HOST}
+_LOOPBACK = {"localhost": DEFAULT_HOST, "::1": DEFAULT_HOST}
 
 
 class NoOpenPortError(PortError, RuntimeError):
-    """No port was found that nobody uses."""
+    """No free port was found."""
 
 
 class _HeadServerConfig(BaseServerConfig):
     port: Port
-
-
-class _Address(NamedTuple):
-    server: str
-    host: str
-    port: int | None
 
 
 def find_open_port(
@@ -77,8 +71,17 @@ def search_port(
     )
 
 
+def _can_be_bound(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as candidate:
+        try:
+            candidate.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
 def default_host(settings: GlobalSettings) -> str:
-    """The host of every server that names none."""
+    """The host of every server that does not set one."""
     if not settings.use_absolute_ip:
         return settings.default_host or DEFAULT_HOST
     name = socket.gethostname()
@@ -90,19 +93,21 @@ def default_host(settings: GlobalSettings) -> str:
         ) from error
 
 
-def complete_head_server(config: DictConfig, host: str, *, sources: Sources = UNKNOWN_SOURCES) -> BaseServerConfig:
-    """Fill in, in place, what the config does not say about the head server. Port 0 stays: any that is free."""
+def complete_head_server(
+    config: DictConfig, host: str, *, sources: ConfigSources = UNKNOWN_SOURCES
+) -> BaseServerConfig:
+    """Fill in, in place, what the config does not set for the head server. Port 0 stays: any free port."""
     path = (HEAD_SERVER_KEY_NAME,)
-    given = resolved(config, path, sources=sources) if HEAD_SERVER_KEY_NAME in set(config) else None
-    if given is None:
-        given = config[HEAD_SERVER_KEY_NAME] = {}
-    if not isinstance(given, dict):
-        source = sources.where(path) or "the configuration"
-        raise ConfigError(f"head_server of {source} is {given!r}, expected {{host: <address>, port: <number>}}.")
-    any_port = given.get("port") == 0
-    _fill(config[HEAD_SERVER_KEY_NAME], host=host, port=None if any_port else DEFAULT_HEAD_SERVER_PORT)
-    values = resolved(config, path, sources=sources)
-    return validate(_HeadServerConfig, values, what="The head_server", where=sources.below(path))
+    values = resolve(config, path, sources=sources) if HEAD_SERVER_KEY_NAME in set(config) else None
+    if values is None:
+        values = config[HEAD_SERVER_KEY_NAME] = {}
+    if not isinstance(values, dict):
+        source = sources.origin_of(path) or "the configuration"
+        raise ConfigError(f"head_server of {source} is {values!r}, expected {{host: <address>, port: <number>}}.")
+    port = None if values.get("port") == 0 else DEFAULT_HEAD_SERVER_PORT
+    _fill(config[HEAD_SERVER_KEY_NAME], host=host, port=port)
+    values = resolve(config, path, sources=sources)
+    return validate(_HeadServerConfig, values, what="The head_server", sources=sources, prefix=path)
 
 
 def fill_hosts_and_ports(
@@ -116,40 +121,39 @@ def fill_hosts_and_ports(
 ) -> list[int]:
     """Write the host and, with `fill_ports`, a port into every server block that has none.
 
-    Returns the ports that are spoken for: the head server's, then those of the servers in order.
+    Returns the ports in use: the head server's, then those of the servers in order.
     """
     blocks = [_own_block(config, server) for server in servers]
-    addresses = [_Address("the head server", head.host, head.port)]
-    for server in servers:
-        given = server.get_inner_run_server_config()
-        addresses.append(_Address(server.name, given.host or host, given.port or None))
-    _check_collisions(addresses)
-    ports = [address.port for address in addresses]
+    inner = [server.get_inner_run_server_config() for server in servers]
+    hosts = [head.host, *(block.host or host for block in inner)]
+    ports = [head.port, *(block.port or None for block in inner)]
+    _check_conflicts(["the head server", *(server.name for server in servers)], hosts, ports)
     low, high = settings.port_range_low, settings.port_range_high
     for index, block in enumerate(blocks, 1):
         if ports[index] is None and fill_ports:
             ports[index] = find_open_port(filter(None, ports), port_range_low=low, port_range_high=high)
-        _fill(block, host=addresses[index].host, port=ports[index])
+        _fill(block, host=hosts[index], port=ports[index])
     return [port for port in ports if port is not None]
 
 
-def _check_collisions(addresses: Sequence[_Address]) -> None:
+def _check_conflicts(names: Sequence[str], hosts: Sequence[str], ports: Sequence[int | None]) -> None:
     """Two servers may have the same port only on different hosts."""
-    for other, address in itertools.combinations(addresses, 2):
-        if address.port is not None and address.port == other.port and _overlap(address.host, other.host):
+    addresses = zip(names, hosts, ports, strict=True)
+    for (name, host, port), (other_name, other_host, other_port) in itertools.combinations(addresses, 2):
+        if port is not None and port == other_port and _overlap(host, other_host):
             raise PortError(
-                f"'{address.server}' asks for port {address.port} of {address.host}, "
-                f"which is also the port of '{other.server}'. Give one of them another port, or none."
+                f"'{other_name}' is configured for port {port} of {other_host}, which is also the port of '{name}'. "
+                "Give one of them another port, or none."
             )
 
 
 def _overlap(host: str, other: str) -> bool:
-    same = _THIS_MACHINE.get(host, host) == _THIS_MACHINE.get(other, other)
+    same = _LOOPBACK.get(host, host) == _LOOPBACK.get(other, other)
     return same or host in _ALL_INTERFACES or other in _ALL_INTERFACES
 
 
 def _own_block(config: DictConfig, server: ServerInstanceConfig) -> DictConfig:
-    """The innermost part of a server block. Where it is an interpolation of another's, it becomes a copy."""
+    """The innermost part of a server block. If it is an interpolation of another block, it becomes a copy."""
     node: DictConfig = config
     for key in (server.name, server.SERVER_TYPE, server.implementation):
         if OmegaConf.is_interpolation(node, key):
@@ -159,17 +163,8 @@ def _own_block(config: DictConfig, server: ServerInstanceConfig) -> DictConfig:
 
 
 def _fill(block: DictConfig, *, host: str, port: int | None) -> None:
-    """Write what is missing; a value that is there stays as it is written."""
+    """Set what is missing; existing values stay as they are written."""
     if not block.get("host"):
         block["host"] = host
     if port is not None and not block.get("port"):
         block["port"] = port
-
-
-def _can_be_bound(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as candidate:
-        try:
-            candidate.bind(("", port))
-        except OSError:
-            return False
-    return True

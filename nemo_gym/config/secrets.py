@@ -108,7 +108,7 @@ def find_secrets(config: "DictConfig | Mapping[str, Any]", dotenv: Mapping[Any, 
     own: set[str] = set()
     paths: list[KeyPath] = []
     for path, _, text in _leaves(dotenv or {}):
-        value = _value_at(plain, path)
+        value = value_at(plain, path)
         if isinstance(text, str) and not is_public(path) and not (isinstance(value, str) and value in public):
             found = {item for item in (value, text) if isinstance(item, str) and "${" not in item}
             own |= found
@@ -205,14 +205,15 @@ def _positions_of(config: Any, paths: list[KeyPath]) -> frozenset[KeyPath]:
 
     raw = OmegaConf.to_container(OmegaConf.create(config), resolve=False)
     for path in paths:
-        parent = _value_at(raw, path[:-1])
-        if isinstance(_value_at(raw, path), str):
+        parent = value_at(raw, path[:-1])
+        if isinstance(value_at(raw, path), str):
             parent[path[-1]] = _TRACER
     traced = _leaves(_resolve_where_possible(OmegaConf.create(raw)))
     return frozenset(path for path, _, value in traced if isinstance(value, str) and _TRACER in value)
 
 
-def _value_at(values: Any, path: KeyPath) -> Any:
+def value_at(values: Any, path: KeyPath) -> Any:
+    """The value at `path` of plain dicts and lists, or None."""
     try:
         for key in path:
             values = values[key]

@@ -1,4 +1,4 @@
-"""The servers of a configuration, with all that is needed to start them."""
+"""The servers of a configuration, with everything needed to start them."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 
 from nemo_gym.common.paths import find, nearest
 from nemo_gym.config.checks import server_blocks
-from nemo_gym.config.interpolation import resolved
+from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.keys import DEFAULT_HOST
 from nemo_gym.config.server_spec import ServerSpec as ServerSpec
 from nemo_gym.config.types import ServerInstanceConfig
@@ -27,7 +27,7 @@ def _instance(config: DictConfig, server: ServerInstanceConfig) -> ServerSpec:
     path = (server.name, server.SERVER_TYPE, server.implementation)
     block = server.get_inner_run_server_config()
     host, port = block.host or DEFAULT_HOST, block.port or None
-    values = {**resolved(config, path), "name": server.name, "host": host}
+    values = {**resolve(config, path), "name": server.name, "host": host}
     return ServerSpec(
         name=server.name,
         server_type=server.SERVER_TYPE,

@@ -1,7 +1,7 @@
-"""Where a configuration comes from, and what wins.
+"""The sources of a configuration and their precedence.
 
-From low to high: the files of `config_paths` (a later one wins over an earlier one, and a file over those that it
-includes, unless they are listed too), `env.yaml`, what Python passes in, the command line.
+From low to high: the files in `config_paths` (a later file takes precedence over an earlier one, and a file over those
+that it includes, unless they are listed too), `env.yaml`, the config passed in from Python, the command line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from nemo_gym.common.paths import find, search_roots
-from nemo_gym.config.error_messages import KeyPath, Where
-from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME
+from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME, KeyPath
 from nemo_gym.config.overrides import Override, apply_overrides, parse_overrides
 from nemo_gym.config.secrets import find_secrets, process_secrets, set_process_secrets
 from nemo_gym.errors import ConfigError, MissingPathError
@@ -27,53 +26,47 @@ PYTHON = "the config passed in from Python"
 
 @dataclass(frozen=True)
 class Source:
-    """One thing that was merged, and how a user knows it."""
+    """One mapping to merge."""
 
     label: str
+    """Its name in messages."""
+
     config: DictConfig = field(repr=False)
 
-    given: str = ""
-    """Of a file of `config_paths`, the path as it was written there."""
+    config_path: str = ""
+    """Of a file in `config_paths`, the path as it is written there."""
 
 
 @dataclass(frozen=True)
-class Sources:
-    """All that is merged into one configuration, what wins last."""
+class ConfigSources:
+    """All that is merged into one configuration, in order of increasing precedence."""
 
     files: tuple[Source, ...] = ()
     settings: tuple[Source, ...] = ()
     overrides: tuple[Override, ...] = ()
-
     dotenv: Mapping[Any, Any] = field(default_factory=dict, repr=False)
-    """The content of `env.yaml`."""
 
-    def merged(self, *, missing_ok: bool = False) -> DictConfig:
-        """The one configuration, with `config_paths` naming all the files in the order they were merged.
+    def merge(self, *, missing_ok: bool = False) -> DictConfig:
+        """The merged configuration; `config_paths` lists all files in the order they were merged.
 
-        The command line may delete what is not there if `missing_ok`.
+        With `missing_ok`, the command line may delete keys that do not exist.
         """
-        config = _merged((*self.files, *self.settings))
+        config = _merge((*self.files, *self.settings))
         apply_overrides(self.overrides, config, missing_ok=missing_ok)
         if self.files:
-            config[CONFIG_PATHS_KEY_NAME] = [file.given for file in self.files]
+            config[CONFIG_PATHS_KEY_NAME] = [file.config_path for file in self.files]
         return config
 
-    def where(self, path: KeyPath) -> str:
-        """The source of a value, or of the nearest thing around it; empty if nobody knows."""
-        command_line = Source(COMMAND_LINE, Sources(overrides=self.overrides).merged(missing_ok=True))
-        raw = [
-            (source.label, _written(source.config))
-            for source in (command_line, *reversed(self.settings), *reversed(self.files))
-        ]
+    def origin_of(self, path: KeyPath) -> str:
+        """The label of the source that sets the value at `path` or the nearest container of it, or an empty string."""
+        command_line = Source(COMMAND_LINE, ConfigSources(overrides=self.overrides).merge(missing_ok=True))
+        sources = (command_line, *reversed(self.settings), *reversed(self.files))
+        raw = [(source.label, _raw(source.config)) for source in sources]
         for depth in range(len(path), 0, -1):
             for label, values in raw:
-                if _holds(values, path[:depth]):
+                if _contains(values, path[:depth]):
                     return label
         return ""
-
-    def below(self, outer: KeyPath) -> Where:
-        """As `where`, for paths that start at `outer`."""
-        return lambda path: self.where((*outer, *path))
 
 
 def read_sources(
@@ -82,60 +75,63 @@ def read_sources(
     initial: Mapping[str, Any] | DictConfig | None = None,
     dotenv_path: Path | None = None,
     use_dotenv: bool = True,
-) -> Sources:
-    """Read everything that a command line, a config from Python and `env.yaml` lead to."""
+) -> ConfigSources:
+    """Read the command line, a config from Python, `env.yaml`, and all files that these name.
+
+    The secrets among them are known to this process before anything of them can be part of an error message.
+    """
     settings = []
-    dotenv = find_dotenv(dotenv_path) if use_dotenv else None
-    if dotenv is not None:
-        settings.append(Source(str(dotenv), load_file(dotenv)))
-    dotenv_values = _written(settings[0].config) if settings else {}
+    dotenv_file = find_dotenv(dotenv_path) if use_dotenv else None
+    if dotenv_file is not None:
+        settings.append(Source(str(dotenv_file), load_file(dotenv_file)))
+    dotenv = _raw(settings[0].config) if settings else {}
     if initial is not None:
-        values = _written(initial) if isinstance(initial, DictConfig) else dict(initial)
+        values = _raw(initial) if isinstance(initial, DictConfig) else dict(initial)
         settings.append(Source(PYTHON, OmegaConf.create(values)))  # a copy without flags such as read-only
-    sources = Sources(settings=tuple(settings), overrides=tuple(parse_overrides(arguments)), dotenv=dotenv_values)
-    above = sources.merged(missing_ok=True)
-    set_process_secrets(process_secrets() | find_secrets(above, dotenv_values))
-    named_in = sources.where((CONFIG_PATHS_KEY_NAME,))
-    files = load_files(_config_paths(above, named_in), above=above, named_in=named_in)
+    sources = ConfigSources((), tuple(settings), tuple(parse_overrides(arguments)), dotenv)
+    settings_config = sources.merge(missing_ok=True)
+    set_process_secrets(process_secrets() | find_secrets(settings_config, dotenv))
+    named_in = sources.origin_of((CONFIG_PATHS_KEY_NAME,))
+    files = load_files(_config_paths(settings_config, named_in), settings=settings_config, named_in=named_in)
     return replace(sources, files=tuple(files))
 
 
 def command_line_config(arguments: Sequence[str]) -> DictConfig:
-    """What the command line alone says."""
-    return Sources(overrides=tuple(parse_overrides(arguments))).merged(missing_ok=True)
+    """The configuration of the command line alone."""
+    return ConfigSources(overrides=tuple(parse_overrides(arguments))).merge(missing_ok=True)
 
 
 def find_dotenv(path: Path | None = None) -> Path | None:
-    """The user's own settings: the file given, or `env.yaml` in the working directory or beside the package."""
+    """The given file if it exists, else `env.yaml` in the working directory or beside the package."""
     candidates = [path] if path is not None else [root / DOTENV_NAME for root in search_roots()]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-def load_files(paths: Sequence[str], *, above: DictConfig, named_in: str) -> list[Source]:
+def load_files(paths: Sequence[str], *, settings: DictConfig, named_in: str) -> list[Source]:
     """The files and all that they include, each once, in the order of merging.
 
-    The files listed keep their order. One that is only included comes before the first that includes it. `above` holds
-    the settings that an interpolation in the `config_paths` of a file may name.
+    Listed files keep their order. A file that is only included comes before the first file that includes it. An
+    interpolation in the `config_paths` of a file may refer to `settings`.
     """
     listed: dict[Path, str] = {}
-    for given in paths:
-        path = _find_file(given, named_in)
+    for config_path in paths:
+        path = _find_file(config_path, named_in)
         listed.pop(path, None)
-        listed[path] = given
+        listed[path] = config_path
     seen = set(listed)
     files: list[Source] = []
 
-    def visit(path: Path, given: str) -> None:
+    def visit(path: Path, config_path: str) -> None:
         config = load_file(path)
-        for included in _included_paths(config, above, label=str(path)):
+        for included in _included_paths(config, settings, label=str(path)):
             included_path = _find_file(included, str(path))
             if included_path not in seen:
                 seen.add(included_path)
                 visit(included_path, included)
-        files.append(Source(str(path), config, given))
+        files.append(Source(str(path), config, config_path))
 
-    for path, given in listed.items():
-        visit(path, given)
+    for path, config_path in listed.items():
+        visit(path, config_path)
     return files
 
 
@@ -146,23 +142,22 @@ def load_file(path: Path) -> DictConfig:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path}{place}: not valid YAML: {error.problem}.") from error
+        raise ConfigError(f"{path}{place}: invalid YAML: {error.problem}.") from error
     except GrammarParseError as error:
         raise ConfigError(
-            f"{path}: the interpolation at '{error.full_key}' cannot be read. "
-            "Expected ${key}; where '${' is meant literally, write '\\${'."
+            f"{path}: invalid interpolation at '{error.full_key}'. "
+            "Expected ${key}; write '\\${' for a literal '${'."
         ) from None
     except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{path}: cannot be read: {reason}.") from error
+        raise ConfigError(f"{path}: cannot be read: {_first_line(error)}.") from error
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{path}: found a list at the top level, expected keys and values.")
     return config
 
 
-def _find_file(given: str, named_in: str) -> Path:
+def _find_file(config_path: str, named_in: str) -> Path:
     try:
-        path = find(given, what="config file")
+        path = find(config_path, what="config file")
     except MissingPathError as error:
         raise MissingPathError(f"{error} It is named in {CONFIG_PATHS_KEY_NAME} of {named_in}.") from error
     if not path.is_file():
@@ -170,11 +165,11 @@ def _find_file(given: str, named_in: str) -> Path:
     return path.resolve()
 
 
-def _included_paths(config: DictConfig, above: DictConfig, *, label: str) -> list[str]:
-    paths = _written(config).get(CONFIG_PATHS_KEY_NAME)
+def _included_paths(config: DictConfig, settings: DictConfig, *, label: str) -> list[str]:
+    paths = _raw(config).get(CONFIG_PATHS_KEY_NAME)
     if paths is None:
         return []
-    context = _merged([Source(label, config), Source("the settings above it", above)])
+    context = _merge([Source(label, config), Source("the settings", settings)])
     context[CONFIG_PATHS_KEY_NAME] = paths
     return _config_paths(context, label)
 
@@ -184,8 +179,7 @@ def _config_paths(config: DictConfig, named_in: str) -> list[str]:
         paths = OmegaConf.select(config, CONFIG_PATHS_KEY_NAME)
         paths = OmegaConf.to_container(paths, resolve=True) if OmegaConf.is_config(paths) else paths
     except OmegaConfBaseException as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{CONFIG_PATHS_KEY_NAME} of {named_in}: {reason}.") from error
+        raise ConfigError(f"{CONFIG_PATHS_KEY_NAME} of {named_in}: {_first_line(error)}.") from error
     if paths is None:
         return []
     if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
@@ -197,21 +191,21 @@ def _config_paths(config: DictConfig, named_in: str) -> list[str]:
     )
 
 
-def _merged(sources: Sequence[Source]) -> DictConfig:
+def _merge(sources: Sequence[Source]) -> DictConfig:
     config = OmegaConf.create()
     for source in sources:
         try:
             config.merge_with(source.config)
         except OmegaConfBaseException as error:
-            key = ".".join(map(str, _conflict(_written(config), _written(source.config)) or ()))
+            key = ".".join(map(str, _conflict(_raw(config), _raw(source.config)) or ()))
             raise ConfigError(
-                f"{source.label}: cannot merge '{key}': it is a list in one source and has keys in another."
+                f"{source.label}: cannot merge '{key}': it is a list in one source and a mapping in another."
             ) from error
     return config
 
 
 def _conflict(low: Any, high: Any, path: KeyPath = ()) -> KeyPath | None:
-    """Where one has a list and the other a mapping."""
+    """The path at which one has a list and the other a mapping."""
     if {type(low), type(high)} == {dict, list}:
         return path
     if not isinstance(low, dict) or not isinstance(high, dict):
@@ -220,12 +214,16 @@ def _conflict(low: Any, high: Any, path: KeyPath = ()) -> KeyPath | None:
     return next(filter(None, conflicts), None)
 
 
-def _written(config: DictConfig) -> dict[Any, Any]:
-    """The values as they were written, interpolations and all."""
+def _raw(config: DictConfig) -> dict[Any, Any]:
+    """Plain dicts and lists, with interpolations as they are written."""
     return cast(dict[Any, Any], OmegaConf.to_container(config, resolve=False))
 
 
-def _holds(values: Any, path: KeyPath) -> bool:
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _contains(values: Any, path: KeyPath) -> bool:
     try:
         for key in path:
             values = values[key]

@@ -1,6 +1,6 @@
-"""What a configuration may say about servers and datasets. Importing this loads neither OmegaConf nor Hydra.
+"""The configuration of servers and datasets. Importing this module imports neither OmegaConf nor Hydra.
 
-The classes that server authors derive from are not frozen: code in the field fills in fields after validation.
+The classes that server authors derive from are not frozen: existing servers set fields after validation.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Isolation = Literal["shared", "process"]
-"""Whether a server lives in the worker with the others, or in a process of its own."""
+"""Run a server in a worker with others (`shared`), or in a process of its own."""
 
 
 class Domain(StrEnum):
-    """What an environment trains."""
+    """The skill that an environment trains."""
 
     MATH = "math"
     CODING = "coding"
@@ -40,24 +40,24 @@ class Domain(StrEnum):
 
 
 class GlobalSettings(BaseModel):
-    """The global keys that steer how a configuration is read."""
+    """Global keys that control how a configuration is read."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     default_host: str | None = None
-    """The host of every server that names none."""
+    """Host of every server that does not set one."""
 
     use_absolute_ip: bool = False
-    """Use the address of this machine as the default host, so that other machines can reach it."""
+    """Use this machine's IP address as the default host, so that other machines can reach the servers."""
 
     port_range_low: int = Field(default=DEFAULT_PORT_RANGE_LOW, ge=1, le=65535)
-    """The lowest port given to a server that names none."""
+    """Lowest port for servers that do not set one."""
 
     port_range_high: int = Field(default=DEFAULT_PORT_RANGE_HIGH, ge=1, le=65535)
-    """The highest port given to a server that names none."""
+    """Highest port for servers that do not set one."""
 
     error_on_almost_servers: bool = True
-    """Refuse a config with a server block that is not valid. If false, the block is left out."""
+    """Treat an invalid server block as an error. If false, the block is ignored with a warning."""
 
     skip_venv_if_present: bool = False
     """Use the virtualenv of a server folder as it is, if there is one."""
@@ -99,7 +99,7 @@ _SERVER_REF: TypeAdapter[ServerRef] = TypeAdapter(Annotated[ServerRef, Field(dis
 
 
 def is_server_ref(value: Any) -> ServerRef | None:
-    """The reference that `value` is: a mapping with the `type` and the `name` of a server."""
+    """`value` as a reference, if it is a mapping with the `type` and the `name` of a server."""
     if not isinstance(value, Mapping) or "type" not in value or "name" not in value:
         return None
     try:
@@ -123,7 +123,7 @@ License = Literal[
 
 
 class GitlabDatasetIdentifier(BaseModel):
-    """Where a dataset is in a GitLab registry."""
+    """Location of a dataset in a GitLab registry."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -133,7 +133,7 @@ class GitlabDatasetIdentifier(BaseModel):
 
 
 class HuggingFaceDatasetIdentifier(BaseModel):
-    """Where a dataset is on Hugging Face."""
+    """Location of a dataset on Hugging Face."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -142,7 +142,7 @@ class HuggingFaceDatasetIdentifier(BaseModel):
 
 
 class DatasetConfig(BaseModel):
-    """A file of rows for a server, normally an agent."""
+    """A dataset file of a server, normally an agent."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
@@ -150,16 +150,16 @@ class DatasetConfig(BaseModel):
     type: DatasetType
 
     jsonl_fpath: str
-    """The file, relative to the working directory."""
+    """Path relative to the working directory."""
 
     num_repeats: int = Field(default=1, ge=1)
-    """How often each row is written when training data is prepared."""
+    """Number of times each row is written when training data is prepared."""
 
     start_idx: int | None = Field(default=None, ge=0)
-    """The first row used, counted from 0."""
+    """Index of the first row to use."""
 
     end_idx: int | None = Field(default=None, ge=0)
-    """The row before which to stop."""
+    """Index after the last row to use."""
 
     gitlab_identifier: GitlabDatasetIdentifier | None = None
     huggingface_identifier: HuggingFaceDatasetIdentifier | None = None
@@ -176,7 +176,7 @@ class DatasetConfig(BaseModel):
         return self
 
 
-# What a server is told when it runs
+# The configuration of a running server
 
 
 class BaseServerConfig(BaseModel):
@@ -195,22 +195,22 @@ class BaseRunServerInstanceConfig(BaseRunServerConfig):
     name: str
 
 
-# What a server block of the configuration says: <name>: {<server type>: {<implementation>: {...}}}
+# A server block of a configuration: <name>: {<server type>: {<implementation>: {...}}}
 
 
 class BaseRunServerTypeConfig(BaseModel):
-    """The innermost part of a server block. What is not named here is for the server's own config class."""
+    """The innermost part of a server block. Other keys are for the server's own config class."""
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
 
     entrypoint: str
-    """The file to run, relative to the folder of the implementation."""
+    """File to run, relative to the folder of the implementation."""
 
     host: str | None = None
     port: Port | None = None
 
     num_workers: int | None = Field(default=None, ge=1)
-    """How many processes serve this one."""
+    """Number of processes that serve it."""
 
     isolation: Isolation = "shared"
     datasets: list[DatasetConfig] | None = None
@@ -222,7 +222,7 @@ class _ResourcesServerBlock(BaseRunServerTypeConfig):
 
 class _DomainlessServerBlock(BaseRunServerTypeConfig):
     domain: Any = Field(default=None, exclude=True)
-    """Has no meaning here: it is not looked at, and not passed on."""
+    """Ignored: only resources servers have a domain."""
 
 
 class _ServerTypeConfig(BaseModel):
@@ -245,13 +245,13 @@ class ResponsesAPIAgentServerTypeConfig(_ServerTypeConfig):
 
 
 class _ServerInstance(_ServerTypeConfig):
-    """What the three kinds of server block can be asked."""
+    """Methods of the three kinds of server block."""
 
     name: str
 
     @property
     def implementation(self) -> str:
-        """The folder of the server's code, below that of its type."""
+        """Name of the folder with the server's code."""
         return next(iter(self._implementations()))
 
     @property
@@ -293,14 +293,14 @@ _INSTANCE_CLASSES: dict[str, type[ServerInstanceConfig]] = {
 def maybe_get_server_instance_config(
     name: str, server_config_dict: Any
 ) -> tuple[ServerInstanceConfig | None, ValidationError | None]:
-    """A top-level entry of the configuration as a server, or why it is none. What is no mapping gives (None, None)."""
+    """A top-level entry as a server, or the reason why it is not one. (None, None) if it is not a mapping."""
     if not isinstance(server_config_dict, Mapping):
         return None, None
     block = server_config_dict
     if not isinstance(block, dict):
-        from nemo_gym.config.interpolation import resolved
+        from nemo_gym.config.interpolation import resolve
 
-        block = resolved(cast("DictConfig", block))
+        block = resolve(cast("DictConfig", block))
     server_types = [server_type for server_type in SERVER_TYPES if server_type in block]
     if len(server_types) != 1:
         return None, _not_one_server_type(name, block)

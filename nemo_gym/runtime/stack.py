@@ -102,7 +102,7 @@ class Stack:
             config = kind.config_class().model_validate({**spec.config, "name": spec.name, "port": spec.port or 0})
             server = kind(config=config, server_client=self.client)
         except ValidationError as error:
-            lines = [f"{spec.config_path} does not fit {error.title}:", *error_lines(error, below=spec.path)]
+            lines = [f"{spec.config_path} does not fit {error.title}:", *error_lines(error, prefix=spec.path)]
             raise ConfigError("\n".join(lines)) from error
         server.core(secret=secret, worker=self.spec.worker, compute=compute, limits=self.limits)
         return server.asgi_app(token=self.spec.token, limits=self.limits)

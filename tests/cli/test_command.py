@@ -154,7 +154,7 @@ def test_a_word_that_is_nearly_a_parameter_is_warned_of(
     told(monkeypatch, "+colour=red", "+num_layer=3", "+policy_model.seed=1")
     with caplog.at_level(logging.WARNING):
         paint()
-    assert caplog.messages == ["'num_layer' is no parameter of this command. Did you mean 'num_layers'?"]
+    assert caplog.messages == ["'num_layer' is not a parameter of this command. Did you mean 'num_layers'?"]
 
 
 def test_a_command_knows_its_parameters() -> None:

@@ -139,7 +139,7 @@ def test_a_folder_that_is_there_is_left_as_it_is(
     assert init(monkeypatch, "resources_servers/mine") == 0
     assert [file.name for file in folder.iterdir()] == ["app.py"]
     assert (folder / "app.py").read_text() == "# mine\n"
-    assert "already there" in capsys.readouterr().out
+    assert "already exists" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_a_folder_that_is_there_is_left_as_it_is(
         ("responses_api_agents/mine", "expected resources_servers/<name>"),
         ("resources_servers/MyServer", "How about 'resources_servers/my_server'?"),
         ("resources_servers/my-server", "How about 'resources_servers/my_server'?"),
-        ("resources_servers/2nd", "with a letter first"),
-        ("resources_servers/class", "no word of Python"),
+        ("resources_servers/2nd", "starting with a letter"),
+        ("resources_servers/class", "not a Python keyword"),
     ],
 )
 def test_a_name_that_cannot_be_a_module(

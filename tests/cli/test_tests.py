@@ -117,10 +117,10 @@ def test_all_folders_are_tested_and_shown_in_a_table(
     report = capfd.readouterr().out.partition("Server  ")[2]
     outcomes = [line.split("  ") for line in report.splitlines()]
     table = {cells[0]: [cell.strip() for cell in cells[1:] if cell.strip()][:2] for cells in outcomes if cells[0]}
-    assert table["resources_servers/good"] == ["passed", "good"]
-    assert table["resources_servers/short"] == ["failed", "not good"]
+    assert table["resources_servers/good"] == ["passed", "valid"]
+    assert table["resources_servers/short"] == ["failed", "invalid"]
     assert table["responses_api_agents/untested"] == ["no tests", "-"]
-    assert table["responses_api_models/unfinished"] == ["passed over: it has no README.md"]
+    assert table["responses_api_models/unfinished"] == ["skipped: no README.md"]
     assert "1 / 3 (33.33%)" in report
     assert "ng_test +entrypoint=resources_servers/short +should_validate_data=true\nFound 1 rows" in report
 

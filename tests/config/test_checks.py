@@ -5,11 +5,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.checks import (
     UnknownServerError,
-    almost_servers_error,
     almost_servers_report,
     check_references,
-    drop_unused_names,
+    drop_unused_references,
     server_blocks,
+    valid_servers,
 )
 from nemo_gym.config.sources import read_sources
 from nemo_gym.errors import ConfigError
@@ -64,7 +64,7 @@ def test_blocks_are_sorted_by_whether_they_can_be_started() -> None:
 def test_almost_servers_are_reported_with_the_source_of_each_mistake() -> None:
     initial = {"r": resources(), "a": agent(datasets=[{"name": "d", "type": "train", "jsonl_fpath": "x"}])}
     sources = read_sources(["r.resources_servers.weather.domain=agnet"], initial=initial, use_dotenv=False)
-    almost = server_blocks(sources.merged(), sources=sources).almost_servers
+    almost = server_blocks(sources.merge(), sources=sources).almost_servers
     lines = almost_servers_report(almost).splitlines()
     assert lines[0] == "Configuration Warnings: Almost-Servers Detected"
     assert lines[1] == "Almost-Server Detected: 'r'. It will not be started:"
@@ -75,9 +75,9 @@ def test_almost_servers_are_reported_with_the_source_of_each_mistake() -> None:
         "- responses_api_agents -> simple_agent -> datasets -> 0: A license is required for d "
         "(in the config passed in from Python)"
     )
-    error = almost_servers_error(almost)
-    assert isinstance(error, ValueError)
-    first, _, rest = str(error).partition("\n")
+    with pytest.raises(ValueError, match="almost-server") as raised:
+        valid_servers(sources.merge(), error_on_almost_servers=True, sources=sources)
+    first, _, rest = str(raised.value).partition("\n")
     assert first.startswith("Found 2 almost-server(s) with validation errors. ")
     assert "error_on_almost_servers=false" in first
     assert rest.splitlines() == lines
@@ -140,7 +140,7 @@ def test_a_reference_to_an_almost_server_leads_nowhere() -> None:
 )
 def test_a_model_server_that_is_switched_off_needs_no_name(fields: dict[str, Any], is_dropped: bool) -> None:
     config = OmegaConf.create({"r": resources(**fields), "other": "${nowhere}", "odd": {"resources_servers": "???"}})
-    drop_unused_names(config)
+    drop_unused_references(config)
     block = config.r.resources_servers.weather
     reference = next(block[key] for key in block if str(key).endswith("_model_server"))
     assert ("name" not in list(reference)) == is_dropped
@@ -149,5 +149,5 @@ def test_a_model_server_that_is_switched_off_needs_no_name(fields: dict[str, Any
 def test_the_name_of_a_model_server_that_is_switched_off_is_kept_if_there_is_one() -> None:
     fields = {"should_use_judge": False, "judge_model_server": ref("judge", "responses_api_models")}
     config = OmegaConf.create({"r": resources(**fields)})
-    drop_unused_names(config)
+    drop_unused_references(config)
     assert config.r.resources_servers.weather.judge_model_server.name == "judge"

@@ -5,23 +5,23 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationKeyError
 
-from nemo_gym.config.interpolation import UnsetKeyError, resolved
+from nemo_gym.config.interpolation import UnsetKeyError, resolve
 from nemo_gym.config.sources import read_sources
 from nemo_gym.errors import ConfigError
 
 
 def test_values_are_plain_and_interpolations_are_followed() -> None:
     config = OmegaConf.create({"a": {"b": ["${c}", {"d": "x-${e}"}], "n": None}, "c": {"k": 1}, "e": "${f}", "f": 2})
-    values = resolved(config)
+    values = resolve(config)
     assert values["a"] == {"b": [{"k": 1}, {"d": "x-2"}], "n": None}
     assert type(values["a"]["b"][0]) is dict
-    assert resolved(config, ("a", "b", 1, "d")) == "x-2"
+    assert resolve(config, ("a", "b", 1, "d")) == "x-2"
 
 
 def error_of(config: dict[str, Any], *arguments: str) -> ConfigError:
     sources = read_sources(arguments, initial=config, use_dotenv=False)
     with pytest.raises(ConfigError) as caught:
-        resolved(sources.merged(), sources=sources)
+        resolve(sources.merge(), sources=sources)
     return caught.value
 
 
@@ -29,7 +29,7 @@ def test_an_unset_key_names_who_uses_it_and_the_nearest_key() -> None:
     error = error_of({"policy_base_ulr": "x", "model": {"list": [{"base_url": "http://${policy_base_url}"}]}})
     assert str(error) == (
         "Interpolation key 'policy_base_url' not found: model.list.0.base_url (in the config passed in from Python) "
-        "is 'http://${policy_base_url}'. Put 'policy_base_url: <value>' into env.yaml, "
+        "is 'http://${policy_base_url}'. Set 'policy_base_url: <value>' in env.yaml, "
         "or write +policy_base_url=<value>. Did you mean 'policy_base_ulr'?"
     )
     assert isinstance(error, InterpolationKeyError)
@@ -49,11 +49,14 @@ def test_a_secret_around_an_unset_key_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"a": {"b": "???"}}, r"^a\.b \(in .*\) has to be given: it is '\?\?\?'. Write \+a\.b=<value>\.$"),
+        ({"a": {"b": "???"}}, r"^a\.b \(in .*\) is required: it is '\?\?\?'. Write \+a\.b=<value>\.$"),
         ({"a": "${oc.env:NOT_A_VARIABLE}"}, "^a .* is '.*': KeyError raised .*'NOT_A_VARIABLE' not found"),
         ({"a": "${no_such_resolver:1}"}, "^a .* is '.*': Unsupported interpolation type no_such_resolver"),
         ({"a": "${b}", "b": "${a}"}, "^a .* is '.*': Recursive interpolation detected"),
-        ({"a": {"x": "${b}", "y": "${b}"}, "b": {"z": ["${a}"]}}, r"^a\.x\.z\.0 .* leads back to itself"),
+        (
+            {"a": {"x": "${b}", "y": "${b}"}, "b": {"z": ["${a}"]}},
+            r"^b\.z\.0 .*: it refers to a value that contains it",
+        ),
     ],
 )
 def test_what_cannot_be_resolved_is_named(config: dict[str, Any], message: str) -> None:

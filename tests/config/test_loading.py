@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym import global_config
 from nemo_gym.config import keys as config_keys
 from nemo_gym.config import loading
-from nemo_gym.config.interpolation import UnsetKeyError, resolved
+from nemo_gym.config.interpolation import UnsetKeyError, resolve
 from nemo_gym.config.loading import (
     GlobalConfigDictParser,
     GlobalConfigDictParserConfig,
@@ -269,7 +269,7 @@ def test_an_unset_url_names_the_server_that_needs_it_and_where_to_put_it(tmp_pat
         f"policy_model.responses_api_models.openai_model.openai_base_url (in {path}) is '${{policy_base_url}}'"
         in message
     )
-    assert "Put 'policy_base_url: <value>' into env.yaml" in message
+    assert "Set 'policy_base_url: <value>' in env.yaml" in message
 
 
 def test_almost_servers_are_refused_with_everything_that_is_wrong(caplog: pytest.LogCaptureFixture) -> None:
@@ -295,7 +295,7 @@ def test_almost_servers_are_left_out_with_a_warning_if_that_is_wanted(caplog: py
 def test_an_override_of_a_misspelt_server_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
     load("my_wether.resources_servers.weather.verified=true", my_weather=weather())
     (record,) = caplog.records
-    assert "'my_wether' is no server and is left out" in record.getMessage()
+    assert "'my_wether' is ignored" in record.getMessage()
     assert "Did you mean 'my_weather'?" in record.getMessage()
 
 
@@ -365,7 +365,7 @@ def test_what_was_dumped_reads_back_the_same(values: dict[str, Any]) -> None:
     config = OmegaConf.create(values)
     copy = OmegaConf.create(dump(config, masked=False))
     assert isinstance(copy, DictConfig)
-    assert resolved(copy) == resolved(config)
+    assert resolve(copy) == resolve(config)
 
 
 WEATHER = "resources_servers/example_simple_weather/configs/simple_weather.yaml"
@@ -387,5 +387,5 @@ def test_what_is_left_out_is_told_once_when_the_model_of_this_machine_steps_in(
 ) -> None:
     unfinished = {"resources_servers": {"weather": {"domain": "agent"}}}
     load_config([f"config_paths=[{WEATHER}]"], initial={"unfinished": unfinished}, use_dotenv=False)
-    told = [message for message in caplog.messages if "'unfinished' is no server" in message]
+    told = [message for message in caplog.messages if "'unfinished' is ignored" in message]
     assert len(told) == 1

@@ -122,9 +122,12 @@ def test_a_block_that_is_an_interpolation_of_another_gets_its_own_port() -> None
 @pytest.mark.parametrize(
     ("blocks", "message"),
     [
-        ({"a": {"port": 9000}, "b": {"port": 9000}}, "'b' asks for port 9000 of 127.0.0.1, .* the port of 'a'"),
-        ({"a": {"port": 11000}}, "'a' asks for port 11000 .* also the port of 'the head server'"),
-        ({"a": {"port": 9000}, "b": {"port": 9000, "host": "0.0.0.0"}}, "'b' asks for port 9000 of 0.0.0.0"),
+        (
+            {"a": {"port": 9000}, "b": {"port": 9000}},
+            "'b' is configured for port 9000 .* the port of 'a'",
+        ),
+        ({"a": {"port": 11000}}, "'a' is configured for port 11000 .* also the port of 'the head server'"),
+        ({"a": {"port": 9000}, "b": {"port": 9000, "host": "0.0.0.0"}}, "'b' is configured for port 9000 of 0.0.0.0"),
         ({"a": {"port": 9000, "host": "localhost"}, "b": {"port": 9000}}, "another port, or none"),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.config.sources import COMMAND_LINE, PYTHON, Sources, command_line_config, find_dotenv, read_sources
+from nemo_gym.config.sources import COMMAND_LINE, PYTHON, ConfigSources, command_line_config, find_dotenv, read_sources
 from nemo_gym.errors import ConfigError, MissingPathError
 
 Files = Mapping[str, Any]
@@ -26,14 +26,14 @@ def write(files: Files, folder: Path | None = None) -> None:
         ((folder or Path.cwd()) / name).write_text(text)
 
 
-def read(arguments: list[str], files: Files | None = None, initial: Files | None = None) -> Sources:
+def read(arguments: list[str], files: Files | None = None, initial: Files | None = None) -> ConfigSources:
     """The sources, with an env.yaml only if it is one of the files."""
     write(files or {})
     return read_sources(arguments, initial=initial, dotenv_path=Path("env.yaml"))
 
 
 def merged(arguments: list[str], files: Files | None = None, initial: Files | None = None) -> Any:
-    return OmegaConf.to_container(read(arguments, files, initial).merged())
+    return OmegaConf.to_container(read(arguments, files, initial).merge())
 
 
 def test_nothing_gives_an_empty_config() -> None:
@@ -99,7 +99,7 @@ def test_files_that_include_each_other_are_each_read_once() -> None:
 
 def test_a_file_named_twice_has_its_last_place_however_it_is_spelt(tmp_path: Path) -> None:
     sources = read([f"config_paths=[a.yaml,b.yaml,{tmp_path}/a.yaml]"], {"a.yaml": {"k": 1}, "b.yaml": {"k": 2}})
-    assert [file.given for file in sources.files] == ["b.yaml", f"{tmp_path}/a.yaml"]
+    assert [file.config_path for file in sources.files] == ["b.yaml", f"{tmp_path}/a.yaml"]
 
 
 def test_an_included_file_that_is_also_listed_keeps_its_place_in_the_list() -> None:
@@ -144,7 +144,7 @@ def test_later_wins_and_includer_wins(
     write(contents, folder)
 
     def read_paths(wanted: list[str]) -> dict[str, Any]:
-        config = read_sources([], initial={"config_paths": wanted}, use_dotenv=False).merged()
+        config = read_sources([], initial={"config_paths": wanted}, use_dotenv=False).merge()
         values = OmegaConf.to_container(config)
         assert isinstance(values, dict)
         return {str(key): value for key, value in values.items()}
@@ -166,7 +166,7 @@ def test_later_wins_and_includer_wins(
 
 def test_paths_are_looked_up_in_the_working_directory_then_beside_the_package() -> None:
     shipped = PARENT_DIR / "pyproject.toml"
-    with pytest.raises(ConfigError, match=f"{shipped}, line .*not valid YAML"):
+    with pytest.raises(ConfigError, match=f"{shipped}, line .*invalid YAML"):
         read(["config_paths=[pyproject.toml]"])
     assert merged(["config_paths=[pyproject.toml]"], {"pyproject.toml": {"k": 1}})["k"] == 1
 
@@ -174,8 +174,8 @@ def test_paths_are_looked_up_in_the_working_directory_then_beside_the_package() 
 def test_the_env_file_is_that_of_the_working_directory(tmp_path: Path) -> None:
     write({"env.yaml": {"k": 1}})
     assert find_dotenv() == tmp_path / "env.yaml"
-    assert OmegaConf.to_container(read_sources().merged()) == {"k": 1}
-    assert OmegaConf.to_container(read_sources(use_dotenv=False).merged()) == {}
+    assert OmegaConf.to_container(read_sources().merge()) == {"k": 1}
+    assert OmegaConf.to_container(read_sources(use_dotenv=False).merge()) == {}
 
 
 def test_a_given_env_file_that_is_absent_is_passed_over() -> None:
@@ -187,7 +187,7 @@ def test_what_python_passes_in_is_neither_changed_nor_obeyed_in_its_flags() -> N
     initial = OmegaConf.create({"a": {"b": 1}})
     OmegaConf.set_readonly(initial, True)
     OmegaConf.set_struct(initial, True)
-    config = read_sources(["a.c=2"], initial=initial, use_dotenv=False).merged()
+    config = read_sources(["a.c=2"], initial=initial, use_dotenv=False).merge()
     config.a.d = 3
     assert config == {"a": {"b": 1, "c": 2, "d": 3}}
     assert initial == {"a": {"b": 1}}
@@ -196,14 +196,13 @@ def test_what_python_passes_in_is_neither_changed_nor_obeyed_in_its_flags() -> N
 def test_every_value_knows_its_source(tmp_path: Path) -> None:
     files = {"a.yaml": {"s": {"x": 1, "y": [1, {"z": 1}]}}, "b.yaml": {"s": {"x": 2}}, "env.yaml": {"e": 1}}
     sources = read(["config_paths=[a.yaml,b.yaml]", "s.w=1"], files, {"p": 1})
-    assert sources.where(("s", "x")) == str(tmp_path / "b.yaml")
-    assert sources.where(("s", "y", 1, "z")) == str(tmp_path / "a.yaml")
-    assert sources.where(("s", "y", 1, "absent")) == str(tmp_path / "a.yaml")
-    assert sources.where(("s", "w")) == COMMAND_LINE
-    assert sources.where(("e",)) == "env.yaml"
-    assert sources.where(("p",)) == PYTHON
-    assert sources.where(("nowhere",)) == ""
-    assert sources.below(("s",))(("x",)) == str(tmp_path / "b.yaml")
+    assert sources.origin_of(("s", "x")) == str(tmp_path / "b.yaml")
+    assert sources.origin_of(("s", "y", 1, "z")) == str(tmp_path / "a.yaml")
+    assert sources.origin_of(("s", "y", 1, "absent")) == str(tmp_path / "a.yaml")
+    assert sources.origin_of(("s", "w")) == COMMAND_LINE
+    assert sources.origin_of(("e",)) == "env.yaml"
+    assert sources.origin_of(("p",)) == PYTHON
+    assert sources.origin_of(("nowhere",)) == ""
 
 
 def test_sources_can_be_logged_without_their_secrets() -> None:
@@ -218,12 +217,12 @@ def test_the_command_line_can_be_read_by_itself() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a: [1", "bad.yaml, line 1, column 6: not valid YAML: expected ',' or ']'"),
-        ("a: 1\nb: c: d", "bad.yaml, line 2, column 5: not valid YAML: mapping values are not allowed here."),
-        ("a: 1\na: 2", "bad.yaml, line 2, column 1: not valid YAML: found duplicate key a."),
+        ("a: [1", "bad.yaml, line 1, column 6: invalid YAML: expected ',' or ']'"),
+        ("a: 1\nb: c: d", "bad.yaml, line 2, column 5: invalid YAML: mapping values are not allowed here."),
+        ("a: 1\na: 2", "bad.yaml, line 2, column 1: invalid YAML: found duplicate key a."),
         ("- a", "bad.yaml: found a list at the top level, expected keys and values."),
         ("5", "bad.yaml: cannot be read: "),
-        ("a:\n  password: x${y", "bad.yaml: the interpolation at 'a.password' cannot be read."),
+        ("a:\n  password: x${y", "bad.yaml: invalid interpolation at 'a.password'."),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_with_the_place(content: str, message: str, tmp_path: Path) -> None:
@@ -282,5 +281,5 @@ def test_a_list_and_a_mapping_cannot_be_merged(tmp_path: Path) -> None:
         merged(
             ["config_paths=[a.yaml,b.yaml]"], {"a.yaml": {"x": 1, "s": {"k": {"n": 1}}}, "b.yaml": {"s": {"k": [1]}}}
         )
-    message = f"{tmp_path}/b.yaml: cannot merge 's.k': it is a list in one source and has keys in another."
+    message = f"{tmp_path}/b.yaml: cannot merge 's.k': it is a list in one source and a mapping in another."
     assert str(caught.value) == message
