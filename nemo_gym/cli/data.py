@@ -1,19 +1,12 @@
-"""Commands on datasets: prepare them, make them, list them."""
+"""Prepare datasets."""
 
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-from nemo_gym.cli.command import FAILED, command, read_parameters, read_unchecked
-from nemo_gym.cli.folders import find_folder
-from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.config.command_options import CommandConfig
+from nemo_gym.cli.command import command, read_unchecked
 from nemo_gym.config.loading import GlobalConfigDictParserConfig
-from nemo_gym.data.generate import GenerateDataConfig
-from nemo_gym.data.generate import generate_data as generate_files
-from nemo_gym.data.import_rows import ImportConfig, import_rows
 from nemo_gym.data.prepare import (
     CheckedDataset,
     Collated,
@@ -22,7 +15,7 @@ from nemo_gym.data.prepare import (
     TrainDataProcessor,
     TrainDataProcessorConfig,
 )
-from nemo_gym.data.reports import index_ranges, offending_lines
+from nemo_gym.data.reports import offending_lines
 from nemo_gym.data.scope import AgentDataset, DatasetScope
 
 _WIDTH = 100
@@ -120,49 +113,3 @@ def _show_collated(results: Sequence[Collated]) -> None:
     print("View your final data!")
     for each in results:
         print(f"- {each.type}: {each.path}")
-
-
-@command(ImportConfig)
-def import_dataset() -> None:
-    """Turn another dataset into rows, and say what was dropped."""
-    config = read_parameters(ImportConfig)
-    report = import_rows(config)
-    print(f"{report.rows} rows in {config.output_jsonl_fpath}, from {report.read} records")
-    for reason, count in report.counts.most_common():
-        print(f"{count:>8} dropped: {reason} ({index_ranges(report.dropped[reason], most=5)})")
-
-
-@command(GenerateDataConfig)
-def generate_data() -> None:
-    """Make train and validation data for an environment from a seed."""
-    config = read_parameters(GenerateDataConfig)
-    made = generate_files(config, find_folder(config.entrypoint))
-    for file in made.files:
-        print(f"{file.rows} rows in {file.path}")
-    print(f"The verifier gave {made.verified} gold responses the full reward.")
-
-
-class UpdateReadmeConfig(CommandConfig):
-    """Write the tables of environments in the README anew, from their configurations."""
-
-    readme_fpath: str = str(PARENT_DIR / "README.md")
-    """The README. The tables go between its START_..._TABLE and END_..._TABLE comments."""
-
-    check: bool = False
-    """Change nothing; the exit code is 1 if the tables are not up to date."""
-
-
-@command(UpdateReadmeConfig)
-def update_readme() -> int:
-    """Write the tables of environments in the README anew."""
-    from nemo_gym.data.readme_tables import update_readme as update
-    from nemo_gym.data.readme_tables import updated_readme
-
-    config = read_parameters(UpdateReadmeConfig)
-    path = Path(config.readme_fpath)
-    if config.check:
-        is_current = updated_readme(path.read_text(), PARENT_DIR) == path.read_text()
-        print(f"{path}: the tables are {'up to date' if is_current else 'not up to date; run ng_update_readme'}")
-        return 0 if is_current else FAILED
-    print(f"{path}: {'updated' if update(path, PARENT_DIR) else 'was up to date'}")
-    return 0

@@ -22,7 +22,6 @@ from nemo_gym.config.types import DatasetType
 from nemo_gym.data import duplicates, names
 from nemo_gym.data.collate import concatenate, write_prepared
 from nemo_gym.data.digests import Spill
-from nemo_gym.data.hubs.fetch import DataSource, fetch_missing
 from nemo_gym.data.metrics import Counted, dataset_description, differences, metrics_of
 from nemo_gym.data.reports import conflict_message, offending_message
 from nemo_gym.data.scan import MAX_ROW_BYTES, FileFigures, ScanOptions, extent_of, scan
@@ -63,7 +62,7 @@ class TrainDataProcessorConfig(CommandConfig):
     should_download: bool = False
     """Download the datasets that are not on disk."""
 
-    data_source: DataSource = "huggingface"
+    data_source: Literal["huggingface", "gitlab"] = "huggingface"
     """Where to download from: huggingface or gitlab."""
 
     drop_offending: bool = False
@@ -172,6 +171,8 @@ class TrainDataProcessor:
     def load_datasets(self, datasets: Sequence[AgentDataset], global_config: "DictConfig") -> None:
         """Make sure that every dataset is on disk, by download if that is asked for."""
         if self.config.should_download and self.config.mode == "train_preparation":
+            from nemo_gym.data.hubs.fetch import fetch_missing
+
             fetch_missing(datasets, self.config.data_source, global_config, logger.info)
         self.check_datasets_are_on_disk(datasets)
 

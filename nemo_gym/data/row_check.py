@@ -9,11 +9,11 @@ import re
 from typing import Any, NamedTuple
 
 import orjson
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 
 PARAMS_KEY = "responses_create_params"
 AGENT_REF_KEY = "agent_ref"
@@ -23,6 +23,12 @@ _ROLES = frozenset(("user", "assistant", "system", "developer"))
 _TOOL_KEYS = frozenset(("name", "type", "description", "parameters", "strict"))
 _NUMBERS = (float, int)
 _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
+
+
+class _Row(BaseModel):
+    """As `BaseRunRequest`, without the import of all that a server needs."""
+
+    responses_create_params: NeMoGymResponseCreateParamsNonStreaming
 
 
 class BadRowError(Exception):
@@ -144,7 +150,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
 
 def _validate(values: JsonObject) -> None:
     try:
-        BaseRunRequest.model_validate(values)
+        _Row.model_validate(values)
     except ValidationError as error:
         lines = error_lines(error)
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
