@@ -3,6 +3,8 @@
 In a PID namespace it is pid 1: when it exits, the kernel kills all the rest. Elsewhere it is a child subreaper and
 kills its descendants. It never runs code of the model's in its own process."""
 
+from __future__ import annotations
+
 import _signal  # type: ignore[import-not-found]
 import os
 import resource
@@ -10,9 +12,6 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
 
 from nemo_gym.sandbox.inside import frames
 from nemo_gym.sandbox.inside.confine import Confinement
@@ -20,6 +19,11 @@ from nemo_gym.sandbox.inside.frames import frame, pack, read_exactly, unpack, wr
 from nemo_gym.sandbox.inside.jobs import Job, Limit, run_child
 from nemo_gym.sandbox.inside.programs import Session, run_command, run_program
 from nemo_gym.sandbox.inside.usage import inodes_used, is_folder_full, kill, kill_processes, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 CONTROL_FD = 3
 SESSION_FD = 3
@@ -221,8 +225,10 @@ class Agent:
             self._reply(session.request, frames.RESULT, pack(head, b""))
 
     def _reap(self) -> None:
-        with suppress(BlockingIOError):
+        try:  # noqa: SIM105 - contextlib takes milliseconds to import
             os.read(self._wake_fd, 65536)
+        except BlockingIOError:
+            pass
         while True:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
@@ -360,8 +366,9 @@ def main(settings: dict[str, Any]) -> None:
         write_all(CONTROL_FD, frame(0, frames.FAILED, f"{type(error).__name__}: {error}".encode()))
         os._exit(1)
     try:
-        with suppress(EOFError, OSError):
-            agent.serve()
+        agent.serve()
+    except (EOFError, OSError):
+        pass
     finally:
         if not settings["pid_namespace"]:
             kill_processes(os.getpid(), keep=set())

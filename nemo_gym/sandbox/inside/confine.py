@@ -3,10 +3,15 @@
 In a bubblewrap sandbox all restrictions are in place before the agent starts. Elsewhere a child gives up new
 privileges, enters a Landlock domain and loads a seccomp filter."""
 
+from __future__ import annotations
+
 import _ctypes
 import os
 import struct
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
 SECCOMP_MODE_FILTER = 2

@@ -1,13 +1,18 @@
 """Commands and programs that the agent runs, each a child process with captured output."""
 
+from __future__ import annotations
+
 import os
 import resource
 import time
-from collections.abc import Callable
 
 from nemo_gym.sandbox.inside.confine import Confinement
 from nemo_gym.sandbox.inside.frames import CPU, NO_LIMIT, OUTCOME, pack
 from nemo_gym.sandbox.inside.usage import kill
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SIGXCPU = 24
 CANNOT_EXECUTE = 126

@@ -1,12 +1,17 @@
 """What a child of the agent becomes: a command, a Python program with real standard streams, or a stateful session."""
 
+from __future__ import annotations
+
 import _signal  # type: ignore[import-not-found]
 import os
 import sys
-from types import CodeType, FrameType, ModuleType
-from typing import Any
 
 from nemo_gym.sandbox.inside.frames import read_exactly, write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType, ModuleType
+    from typing import Any
 
 SESSION_FILE = "<session>"
 PROGRAM_FILE = "<program>"
@@ -105,7 +110,8 @@ class CappedText:
     closed = False
 
     def __init__(self, limit: int) -> None:
-        self._room, self._parts, self.is_truncated = limit, list[str](), False
+        self._room, self.is_truncated = limit, False
+        self._parts: list[str] = []
 
     def write(self, text: str) -> int:
         if self._room > 0:
@@ -154,7 +160,7 @@ def _text(value: Any) -> str:
 
 
 def _main_module() -> ModuleType:
-    module = ModuleType("__main__")
+    module = type(sys)("__main__")
     sys.modules["__main__"] = module
     module.__dict__.update({"__builtins__": __builtins__, "exit": sys.exit, "quit": sys.exit})
     return module

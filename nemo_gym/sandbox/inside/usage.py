@@ -1,8 +1,9 @@
 """What the processes of a sandbox use, read from /proc, and killing them all."""
 
+from __future__ import annotations
+
 import os
 import time
-from typing import NamedTuple
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -10,12 +11,11 @@ KILL = 9
 KILL_ROUNDS = 200
 
 
-class Process(NamedTuple):
-    pid: int
-    parent: int
-    cpu_s: float
-    memory: int
-    is_zombie: bool
+class Process:
+    __slots__ = ("cpu_s", "is_zombie", "memory", "parent", "pid")
+
+    def __init__(self, pid: int, parent: int, cpu_s: float, memory: int, is_zombie: bool) -> None:
+        self.pid, self.parent, self.cpu_s, self.memory, self.is_zombie = pid, parent, cpu_s, memory, is_zombie
 
 
 def processes(root: int | None) -> list[Process]:

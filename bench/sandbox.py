@@ -1,0 +1,168 @@
+"""What sandboxes cost: launches and actions per CPU-second, cold and warm latency, verifying, and 500 alive at once.
+
+    python -m bench.sandbox [--alive 500]
+
+CPU is that of this process and of everything in the sandboxes, counted when they have ended. Latencies are medians;
+on a busy machine they are mostly waiting, CPU is not."""
+
+import argparse
+import asyncio
+import os
+import resource
+import statistics
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.sandbox.assessment import bubblewrap, landlock
+from nemo_gym.sandbox.local import LocalProvider
+from nemo_gym.sandbox.registry import get_provider_class
+from nemo_gym.testing import client_for, rows_of, says
+from resources_servers.code_gen.app import CodeGenResourcesServer
+from resources_servers.math_with_code.app import PythonExecutorResourcesServer
+
+LAUNCHES, ACTIONS, VERIFIES = 40, 300, 40
+
+
+class Cost(NamedTuple):
+    what: str
+    cpu_ms: float
+    median_ms: float
+
+    def line(self) -> str:
+        return f"| {self.what} | {1000 / self.cpu_ms:,.0f} | {self.cpu_ms:.2f} | {self.median_ms:.2f} |"
+
+
+def cpu_s() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+async def measured(
+    what: str, count: int, action: Callable[[], Awaitable[Any]], end: Callable[[], Awaitable[Any]] | None = None
+) -> Cost:
+    """The cost of an action. What it used in a sandbox counts once `end` has ended that."""
+    before, times = cpu_s(), []
+    for _ in range(count):
+        started = time.perf_counter()
+        await action()
+        times.append(time.perf_counter() - started)
+    if end is not None:
+        await end()
+    return Cost(what, (cpu_s() - before) / count * 1000, statistics.median(times) * 1000)
+
+
+async def bare(argv: list[str]) -> None:
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)  # noqa: ASYNC221 - what is being measured
+
+
+async def local_costs(name: str) -> list[Cost]:
+    provider: LocalProvider = get_provider_class(name)()
+
+    async def launch() -> None:
+        await provider.release(await provider.open())
+
+    async def launch_and_run() -> None:
+        sandbox = await provider.open()
+        await sandbox.exec(["/bin/true"])
+        await provider.release(sandbox)
+
+    costs = [
+        await measured(f"{name}: launch and end", LAUNCHES, launch),
+        await measured(f"{name}: launch, /bin/true, end", LAUNCHES, launch_and_run),
+    ]
+    for what, run in {
+        "/bin/true, warm": lambda box: box.exec(["/bin/true"]),
+        "Python program, warm": lambda box: box.program("pass"),
+        "Python session, warm": lambda box: box.python("1 + 1"),
+    }.items():
+        sandbox = await provider.open(session=True)
+
+        async def act(run: Any = run, sandbox: Any = sandbox) -> None:
+            await run(sandbox)
+
+        costs.append(await measured(f"{name}: {what}", ACTIONS, act, provider.aclose))
+    return costs
+
+
+async def verify_costs() -> list[Cost]:
+    rows = rows_of("resources_servers/code_gen/data/example.jsonl")
+    program = says("```python\nprint(sum(n for n in map(int, open(0).read().split()[1:]) if n % 2 == 0))\n```")
+    async with client_for(CodeGenResourcesServer) as environment:
+        body = {**rows[0], "response": program}
+
+        async def verify() -> None:
+            assert (await environment.post("/verify", json=body)).json()["reward"] == 1.0
+
+        await verify()
+        code_gen = await measured("code_gen: verify, three tests", VERIFIES, verify)
+    rows = rows_of("resources_servers/math_with_code/data/example.jsonl")
+    async with client_for(PythonExecutorResourcesServer) as environment:
+        answer = {**rows[0], "response": says("\\boxed{130}")}
+
+        async def check() -> None:
+            assert (await environment.post("/verify", json=answer)).json()["reward"] == 1.0
+
+        async def execute() -> None:
+            await environment.post("/execute_python", json={"code": "sum(range(100))"})
+
+        await execute()
+        return [
+            code_gen,
+            await measured("math_with_code: verify, over HTTP", ACTIONS, check),
+            await measured("math_with_code: execute_python, over HTTP", ACTIONS, execute),
+        ]
+
+
+async def alive(name: str, count: int) -> str:
+    """So many sandboxes at once, each with a session that answers; then what is left of them."""
+    provider: LocalProvider = get_provider_class(name)()
+    before = left_over()
+    started, used = time.perf_counter(), cpu_s()
+    sandboxes = [await provider.open(session=True) for _ in range(count)]
+    answers = await asyncio.gather(*(sandbox.python(f"{number} * 2") for number, sandbox in enumerate(sandboxes)))
+    right = sum(answer.result == str(number * 2) for number, answer in enumerate(answers))
+    await provider.aclose()
+    after = left_over()
+    left = [now - then for now, then in zip(after, before, strict=True)]
+    return (
+        f"{name}: {count} alive at once, {right} answered, {time.perf_counter() - started:.1f} s, "
+        f"{cpu_s() - used:.1f} s of CPU; left behind: {left[0]} processes, {left[1]} mounts, {left[2]} open files, "
+        f"{left[3]} folders"
+    )
+
+
+def left_over() -> tuple[int, int, int, int]:
+    own = str(os.getpid())
+    parents = [
+        path.read_text().rpartition(")")[2].split()[1] for path in Path("/proc").glob("[0-9]*/stat") if path.exists()
+    ]
+    mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
+    folders = len(list(Path("/tmp").glob("nemo-gym-sandbox-*")))  # noqa: S108 - where they would be
+    return parents.count(own), mounts, len(os.listdir("/proc/self/fd")), folders
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--alive", type=int, default=500)
+    arguments = parser.parse_args()
+    os.chdir(PARENT_DIR)
+    names = [one.name for one in (bubblewrap(), landlock()) if one.works]
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs\n")
+    print("| what | per CPU-second | CPU ms | median ms |\n| --- | --- | --- | --- |")
+    print((await measured("no sandbox: /bin/true", LAUNCHES, lambda: bare(["/bin/true"]))).line())
+    for name in names:
+        for cost in await local_costs(name):
+            print(cost.line(), flush=True)
+    for cost in await verify_costs():
+        print(cost.line(), flush=True)
+    print()
+    for name in names:
+        print(await alive(name, arguments.alive), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
