@@ -25,15 +25,14 @@ class Request(NamedTuple):
     def head(self, proxy: Proxy | None) -> bytes:
         """All that precedes the body. Raises ValueError for what cannot be sent."""
         fixed = _fixed_lines(self.method, self.url, tuple(self.headers.items()), self.body is not None, proxy)
-        varying = {}
-        if self.body is not None:
-            varying["content-length"] = str(len(self.body))
-        if self.cookies:
-            varying["cookie"] = "; ".join([f"{name}={value}" for name, value in self.cookies.items()])
+        varying = "" if self.body is None else f"content-length: {len(self.body)}\r\n"
         deadline = current_deadline()
         if deadline is not None:
-            varying[TIME_LEFT_HEADER] = f"{deadline.left_s():.3f}"
-        return fixed + _lines(varying) + b"\r\n"
+            varying += f"{TIME_LEFT_HEADER}: {deadline.left_s():.3f}\r\n"
+        if self.cookies:
+            cookies = "; ".join([f"{name}={value}" for name, value in self.cookies.items()])
+            return b"".join((fixed, varying.encode(), _lines({"cookie": cookies}), b"\r\n"))
+        return fixed + varying.encode() + b"\r\n"
 
     def redirected(self, location: str) -> "Request":
         """The request to make instead. Another origin gets no credentials. Raises ValueError for one not to make."""
