@@ -28,8 +28,10 @@ from bench.processes import memory, tree
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parent.parent
 KINDS = ("collector", "worker", "isolated environment", "judge", "endpoint")
-SLACK_S = 5.0
-"""A killed process is missed for as long as it takes to start again, and clocks of log and record differ a little."""
+RESTART_S = 5.0
+"""A killed process is missed for as long as it takes to start again."""
+CLOCK_S = 1.0
+"""A kill is noted a moment after it."""
 REQUEST_TIMEOUT_S = 5.0
 CONFIG = """
 counter:
@@ -202,7 +204,7 @@ class FaultRun:
         self.report.rows += len(records)
 
     def _is_explained(self, failure: dict[str, Any], faults: list[dict[str, Any]]) -> bool:
-        start, end = failure["started_at"] - SLACK_S, failure["started_at"] + failure["seconds"] + SLACK_S
+        start, end = failure["started_at"] - RESTART_S, failure["started_at"] + failure["seconds"] + CLOCK_S
         suspects = EXPLAINED_BY.get(failure["cause"], frozenset())
         hit = any(
             fault["of"] in suspects and fault["row"] == failure["_task_index"] and start <= fault["time"] <= end

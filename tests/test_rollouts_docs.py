@@ -23,7 +23,7 @@ def test_every_command_of_the_page_prints_what_the_page_says(tmp_path: Path) -> 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     printed = done.stdout.splitlines()

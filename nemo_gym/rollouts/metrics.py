@@ -94,7 +94,7 @@ class _Estimates:
 
 
 class RunningMetrics:
-    """All that is told about a run: add every outcome, then ask for `summary()` or `table()`, at any time."""
+    """The figures of a run: add every outcome, then call `summary()` or `table()` at any time."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class RunningMetrics:
         self._attempts = self._retries = 0
         self._latency, self._slowest_s = LogHistogram(), 0.0
         self.blocked: dict[str, dict[str, float]] = {}
-        """The handlers that held up the event loop, as far as the servers are in this process."""
+        """The handlers that blocked the event loop, if the servers are in this process."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Take in a scored rollout."""
@@ -123,7 +123,7 @@ class RunningMetrics:
         figures = _numbers(record)
         self._sums.add(figures)
         self._tokens.add(_tokens(record))
-        self._add_marks(record)
+        self._add_metadata(record)
         index = record.get(TASK_INDEX_KEY_NAME)
         if record.get(JUDGE_FAILURE_FIELD):
             self.judge_failures[record[JUDGE_FAILURE_FIELD]] += 1
@@ -133,9 +133,9 @@ class RunningMetrics:
             passed = figures["reward"] >= self.pass_threshold
             task.rewards += 1
             task.passed += passed
-            told = next((name for name in ANSWER_FIELDS if name in record), None)
-            if told is not None:
-                task.vote(record[told], passed=passed)
+            answer_field = next((name for name in ANSWER_FIELDS if name in record), None)
+            if answer_field is not None:
+                task.vote(record[answer_field], passed=passed)
         self._count_outcome(index)
 
     def add_failure(self, cause: Cause, *, code: str | None = None, task_index: int | None = None) -> None:
@@ -155,7 +155,7 @@ class RunningMetrics:
         estimates = copy.deepcopy(self._estimates)
         for task in self._open.values():
             estimates.add(task)
-        fields = {name: _told(estimates.fields[name]) for name in sorted(estimates.fields)}
+        fields = {name: _as_json(estimates.fields[name]) for name in sorted(estimates.fields)}
         reward = fields.pop("reward", None)
         found: dict[str, Any] = {
             "scored": self.scored,
@@ -166,9 +166,9 @@ class RunningMetrics:
             "reward": reward,
             "pass_threshold": self.pass_threshold,
         }
-        found |= {f"pass@{k}": _told(estimate) for k, estimate in sorted(estimates.passes.items())}
+        found |= {f"pass@{k}": _as_json(estimate) for k, estimate in sorted(estimates.passes.items())}
         if estimates.votes_differ:
-            found |= {f"majority@{k}": _told(estimate) for k, estimate in sorted(estimates.majorities.items())}
+            found |= {f"majority@{k}": _as_json(estimate) for k, estimate in sorted(estimates.majorities.items())}
         tokens, totals = self._tokens.means(), self._tokens.totals
         return found | {
             "fields": fields,
@@ -183,8 +183,8 @@ class RunningMetrics:
         """Everything, for people."""
         return "\n".join(_lines(self.summary()))
 
-    def _add_marks(self, record: Mapping[str, Any]) -> None:
-        """What the collector noted about the work. Records from elsewhere have no such marks."""
+    def _add_metadata(self, record: Mapping[str, Any]) -> None:
+        """Attempts, retries and durations. Records from elsewhere have no such metadata."""
         self._attempts += record.get("_attempts", 0)
         self._retries += record.get("_retries", 0)
         seconds = record.get("_seconds")
@@ -204,7 +204,7 @@ class RunningMetrics:
 
 
 def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among the fields, marks (`_...`) left out."""
+    """The numbers among the fields, without metadata (`_...`)."""
     return {
         name: value
         for name, value in fields.items()
@@ -224,7 +224,7 @@ def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
     return _numbers(found)
 
 
-def _told(estimate: ClusteredMean) -> dict[str, Any]:
+def _as_json(estimate: ClusteredMean) -> dict[str, Any]:
     interval = estimate.interval_95
     return {
         "mean": estimate.mean,
@@ -242,24 +242,27 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
     if summary["judge_failures"]:
         kinds = (f"{kind} {count}" for kind, count in summary["judge_failures"].items())
         yield f"judge replies without a verdict: {', '.join(kinds)}"
-    chances = {name: told for name, told in summary.items() if name.startswith(("pass@", "majority@"))}
+    chances = {name: entry for name, entry in summary.items() if name.startswith(("pass@", "majority@"))}
     rows = {"reward": summary["reward"], **chances, **summary["fields"]}
     width = max(map(len, rows))
     yield f"{'':<{width}}  {'mean':>10}  {'error':>10}  {'95 % interval':>24}  {'samples':>8}  {'tasks':>8}"
-    for name, told in rows.items():
-        if told is not None:
-            error, interval = _shown(told["standard_error"]), " .. ".join(map(_shown, told["interval_95"] or ["-"]))
-            figures = f"{_shown(told['mean']):>10}  {error:>10}  {interval:>24}"
-            yield f"{name:<{width}}  {figures}  {told['samples']:>8}  {told['tasks']:>8}"
+    for name, entry in rows.items():
+        if entry is not None:
+            error, interval = (
+                _shown(entry["standard_error"]),
+                " .. ".join(map(_shown, entry["interval_95"] or ["-"])),
+            )
+            columns = f"{_shown(entry['mean']):>10}  {error:>10}  {interval:>24}"
+            yield f"{name:<{width}}  {columns}  {entry['samples']:>8}  {entry['tasks']:>8}"
     if summary["tokens"]:
-        means = (f"{name} {told['mean']:.1f} (of {told['total']:.0f})" for name, told in summary["tokens"].items())
+        means = (f"{name} {entry['mean']:.1f} (of {entry['total']:.0f})" for name, entry in summary["tokens"].items())
         yield f"tokens a rollout: {', '.join(means)}"
     if summary["latency_s"]:
         yield "seconds a rollout: " + ", ".join(f"{name} {value:.3g}" for name, value in summary["latency_s"].items())
     if summary["attempts"]:
         yield f"attempts: {summary['attempts']}, requests tried again within them: {summary['retries']}"
-    for name, told in summary.get("blocked_handlers", {}).items():
-        yield f"{name} held up the event loop, times: {told['times']}, seconds in all: {told['seconds']:.3g}"
+    for name, entry in summary.get("blocked_handlers", {}).items():
+        yield f"{name} blocked the event loop, times: {entry['times']}, seconds in all: {entry['seconds']:.3g}"
 
 
 def _shown(value: float | str | None) -> str:

@@ -63,10 +63,10 @@ def archive_paths(output: Path) -> list[tuple[Path, Path]]:
     """The existing files of an earlier run, each with a free name under which it can be kept."""
     files = [path for path in all_paths(output) if path.exists()]
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    marks = (f".{stamp}{ending}" for ending in itertools.chain([""], map("-{}".format, itertools.count(2))))
-    mark = next(mark for mark in marks if not any(_with_mark(path, mark).exists() for path in files))
-    return [(path, _with_mark(path, mark)) for path in files]
+    endings = (f".{stamp}{number}" for number in itertools.chain([""], map("-{}".format, itertools.count(2))))
+    ending = next(ending for ending in endings if not any(_with_ending(path, ending).exists() for path in files))
+    return [(path, _with_ending(path, ending)) for path in files]
 
 
-def _with_mark(path: Path, mark: str) -> Path:
-    return path.with_name(f"{path.stem}{mark}{path.suffix}")
+def _with_ending(path: Path, ending: str) -> Path:
+    return path.with_name(f"{path.stem}{ending}{path.suffix}")

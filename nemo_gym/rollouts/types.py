@@ -108,13 +108,13 @@ class NoResult:
     """Machine-readable detail of the cause, such as `refused` of a judge or `session_lost`."""
     attempt: int = 1
     is_final: bool = True
-    """Whether it was the last attempt at this rollout."""
+    """True for the last attempt at this rollout."""
     started_at: float = 0.0
     seconds: float = 0.0
     row: Any = None
     """The row, as far as it could be read."""
     retryable: bool = True
-    """Whether another attempt may end differently."""
+    """True if another attempt may succeed."""
     response: Any = None
     """The model's response, if there was one before the failure."""
 

@@ -113,5 +113,5 @@ def test_a_collection_ends_with_the_handlers_that_blocked(tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     assert "slow/verify blocks the event loop" in done.stderr
-    assert "slow/verify held up the event loop, times: 1" in done.stdout
+    assert "slow/verify blocked the event loop, times: 1" in done.stdout
     assert json.loads((tmp_path / "out_metrics.json").read_text())["blocked_handlers"]["slow/verify"]["times"] == 1
