@@ -215,7 +215,7 @@ async def test_a_program_finds_nothing_to_cheat_with(environment: BrowserLikeCli
     code = f"""
 import glob, os
 found = []
-for pattern in ("/proc/*/cmdline", "/proc/*/environ", "/work/**", "/tmp/**", "/packages/**", "{PARENT_DIR}/**"):
+for pattern in ("/proc/*/cmdline", "/proc/*/environ", "/work/**", "/tmp/**", "{PARENT_DIR}/**"):
     for path in glob.glob(pattern, recursive=True):
         try:
             found.append(open(path, errors="replace").read())
