@@ -104,7 +104,7 @@ def generate_data(config: GenerateDataConfig, folder: Path) -> Generated:
     lines = [orjson.dumps(row) + b"\n" for row in rows]
     to_verify = [orjson.loads(line) for line in lines[: config.verify_limit]]
     if to_verify:
-        event_loop.run(_verify(folder, to_verify))
+        event_loop.run_embedded(_verify(folder, to_verify))
     files, left = [], iter(lines)
     for kind, path in paths.items():
         with atomic_write(path) as file:

@@ -198,7 +198,7 @@ class TrainDataProcessor:
         stamps = [_stamp(each.path) for each in datasets]
         extents = [extent_of(each.path, each.dataset.start_idx, each.dataset.end_idx) for each in datasets]
         options = self._scan_options(datasets)
-        found = event_loop.run(scan(extents, options, self._spill, on_progress=self._on_progress))
+        found = event_loop.run_embedded(scan(extents, options, self._spill, on_progress=self._on_progress))
         checked = [
             CheckedDataset(source, figures, {}, stamp=stamp)
             for source, figures, stamp in zip(datasets, found, stamps, strict=True)

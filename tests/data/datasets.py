@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -35,3 +35,11 @@ def write_config(path: Path, **datasets_of_agents: list[dict[str, Any]]) -> Path
     }
     path.write_text(yaml.safe_dump(agents))
     return path
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it showed."""
+
+    returncode: int
+    stdout: str
+    stderr: str

@@ -1,10 +1,9 @@
 """The GitLab commands, against a server with the registry's behaviour."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -15,7 +14,7 @@ from nemo_gym.data.hubs.gitlab import (
     MLFlowConfig,
     UploadJsonlDatasetGitlabConfig,
 )
-from tests.commands import BIN, ng
+from tests.data.conftest import NgHere
 from tests.data.datasets import dataset, read_rows, row, write_config, write_rows
 from tests.data.faulty_server import Fault, Reply, served
 from tests.data.gitlab_server import TOKEN, GitlabServer
@@ -37,17 +36,23 @@ def keys(registry: GitlabServer, token: str = TOKEN) -> dict[str, str]:
     return {"mlflow_tracking_uri": registry.tracking_uri, "mlflow_tracking_token": token}
 
 
-def run(cwd: Path, command: str, *arguments: str, env: dict[str, Any], answer: str = "") -> tuple[int, str]:
-    """The exit code and all that was shown. No token may be."""
-    (cwd / "env.yaml").write_text(json.dumps(env))
-    done = subprocess.run(
-        [str(BIN / command), *arguments], cwd=cwd, input=answer, capture_output=True, text=True, check=False
-    )
-    shown = done.stdout + done.stderr
-    assert TOKEN not in shown
-    assert HUB_TOKEN not in shown
-    assert "Traceback" not in shown
-    return done.returncode, shown
+class Run(Protocol):
+    def __call__(self, name: str, *arguments: str, env: dict[str, Any], answer: str = "") -> tuple[int, str]: ...
+
+
+@pytest.fixture
+def run(tmp_path: Path, ng_here: NgHere) -> Run:
+    """The exit code of a command and all that it showed. No token may be."""
+
+    def run(name: str, *arguments: str, env: dict[str, Any], answer: str = "") -> tuple[int, str]:
+        (tmp_path / "env.yaml").write_text(json.dumps(env))
+        done = ng_here(name, *arguments, answer=answer)
+        shown = done.stdout + done.stderr
+        assert TOKEN not in shown
+        assert HUB_TOKEN not in shown
+        return done.returncode, shown
+
+    return run
 
 
 def upload(registry: GitlabServer, **changes: str) -> gitlab.Uploaded:
@@ -60,15 +65,15 @@ def download(registry: GitlabServer, **changes: str) -> Path:
     return gitlab.download(DownloadJsonlDatasetGitlabConfig.model_validate(values | keys(registry) | changes))
 
 
-def test_a_dataset_is_uploaded_and_downloaded(tmp_path: Path, registry: GitlabServer) -> None:
+def test_a_dataset_is_uploaded_and_downloaded(tmp_path: Path, registry: GitlabServer, run: Run) -> None:
     (tmp_path / "a.jsonl").write_bytes(ROWS)
     arguments = ("+dataset_name=My_Model", "+version=0.0.1", "+input_jsonl_fpath=a.jsonl")
-    code, shown = run(tmp_path, "ng_upload_dataset_to_gitlab", *arguments, env=keys(registry))
+    code, shown = run("ng_upload_dataset_to_gitlab", *arguments, env=keys(registry))
     assert code == 0, shown
     assert registry.models == {"My_Model": {"0.0.1": {"a.jsonl": ROWS}}}
     [told] = [line for line in shown.splitlines() if line.startswith("ng_download_dataset_from_gitlab")]
     command, *options = told.split()
-    code, shown = run(tmp_path, command, *options[:-1], "+output_fpath=out/b.jsonl", env=keys(registry))
+    code, shown = run(command, *options[:-1], "+output_fpath=out/b.jsonl", env=keys(registry))
     assert code == 0, shown
     assert (tmp_path / "out/b.jsonl").read_bytes() == ROWS
 
@@ -143,11 +148,11 @@ def test_names_are_case_sensitive(registry: GitlabServer) -> None:
 
 @pytest.mark.parametrize(("answer", "is_deleted"), [("YES\n", True), ("n\n", False), ("", False)])
 def test_a_dataset_is_deleted_once_that_is_confirmed(
-    tmp_path: Path, registry: GitlabServer, answer: str, *, is_deleted: bool
+    tmp_path: Path, registry: GitlabServer, run: Run, answer: str, *, is_deleted: bool
 ) -> None:
     registry.models = {"My_Model": {"0.0.1": {}}, "my_model": {}}
     arguments = ("+dataset_name=My_Model",)
-    code, shown = run(tmp_path, "ng_delete_dataset_from_gitlab", *arguments, env=keys(registry), answer=answer)
+    code, shown = run("ng_delete_dataset_from_gitlab", *arguments, env=keys(registry), answer=answer)
     assert code == 0
     assert (
         "[Nemo-Gym] - Found model 'My_Model' in the registry. Are you sure you want to delete it from Gitlab?" in shown
@@ -157,15 +162,15 @@ def test_a_dataset_is_deleted_once_that_is_confirmed(
     assert "my_model" in registry.models
 
 
-def test_there_is_no_question_about_an_absent_dataset(tmp_path: Path, registry: GitlabServer) -> None:
-    code, shown = run(tmp_path, "ng_delete_dataset_from_gitlab", "+dataset_name=gone", env=keys(registry))
+def test_there_is_no_question_about_an_absent_dataset(tmp_path: Path, registry: GitlabServer, run: Run) -> None:
+    code, shown = run("ng_delete_dataset_from_gitlab", "+dataset_name=gone", env=keys(registry))
     assert code == 0
     assert "Are you sure" not in shown
     assert "No model 'gone'" in shown
 
 
 def test_a_dataset_moves_from_gitlab_to_hugging_face(
-    tmp_path: Path, registry: GitlabServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, registry: GitlabServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.models = {"My_Model": {"0.0.1": {}}}
     write_rows(tmp_path / "a.jsonl", [row("a")])
@@ -180,21 +185,21 @@ def test_a_dataset_moves_from_gitlab_to_hugging_face(
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         env = settings | keys(registry)
         hub.faults = [Fault("POST .*/commit/", Reply.json({"error": "no"}, 403))]
-        code, shown = run(tmp_path, "ng_gitlab_to_hf_dataset", *arguments, env=env, answer="y\n")
+        code, shown = run("ng_gitlab_to_hf_dataset", *arguments, env=env, answer="y\n")
         assert code == 1
         assert "Are you sure" not in shown
         assert registry.models == {"My_Model": {"0.0.1": {}}}
         assert registry.requests == []
-        code, shown = run(tmp_path, "ng_gitlab_to_hf_dataset", *arguments, env=env, answer="y\n")
+        code, shown = run("ng_gitlab_to_hf_dataset", *arguments, env=env, answer="y\n")
         assert code == 0, shown
         assert "Dataset upload successful" in shown
         assert registry.models == {}
-        forbidden = run(tmp_path, "ng_gitlab_to_hf_dataset", *arguments, "+delete_from_gitlab=true", env=env)
+        forbidden = run("ng_gitlab_to_hf_dataset", *arguments, "+delete_from_gitlab=true", env=env)
         assert forbidden[0] == 2
         assert "Forbidden fields present: delete_from_gitlab" in forbidden[1]
 
 
-def test_missing_datasets_are_downloaded_from_gitlab(tmp_path: Path, registry: GitlabServer) -> None:
+def test_missing_datasets_are_downloaded_from_gitlab(tmp_path: Path, registry: GitlabServer, run: Run) -> None:
     content = json.dumps(row("a")).encode() + b"\n"
     registry.models = {"m": {"0.0.1": {"sub/train.jsonl": content}}}
     place = {"dataset_name": "m", "version": "0.0.1", "artifact_fpath": "sub/train.jsonl"}
@@ -205,9 +210,9 @@ def test_missing_datasets_are_downloaded_from_gitlab(tmp_path: Path, registry: G
         "+mode=train_preparation",
         "+should_download=true",
     )
-    done = ng("ng_prepare_data", *arguments, "+data_source=gitlab", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "GitLab needs mlflow_tracking_uri and mlflow_tracking_token" in done.stderr
-    code, shown = run(tmp_path, "ng_prepare_data", *arguments, "+data_source=gitlab", env=keys(registry))
+    code, shown = run("ng_prepare_data", *arguments, "+data_source=gitlab", env={})
+    assert code == 1
+    assert "GitLab needs mlflow_tracking_uri and mlflow_tracking_token" in shown
+    code, shown = run("ng_prepare_data", *arguments, "+data_source=gitlab", env=keys(registry))
     assert code == 0, shown
     assert len(read_rows(tmp_path / "out/train.jsonl")) == 1

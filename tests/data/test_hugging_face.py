@@ -16,6 +16,7 @@ from nemo_gym.data.hubs.hugging_face_config import (
     UploadJsonlDatasetHuggingFaceConfig,
 )
 from tests.commands import ng
+from tests.data.conftest import NgHere
 from tests.data.datasets import dataset, read_rows, row, write_config, write_rows
 from tests.data.faulty_server import Fault, Reply, served
 from tests.data.hub_server import TOKEN, HubServer, Repo
@@ -49,8 +50,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         yield server
 
 
-def upload_command(cwd: Path, *arguments: str, **changes: Any) -> "subprocess.CompletedProcess[str]":
-    (cwd / "env.yaml").write_text(json.dumps(SETTINGS | changes))
+def upload_command(cwd: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    (cwd / "env.yaml").write_text(json.dumps(SETTINGS))
     done = ng("ng_upload_dataset_to_hf", "+dataset_name=My_Data", *arguments, cwd=cwd)
     assert TOKEN not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -78,20 +79,28 @@ def test_a_large_dataset_is_created_filled_by_lfs_and_collected(tmp_path: Path, 
     assert len(hub.calls("PUT /storage/")) == 2
 
 
-def test_a_pull_request_needs_no_write_access(tmp_path: Path, hub: HubServer) -> None:
+def test_a_pull_request_needs_no_write_access(tmp_path: Path, hub: HubServer, ng_here: NgHere) -> None:
     write_rows(tmp_path / "train.jsonl", [row("a")])
     hub.repos[REPO], hub.read_only = Repo(), True
     with pytest.raises(HubError, match="403"):
         upload()
-    done = upload_command(tmp_path, "+create_pr=true", "+revision=my-branch", "+commit_message=Add it")
+    (tmp_path / "env.yaml").write_text(json.dumps(SETTINGS))
+    done = ng_here(
+        "ng_upload_dataset_to_hf",
+        "+dataset_name=My_Data",
+        "+create_pr=true",
+        "+revision=my-branch",
+        "+commit_message=Add it",
+    )
     assert done.returncode == 0, done.stderr
     assert f"[Nemo-Gym] - Pull Request created: {hub.url}/datasets/{REPO}/discussions/1" in done.stdout
     assert hub.repos[REPO].pull_requests == [{"against": "main", "title": "Add it"}]
 
 
-def test_a_wrong_token_is_an_error_and_never_shown(tmp_path: Path, hub: HubServer) -> None:
+def test_a_wrong_token_is_an_error_and_never_shown(tmp_path: Path, hub: HubServer, ng_here: NgHere) -> None:
     write_rows(tmp_path / "train.jsonl", [row("a")])
-    done = upload_command(tmp_path, hf_token="hf_wrong_token_5678")
+    (tmp_path / "env.yaml").write_text(json.dumps(SETTINGS | {"hf_token": "hf_wrong_token_5678"}))
+    done = ng_here("ng_upload_dataset_to_hf", "+dataset_name=My_Data")
     assert done.returncode == 1
     assert "answered 401" in done.stderr
     assert "hf_wrong_token_5678" not in done.stderr + done.stdout
@@ -149,10 +158,10 @@ def test_a_throttled_upload_is_tried_again(tmp_path: Path, hub: HubServer, patte
     assert "train.jsonl" in hub.repos[REPO].revisions["main"]
 
 
-def test_a_file_is_downloaded_as_it_is_without_a_token(tmp_path: Path, hub: HubServer) -> None:
+def test_a_file_is_downloaded_as_it_is_without_a_token(tmp_path: Path, hub: HubServer, ng_here: NgHere) -> None:
     hub.repos[REPO] = Repo({"main": {"sub/rows.jsonl": ROWS}})
     arguments = (f"+repo_id={REPO}", "+artifact_fpath=sub/rows.jsonl", "+output_dirpath=out")
-    done = ng("ng_download_dataset_from_hf", *arguments, cwd=tmp_path)
+    done = ng_here("ng_download_dataset_from_hf", *arguments)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/rows.jsonl").read_bytes() == ROWS
     assert download(artifact_fpath="sub/rows.jsonl", output_fpath="x/y.jsonl") == [Path("x/y.jsonl")]
@@ -237,7 +246,9 @@ def test_a_dataset_is_named_after_its_domain(changes: dict[str, str], repo_id: s
     assert UploadJsonlDatasetHuggingFaceConfig(**SETTINGS | changes).repo_id == repo_id
 
 
-def test_missing_datasets_are_downloaded_before_they_are_prepared(tmp_path: Path, hub: HubServer) -> None:
+def test_missing_datasets_are_downloaded_before_they_are_prepared(
+    tmp_path: Path, hub: HubServer, ng_here: NgHere
+) -> None:
     rows = "".join(json.dumps(row(text)) + "\n" for text in "ab").encode()
     hub.repos[REPO] = Repo({"main": {"train.jsonl": rows, "other.jsonl": rows[: len(rows) // 2]}})
     artifact = {"repo_id": REPO, "artifact_fpath": "other.jsonl"}
@@ -247,20 +258,20 @@ def test_missing_datasets_are_downloaded_before_they_are_prepared(tmp_path: Path
     ]
     write_config(tmp_path / "config.yaml", one=datasets)
     command = ("ng_prepare_data", "+config_paths=[config.yaml]", "+output_dirpath=out", "+mode=train_preparation")
-    done = ng(*command, "+should_download=true", cwd=tmp_path)
+    done = ng_here(*command, "+should_download=true")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "d/t.jsonl").read_bytes() == rows
     assert len(read_rows(tmp_path / "out/validation.jsonl")) == 1
 
 
-def test_a_download_that_fails_ends_the_preparation(tmp_path: Path, hub: HubServer) -> None:
+def test_a_download_that_fails_ends_the_preparation(tmp_path: Path, hub: HubServer, ng_here: NgHere) -> None:
     datasets = [
         dataset("t.jsonl", huggingface_identifier={"repo_id": REPO}),
         dataset("v.jsonl", "validation"),
     ]
     write_config(tmp_path / "config.yaml", one=datasets)
     command = ("ng_prepare_data", "+config_paths=[config.yaml]", "+output_dirpath=out", "+mode=train_preparation")
-    done = ng(*command, "+should_download=true", cwd=tmp_path)
+    done = ng_here(*command, "+should_download=true")
     assert done.returncode != 0
     assert "t.jsonl: Hugging Face answered 404" in done.stderr
     assert "v.jsonl: no huggingface_identifier" in done.stderr

@@ -6,27 +6,37 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 import pytest
 
-from tests.commands import BIN, ng
-from tests.data.datasets import dataset, read_rows, row, write_config, write_rows
+from tests.commands import BIN
+from tests.data.conftest import NgHere
+from tests.data.datasets import Ended, dataset, read_rows, row, write_config, write_rows
 
 
-def prepare(cwd: Path, *arguments: str, mode: str = "train_preparation") -> "subprocess.CompletedProcess[str]":
-    paths = ("+config_paths=[config.yaml]", "+output_dirpath=out", f"+mode={mode}")
-    return ng("ng_prepare_data", *paths, *arguments, cwd=cwd)
+class Prepare(Protocol):
+    def __call__(self, *arguments: str, mode: str = "train_preparation") -> Ended: ...
 
 
-def test_rows_get_their_agent_and_go_into_one_file_a_type(tmp_path: Path) -> None:
+@pytest.fixture
+def prepare(ng_here: NgHere) -> Prepare:
+    def prepare(*arguments: str, mode: str = "train_preparation") -> Ended:
+        return ng_here(
+            "ng_prepare_data", "+config_paths=[config.yaml]", "+output_dirpath=out", f"+mode={mode}", *arguments
+        )
+
+    return prepare
+
+
+def test_rows_get_their_agent_and_go_into_one_file_a_type(tmp_path: Path, prepare: Prepare) -> None:
     write_rows(tmp_path / "a.jsonl", [row("a", n=1), row("b", n=2)])
     write_rows(tmp_path / "b.jsonl", [row("c", agent_ref={"name": "other"}), row("d")])
     write_rows(tmp_path / "v.jsonl", [row("v")])
     datasets = [dataset("a.jsonl", num_repeats=2), dataset("v.jsonl", "validation")]
     write_config(tmp_path / "config.yaml", one=datasets, two=[dataset("b.jsonl"), dataset("missing.jsonl", "example")])
-    done = prepare(tmp_path)
+    done = prepare()
     assert done.returncode == 0, done.stderr
     train, validation = read_rows(tmp_path / "out/train.jsonl"), read_rows(tmp_path / "out/validation.jsonl")
     texts = [each["responses_create_params"]["input"][0]["content"] for each in train]
@@ -42,25 +52,25 @@ def test_rows_get_their_agent_and_go_into_one_file_a_type(tmp_path: Path) -> Non
     assert "#" * 100 in done.stdout
 
 
-def test_example_mode_wants_the_example_datasets_alone(tmp_path: Path) -> None:
+def test_example_mode_wants_the_example_datasets_alone(tmp_path: Path, prepare: Prepare) -> None:
     write_rows(tmp_path / "e.jsonl", [row("a")])
     write_config(tmp_path / "config.yaml", one=[dataset("missing.jsonl"), dataset("e.jsonl", "example")])
-    assert prepare(tmp_path, mode="example_validation").returncode == 0
+    assert prepare(mode="example_validation").returncode == 0
     assert len(read_rows(tmp_path / "out/example.jsonl")) == 1
 
 
-def test_only_the_slice_is_used(tmp_path: Path) -> None:
+def test_only_the_slice_is_used(tmp_path: Path, prepare: Prepare) -> None:
     write_rows(tmp_path / "a.jsonl", [row(f"{n}", n=n) for n in range(10)])
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl", start_idx=3, end_idx=7)])
-    assert prepare(tmp_path).returncode == 0
+    assert prepare().returncode == 0
     assert [each["n"] for each in read_rows(tmp_path / "out/train.jsonl")] == [3, 4, 5, 6]
     assert json.loads((tmp_path / "a_metrics.json").read_text())["start_idx"] == 3
 
 
-def test_missing_files_are_reported_before_any_work(tmp_path: Path) -> None:
+def test_missing_files_are_reported_before_any_work(tmp_path: Path, prepare: Prepare) -> None:
     (tmp_path / "bad.jsonl").write_text("not json\n")
     write_config(tmp_path / "config.yaml", one=[dataset("bad.jsonl"), dataset("gone.jsonl", "validation")])
-    done = prepare(tmp_path)
+    done = prepare()
     assert done.returncode != 0
     assert "Run with `+should_download=true` to enable downloading." in done.stderr
     assert "gone.jsonl" in done.stderr
@@ -68,9 +78,9 @@ def test_missing_files_are_reported_before_any_work(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "config.yaml"]
 
 
-def test_missing_examples_have_to_be_provided(tmp_path: Path) -> None:
+def test_missing_examples_have_to_be_provided(tmp_path: Path, prepare: Prepare) -> None:
     write_config(tmp_path / "config.yaml", one=[dataset("gone.jsonl", "example")])
-    done = prepare(tmp_path, "+should_download=true", mode="example_validation")
+    done = prepare("+should_download=true", mode="example_validation")
     assert "You must provide the above missing example jsonl files!" in done.stderr
 
 
@@ -86,11 +96,11 @@ BAD_FILE = b"\n".join(
 )
 
 
-def test_every_kind_of_bad_row_is_listed_and_nothing_is_collated(tmp_path: Path) -> None:
+def test_every_kind_of_bad_row_is_listed_and_nothing_is_collated(tmp_path: Path, prepare: Prepare) -> None:
     (tmp_path / "a.jsonl").write_bytes(BAD_FILE)
     (tmp_path / "empty.jsonl").write_bytes(b"\n")
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl"), dataset("empty.jsonl", "validation")])
-    done = prepare(tmp_path, "+max_row_mb=1")
+    done = prepare("+max_row_mb=1")
     assert done.returncode == 1, done.stderr
     for words in (
         "rows 1, 7-8: not valid JSON",
@@ -109,53 +119,53 @@ def test_every_kind_of_bad_row_is_listed_and_nothing_is_collated(tmp_path: Path)
     assert not (tmp_path / "a_metrics.json").exists()
 
 
-def test_a_line_of_100_mb_is_listed_and_never_in_memory(tmp_path: Path) -> None:
+def test_a_line_of_100_mb_is_listed_and_never_in_memory(tmp_path: Path, prepare: Prepare) -> None:
     with (tmp_path / "a.jsonl").open("wb") as file:
         file.write(b'{"responses_create_params": {"input": "')
         for _ in range(100):
             file.write(b"x" * 2**20)
         file.write(b'"}}\n' + GOOD)
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl")])
-    done = prepare(tmp_path)
+    done = prepare()
     assert done.returncode == 1
     assert "row 0: longer than 67108864 bytes" in done.stderr
 
 
-def test_bad_rows_can_be_left_out(tmp_path: Path) -> None:
+def test_bad_rows_can_be_left_out(tmp_path: Path, prepare: Prepare) -> None:
     (tmp_path / "a.jsonl").write_bytes(BAD_FILE)
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl", num_repeats=3)])
-    done = prepare(tmp_path, "+max_row_mb=1", "+drop_offending=true")
+    done = prepare("+max_row_mb=1", "+drop_offending=true")
     assert done.returncode == 0, done.stderr
     assert "Left out: " in done.stderr
     assert len(read_rows(tmp_path / "out/train.jsonl")) == 6
     assert json.loads((tmp_path / "out/train_metrics.json").read_text())["Number of examples"] == 6
 
 
-def test_statistics_that_contradict_the_data_are_reported_and_kept(tmp_path: Path) -> None:
+def test_statistics_that_contradict_the_data_are_reported_and_kept(tmp_path: Path, prepare: Prepare) -> None:
     write_rows(tmp_path / "a.jsonl", [row("a"), row("b")])
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl")])
-    assert prepare(tmp_path).returncode == 0
+    assert prepare().returncode == 0
     before = (tmp_path / "a_metrics.json").read_text()
     write_rows(tmp_path / "a.jsonl", [row("a"), row("b"), row("c")])
-    done = prepare(tmp_path)
+    done = prepare()
     assert done.returncode == 1
     assert done.stderr.startswith("Found conflicting aggregate metrics that need to be corrected:")
     assert "Number of examples: was 2, is 3" in done.stderr
     assert (tmp_path / "a_metrics.json").read_text() == before
     assert json.loads((tmp_path / "a_metrics_conflict.json").read_text())["Number of examples"] == 3
     assert len(read_rows(tmp_path / "out/train.jsonl")) == 2
-    assert prepare(tmp_path, "+overwrite_metrics_conflicts=true").returncode == 0
+    assert prepare("+overwrite_metrics_conflicts=true").returncode == 0
     assert not (tmp_path / "a_metrics_conflict.json").exists()
     assert len(read_rows(tmp_path / "out/train.jsonl")) == 3
 
 
-def test_duplicates_and_overlap_are_reported(tmp_path: Path) -> None:
+def test_duplicates_and_overlap_are_reported(tmp_path: Path, prepare: Prepare) -> None:
     long = "The quick brown fox jumps over the lazy dog while a hundred curious cats watch from the old stone wall "
     train = [row(long + "today."), row("What is 2 + 3?"), row("What is 2 + 3?"), row(long + "Today!")]
     write_rows(tmp_path / "t.jsonl", train)
     write_rows(tmp_path / "v.jsonl", [row("What is 2 + 3?"), row(long + "again."), row("Something else entirely?")])
     write_config(tmp_path / "config.yaml", one=[dataset("t.jsonl"), dataset("v.jsonl", "validation")])
-    done = prepare(tmp_path)
+    done = prepare()
     assert "Duplicates, in train: 1 equal rows" in done.stdout
     assert f"- {tmp_path / 't.jsonl'}:3 repeats {tmp_path / 't.jsonl'}:2" in done.stdout
     assert "Duplicates, in train: 1 nearly equal prompts" in done.stdout
@@ -164,21 +174,21 @@ def test_duplicates_and_overlap_are_reported(tmp_path: Path) -> None:
     assert f"- {tmp_path / 'v.jsonl'}:2 repeats {tmp_path / 't.jsonl'}" in done.stdout
 
 
-def test_two_agents_can_use_the_same_file(tmp_path: Path) -> None:
+def test_two_agents_can_use_the_same_file(tmp_path: Path, prepare: Prepare) -> None:
     write_rows(tmp_path / "a.jsonl", [row("a")])
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl")], two=[dataset("a.jsonl")])
-    assert prepare(tmp_path).returncode == 0
+    assert prepare().returncode == 0
     agents = [each["agent_ref"]["name"] for each in read_rows(tmp_path / "out/train.jsonl")]
     assert agents == ["one", "two"]
-    assert prepare(tmp_path).returncode == 0
+    assert prepare().returncode == 0
 
 
-def test_the_bytes_are_the_same_on_any_number_of_processes(tmp_path: Path) -> None:
+def test_the_bytes_are_the_same_on_any_number_of_processes(tmp_path: Path, prepare: Prepare) -> None:
     write_rows(tmp_path / "a.jsonl", [row("word " * 400 + str(n), n=n / 7) for n in range(5000)])
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl")])
     results = []
     for count in (1, 2):
-        done = prepare(tmp_path, f"+num_processes={count}", "+near_duplicates=false")
+        done = prepare(f"+num_processes={count}", "+near_duplicates=false")
         assert done.returncode == 0, done.stderr
         files = [tmp_path / "a_metrics.json", *sorted((tmp_path / "out").iterdir())]
         results.append([path.read_bytes() for path in files])
@@ -192,7 +202,7 @@ def final_files(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("moment", range(6))
 def test_killed_at_any_moment_no_half_file_has_a_final_name(tmp_path: Path, moment: int) -> None:
-    count = 20_000
+    count = 5_000
     write_rows(tmp_path / "a.jsonl", [row("word " * 40 + str(n), n=n) for n in range(count)])
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl")])
     signs: list[Any] = [
