@@ -113,7 +113,7 @@ async def shipped(folder: Path, *, transport: Transport = "direct") -> AsyncIter
     servers = servers_in(next(config for config in CONFIGS if config.parent.parent == folder))
     own = next(held for held in servers if Path(held.folder) == folder)
     kind = load_server_class(own.server_type, folder, own.entrypoint)
-    config = kind.config_class().model_validate({**own.config, "name": own.name})
+    config = kind.config_class().model_validate({**own.config, "name": own.name, "port": 0})
     async with running(servers, transport=transport) as client:
         yield Shipped(own.name, kind(config=config, server_client=client), client)
 
