@@ -163,7 +163,7 @@ class ServerClient:
         the body for good.
         """
         got = await self.send(server, path, body, cause=cause, jar=jar, timeout_s=timeout_s, ends_session=ends_session)
-        if got.status >= 400:
+        if got.status >= 300:
             raise failure_in(got, path, cause)
         return got if answer is ServerReply else read_reply(got, path, answer, cause)  # type: ignore[return-value]
 

@@ -112,3 +112,14 @@ async def test_a_server_that_cannot_be_reached_is_tried_again_as_long_as_there_i
                 await client.call("agent", "/run", {}, answer=ServerReply, timeout_s=1.2)
     assert caught.value.server == "agent"
     assert tally.retries >= 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 303])
+async def test_a_redirect_of_a_server_is_an_error_and_never_its_answer(status: int) -> None:
+    async def redirect(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"HTTP/1.1 {status} Go\r\nlocation: /login\r\ncontent-length: 2\r\n\r\n{{}}".encode())
+        await writer.drain()
+
+    async with peer_that(redirect) as url, ServerClient(addresses={"agent": url}, http=HttpClient()) as client:
+        with pytest.raises(RolloutError, match=f"answered {status}"):
+            await client.call("agent", "/run", {}, answer=ServerReply, timeout_s=10)
