@@ -13,6 +13,7 @@ import orjson
 from nemo_gym.base_resources_server import check_reward
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.deadline import timeout
+from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import ConfigError, RolloutError
@@ -23,6 +24,7 @@ from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_pol
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_text, single_line_record
 
 logger = logging.getLogger(__name__)
+rate_limited_log = RateLimitedLog(logger)
 
 Run = Callable[[Row], Awaitable[Outcome]]
 
@@ -38,7 +40,12 @@ def retrying_run(client: ServerClient, config: RolloutCollectionConfig, write: W
             if isinstance(outcome, Scored) or number == config.max_attempts or not outcome.retryable:
                 return outcome
             await write(replace(outcome, is_final=False))
-            await asyncio.sleep(backoff_s(number))
+            pause_s = backoff_s(number)
+            failed = f"row {row.id.task_index} has no result ({outcome.cause}): {outcome.message[:300]}"
+            rate_limited_log.warning(
+                outcome.cause, "%s; attempt %d of %d, next in %.1f s", failed, number, config.max_attempts, pause_s
+            )
+            await asyncio.sleep(pause_s)
             number += 1
 
     if config.straggler_percentile is None:
