@@ -1,10 +1,9 @@
 """Make datasets: from other people's, or from a seed. And the README's tables of what there is."""
 
-from pathlib import Path
 
 from nemo_gym.cli.command import FAILED, command, read_parameters
 from nemo_gym.cli.folders import find_folder
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.common.paths import PARENT_DIR, find
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.data.generate import GenerateDataConfig
 from nemo_gym.data.generate import generate_data as generate_files
@@ -33,9 +32,9 @@ def generate_data() -> None:
 
 
 class UpdateReadmeConfig(CommandConfig):
-    """Write the tables of environments in the README anew, from their configurations."""
+    """Update the tables of environments in the README from their configurations."""
 
-    readme_fpath: str = str(PARENT_DIR / "README.md")
+    readme_fpath: str = "README.md"
     """The README. The tables go between its START_..._TABLE and END_..._TABLE comments."""
 
     check: bool = False
@@ -44,12 +43,12 @@ class UpdateReadmeConfig(CommandConfig):
 
 @command(UpdateReadmeConfig)
 def update_readme() -> int:
-    """Write the tables of environments in the README anew."""
+    """Update the tables of environments in the README."""
     from nemo_gym.data.readme_tables import update_readme as update
     from nemo_gym.data.readme_tables import updated_readme
 
     config = read_parameters(UpdateReadmeConfig)
-    path = Path(config.readme_fpath)
+    path = find(config.readme_fpath)
     if config.check:
         is_current = updated_readme(path.read_text(), PARENT_DIR) == path.read_text()
         print(f"{path}: the tables are {'up to date' if is_current else 'not up to date; run ng_update_readme'}")
