@@ -18,6 +18,7 @@ from nemo_gym.analysis.verify_stored import verify_items
 from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import find, nearest
+from nemo_gym.common.redaction import one_line, redact
 from nemo_gym.config.loading import ServerInstance, server_instances
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, RolloutError
@@ -186,7 +187,7 @@ class _RowCheck:
             first, second = await self._verified(probe.items), await self._verified(probe.items)
         except RolloutError as error:
             figures.failed[error.cause] += 1
-            self.report.messages.setdefault(probe.name, str(error)[:500])
+            self.report.messages.setdefault(probe.name, one_line(redact(str(error)))[:500])
             return False
         figures.varied += _lasting(first) != _lasting(second)
         is_full = bool(max(first["reward"], second["reward"]) >= self.config.full_reward)

@@ -80,7 +80,7 @@ class PeerResponse:
         from yarl import URL
 
         info = aiohttp.RequestInfo(URL("http://peer"), "POST", CIMultiDictProxy(CIMultiDict()), URL("http://peer"))
-        message = f"{self.url}: {self._body[:500].decode(errors='replace')}"
+        message = f"{self.url}: {redact(self._body.decode(errors='replace'))[:500]}"
         error = aiohttp.ClientResponseError(info, (), status=self.status, message=message)
         error.response_content = self._body  # type: ignore[attr-defined]
         raise error
