@@ -1,6 +1,5 @@
 """Make datasets: from other people's, or from a seed. And the README's tables of what there is."""
 
-
 from nemo_gym.cli.command import FAILED, command, read_parameters
 from nemo_gym.cli.folders import find_folder
 from nemo_gym.common.paths import PARENT_DIR, find
