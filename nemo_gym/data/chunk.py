@@ -161,7 +161,7 @@ class _Observer:
         found.field_numbers = {name: AvgMinMax.of(values) for name, values in self._field_numbers.items()}
         found.field_texts = {name: len(texts) for name, texts in self._field_texts.items()}
         found.field_digests = {
-            name: packed({digest(text.encode()) for text in set(texts)}) for name, texts in self._field_texts.items()
+            name: packed([digest(text.encode()) for text in set(texts)]) for name, texts in self._field_texts.items()
         }
         found.params, found.near = packed(self._params), packed(self._near)
         found.user_messages = packed(self._user_messages)

@@ -42,7 +42,7 @@ def _plain_parts(source: IO[bytes], figures: FileFigures, ending: bytes) -> Iter
     while left and (block := source.read(min(left, BLOCK_BYTES))):
         left -= len(block)
         *rows, carried = (carried + block).split(b"\n")
-        yield b"".join([row[:-1] + ending for row in rows if row]), len(block)
+        yield ending.join([*(row[:-1] for row in rows if row), b""]), len(block)
     if carried:
         yield carried[:-1] + ending, 0
 

@@ -99,6 +99,8 @@ class DigestSet:
         self._segments: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
         self.count = 0
         """How many records were added, equal ones included."""
+        self.counted: tuple[int, int] | None = None
+        """How many records there were when the distinct ones were counted, and how many those were."""
 
     def add(self, partitions: dict[int, bytes]) -> None:
         """Take records as `packed` gives them."""
@@ -145,6 +147,15 @@ def slices(*sets: DigestSet) -> Iterator[list[list[bytes]]]:
 
 def unique_count(*sets: DigestSet) -> int:
     """How many distinct digests there are in all sets together."""
+    if len(sets) != 1:
+        return _count_unique(*sets)
+    [only] = sets
+    if only.counted is None or only.counted[0] != only.count:
+        only.counted = only.count, _count_unique(only)
+    return only.counted[1]
+
+
+def _count_unique(*sets: DigestSet) -> int:
     return sum(
         len({record[:DIGEST_BYTES] for records in part for record in records})
         if any(each.width != DIGEST_BYTES for each in sets)

@@ -8,7 +8,7 @@ from typing import IO, NamedTuple
 import orjson
 
 from nemo_gym.data.chunk import user_messages
-from nemo_gym.data.digests import DIGEST_BYTES, DigestSet, slices
+from nemo_gym.data.digests import DIGEST_BYTES, DigestSet, slices, unique_count
 from nemo_gym.data.near_duplicates import similarity
 from nemo_gym.data.row_check import PARAMS_KEY
 from nemo_gym.data.scan import FileFigures
@@ -59,7 +59,10 @@ class Duplicates:
 def repeated_rows(files: Sequence[FileFigures]) -> Duplicates:
     """Rows whose parameters an earlier row has, too."""
     found = Duplicates()
-    for part in slices(*(each.params for each in files)):
+    sets = [each.params for each in files]
+    if unique_count(*sets) == sum(each.count for each in sets):
+        return found
+    for part in slices(*sets):
         first: dict[bytes, Place] = {}
         for key, place in _places(files, part):
             if key in first:
