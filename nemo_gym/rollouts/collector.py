@@ -96,7 +96,6 @@ class RolloutCollectionHelper:
         """Make all rollouts that `config` asks for and that are not in its output yet, and write their figures.
         `settings` is the configuration of the servers, if known: the manifest keeps it without secrets, to notice a
         change."""
-        client = client or self.setup_server_client()
         dataset, output = dataset_path(config), Path(config.output_jsonl_fpath)
         check_paths(output, dataset=dataset)
         if config.resume == "restart":
@@ -115,8 +114,9 @@ class RolloutCollectionHelper:
                 store, fingerprint, dataset_path=dataset, config=config, settings=settings or {}, metrics=metrics
             )
             self.found = completed.count
-            await self._make_missing(config, store, completed, client)
-        for server in client.local.values():
+            caller = client or self.setup_server_client()
+            await self._make_missing(config, store, completed, caller)
+        for server in caller.local.values():
             metrics.blocked |= server.blocked()
         self.metrics = metrics
         write_json(metrics_path(output), metrics.summary())
