@@ -21,8 +21,10 @@ import psutil
 
 from bench import processes
 
-_STARTS, _ENDS = ("al", "be", "gam", "del", "riv", "sto"), ("phan", "tar", "mas", "tion", "ver", "nes")
-WORDS = [start + end for start in _STARTS for end in _ENDS]
+WORDS = (
+    *("river", "stone", "cloud", "engine", "matrix", "vector", "field", "theory", "proof", "reaction", "protein"),
+    *("orbit", "signal", "carbon", "market", "policy", "history", "culture", "network", "packet", "kernel", "thread"),
+)
 TOOL = {
     "type": "function",
     "name": "get_weather",
