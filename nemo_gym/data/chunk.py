@@ -93,10 +93,12 @@ class _Observer:
             self._refuse(f"longer than {self._task.max_row_bytes} bytes")
             return
         if not line.endswith(b"}"):
-            line = line.strip()
             if not line:
                 return
             self._found.is_plain = False
+            line = line.strip()
+            if not line:
+                return
         try:
             fields, params, compact, separators = self._read(line)
         except BadRowError as error:
@@ -108,8 +110,8 @@ class _Observer:
         for name, value in fields.items():
             if name in _NOT_FIELDS:
                 self._found.is_plain = self._found.is_plain and name != AGENT_REF_KEY
-            elif type(value) is str:
-                self._texts_of(name).append(value)
+            elif type(value) is str and (texts := self._field_texts.get(name)) is not None:
+                texts.append(value)
             else:
                 self._observe_field(name, value)
 
@@ -130,7 +132,9 @@ class _Observer:
             self._near += [key + place for key in sketch(b"\n".join(messages))]
         for name, value in params.items():
             if name in _MEASURED and value is not None:
-                self._numbers[_MEASURED[name]].append(len(value) if name == "tools" else value)
+                number = len(value) if name == "tools" else value if type(value) is float else float(value)
+                if isfinite(number):
+                    self._numbers[_MEASURED[name]].append(number)
 
     def _observe_field(self, name: str, value: Any) -> None:
         kind = type(value)
@@ -170,13 +174,10 @@ class _Observer:
 
 def user_messages(asked: Any) -> list[bytes]:
     """The messages of the user in the `input` of a row, as text."""
-    if isinstance(asked, str):
+    if type(asked) is str:
         return [asked.encode()]
-    return [_text(item.get("content")) for item in asked if item.get("role") == "user"]
-
-
-def _text(content: Any) -> bytes:
-    return content.encode() if isinstance(content, str) else orjson.dumps(content)
+    contents = [item.get("content") for item in asked if item.get("role") == "user"]
+    return [content.encode() if type(content) is str else orjson.dumps(content) for content in contents]
 
 
 def _space_runs(compact: bytes) -> int:

@@ -42,7 +42,8 @@ def _plain_parts(source: IO[bytes], figures: FileFigures, ending: bytes) -> Iter
     while left and (block := source.read(min(left, BLOCK_BYTES))):
         left -= len(block)
         *rows, carried = (carried + block).split(b"\n")
-        yield ending.join([*(row[:-1] for row in rows if row), b""]), len(block)
+        parts = [row[:-1] for row in rows if row]
+        yield ending.join((*parts, b"")), len(block)
     if carried:
         yield carried[:-1] + ending, 0
 

@@ -78,9 +78,12 @@ class RowCheck:
         asked = params.get("input")
         if type(asked) is list:
             for item in asked:
-                if type(item) is not dict or not _is_plain_message(item):
+                if type(item) is not dict or type(item.get("content")) is not str or item.get("role") not in _ROLES:
                     return None
-                count += 2 * len(item)
+                length = len(item)
+                if length != 2 and (length != 3 or item.get("type") != "message"):
+                    return None
+                count += 2 * length
             count -= bool(asked)
         elif type(asked) is not str:
             return None
@@ -158,12 +161,6 @@ def _validate(values: JsonObject) -> None:
 
 
 # Shapes that the schema surely accepts
-
-
-def _is_plain_message(item: JsonObject) -> bool:
-    if type(item.get("content")) is not str or item.get("role") not in _ROLES:
-        return False
-    return len(item) == 2 or (len(item) == 3 and item.get("type") == "message")
 
 
 def _is_function_tool(tool: JsonObject) -> bool:

@@ -141,6 +141,32 @@ def test_bad_rows_can_be_left_out(tmp_path: Path, prepare: Prepare) -> None:
     assert json.loads((tmp_path / "out/train_metrics.json").read_text())["Number of examples"] == 6
 
 
+def test_blank_lines_and_line_breaks_of_windows_do_no_harm(tmp_path: Path, prepare: Prepare) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([GOOD, b"   ", b"", GOOD + b"\r", b" " + GOOD, b"\t"]))
+    (tmp_path / "b.jsonl").write_bytes(b"\n" + GOOD + b"\n\n" + GOOD)
+    write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl"), dataset("b.jsonl")])
+    assert prepare().returncode == 0
+    rows = read_rows(tmp_path / "out/train.jsonl")
+    assert rows == [{**row("fine"), "agent_ref": {"type": "responses_api_agents", "name": "one"}}] * 5
+
+
+def test_sampling_parameters_are_measured_however_they_are_written(tmp_path: Path, prepare: Prepare) -> None:
+    values: list[dict[str, Any]] = [
+        {"temperature": "0.5", "top_p": 1},
+        {"temperature": 1.5, "max_output_tokens": "7"},
+        {"temperature": None},
+    ]
+    write_rows(
+        tmp_path / "a.jsonl", [{"responses_create_params": {"input": f"{n}", **each}} for n, each in enumerate(values)]
+    )
+    write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl")])
+    done = prepare()
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads((tmp_path / "a_metrics.json").read_text())
+    assert (metrics["Temperature"]["Average"], metrics["Temperature"]["Total # non-null values"]) == (1.0, 2)
+    assert (metrics["Top p"]["Average"], metrics["Max output tokens"]["Max"]) == (1.0, 7.0)
+
+
 def test_statistics_that_contradict_the_data_are_reported_and_kept(tmp_path: Path, prepare: Prepare) -> None:
     write_rows(tmp_path / "a.jsonl", [row("a"), row("b")])
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl")])
