@@ -4,14 +4,21 @@ UV := .tools/bin/uv
 UV_VERSION := 0.13.7
 READY := .venv/.ready
 BIN := .venv/bin
+MIN_COVERAGE := 90
 
-.PHONY: demo test setup lint docs bench lock clean
+.PHONY: demo test test-fast coverage setup lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
 
 test: setup lint
 	$(BIN)/python -m pytest -n 2
+
+test-fast: setup
+	$(BIN)/python -m pytest -n 2 -m "not slow" tests
+
+coverage: setup
+	$(BIN)/python -m pytest -n 2 --cov nemo_gym --cov-report term:skip-covered --cov-fail-under $(MIN_COVERAGE)
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -364,6 +364,8 @@ def test_two_collectors_do_not_share_an_output(tmp_path: Path) -> None:
             input_jsonl_fpath=str(tmp_path / "rows.jsonl"),
             output_jsonl_fpath=str(tmp_path / "out.jsonl"),
         )
-        with pytest.raises(ConfigError, match="Another process is writing"):
-            asyncio.run(RolloutCollectionHelper().run_from_config(config))
-        holder.kill()
+        try:
+            with pytest.raises(ConfigError, match="Another process is writing"):
+                asyncio.run(RolloutCollectionHelper().run_from_config(config))
+        finally:
+            holder.kill()
