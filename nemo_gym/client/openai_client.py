@@ -5,17 +5,18 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import orjson
 from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym.client.pool import HttpClient, shared_client
-from nemo_gym.client.url import shown_url, user_info_of
+from nemo_gym.client.url import join_url, shown_url, user_info_of
 from nemo_gym.common.deadline import time_left
 from nemo_gym.common.redaction import Redactor, redact
 from nemo_gym.common.retry import THROTTLING_STATUSES, retry
 from nemo_gym.common.retry_stats import record_retry
+from nemo_gym.config.secrets import url_secrets
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.json_codec import encode
 
@@ -50,7 +51,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
 
     def _secrets(self) -> Iterator[str]:
         """All that is sent and must not appear in an error when an endpoint echoes it."""
-        yield from (self.api_key, urlsplit(self.base_url).password or "")
+        yield from (self.api_key, *url_secrets(self.base_url))
         yield from (value for name, value in self.default_query.items() if _SECRET_PARAMETER.search(name))
         yield from (_SCHEME.sub("", value) for value in self._headers.values())
 
@@ -68,15 +69,18 @@ class NeMoGymAsyncOpenAI(BaseModel):
         return self._object(await self.post("/chat/completions", encode(params)))
 
     async def create_tokenize(self, **params: Any) -> dict[str, Any]:
-        root = self.base_url.rstrip("/").removesuffix("/v1")
-        return self._object(await self.fetch("POST", f"{root}/tokenize", encode(params)))
+        return self._object(await self.fetch("POST", self.root_url("/tokenize"), encode(params)))
 
     async def create_models(self) -> dict[str, Any]:
-        return self._object(await self.fetch("GET", f"{self.base_url.rstrip('/')}/models"))
+        return self._object(await self.fetch("GET", join_url(self.base_url, "/models")))
+
+    def root_url(self, path: str) -> str:
+        """The URL of a path beside `/v1`, not below it."""
+        return join_url(self.base_url, path, without="/v1")
 
     def post(self, path: str, body: bytes) -> Awaitable[bytes]:
         """Send encoded JSON, get encoded JSON."""
-        return self.fetch("POST", self.base_url.rstrip("/") + path, body)
+        return self.fetch("POST", join_url(self.base_url, path), body)
 
     def fetch(self, method: str, url: str, body: bytes | None = None) -> Awaitable[bytes]:
         """The body of a good answer."""
@@ -85,7 +89,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
         return retry(lambda: self._fetch_once(method, url, body), max_tries=self.max_tries)
 
     async def _fetch_once(self, method: str, url: str, body: bytes | None) -> bytes:
-        query = f"?{urlencode(self.default_query)}" if self.default_query else ""
+        query = f"{'&' if '?' in url else '?'}{urlencode(self.default_query)}" if self.default_query else ""
         try:
             answer = await self.http().fetch(
                 method, url + query, body=body, headers=self._headers, timeout_s=self.timeout_s

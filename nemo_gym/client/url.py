@@ -50,6 +50,12 @@ def request_target(url: str) -> str:
     return quote(parts.path or "/", safe=_SAFE_IN_PATH) + query
 
 
+def join_url(base_url: str, path: str = "", *, without: str = "") -> str:
+    """`path` below a base URL, whose query stays at the end. `without` is removed from the end of its path first."""
+    base, mark, query = base_url.partition("?")
+    return base.rstrip("/").removesuffix(without) + path + mark + query
+
+
 def user_info_of(url: str) -> str | None:
     """The value of an `Authorization` header for the user and password in a URL, if there are any."""
     parts = urlsplit(url)

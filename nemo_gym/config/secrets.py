@@ -1,14 +1,15 @@
 """Decide which values of a configuration are secret, and remember them for all output of this process.
 
 Secret are: text from `env.yaml`, unless its key is known to be harmless; values whose key is named like a secret; and
-user info in URLs. Long values are replaced wherever they appear, short ones only where the configuration has them.
+user info and query values in URLs. Long values are replaced wherever they appear, short ones only where the
+configuration has them.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import unquote, unquote_plus, urlsplit
 
 from nemo_gym.common.redaction import MASK as MASK
 from nemo_gym.common.redaction import MIN_SECRET_LENGTH, Redactor, set_process_redactor
@@ -41,7 +42,6 @@ _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-.\s]")
 _PUBLIC_NAME = re.compile(r"(^|_)(model_name|base_url|fpath|dirpath)$")
 _PUBLIC_BLOCK_NAME = re.compile(r"(^|_)(model|model_name|base_url)$")
 _SERVER_KEYS = frozenset((*SERVER_TYPES, ENTRYPOINT_KEY_NAME))
-_MIN_QUERY_VALUE_LENGTH = 16
 _TRACER = "\0nemo-gym-secret\0"
 
 
@@ -113,7 +113,7 @@ def find_secrets(config: "DictConfig | Mapping[str, Any]", dotenv: Mapping[Any, 
             found = {item for item in (value, text) if isinstance(item, str) and "${" not in item}
             own |= found
             paths += [path] if any(len(item.strip()) < MIN_SECRET_LENGTH for item in found) else []
-    urls = {part for _, _, value in leaves if isinstance(value, str) for part in _url_secrets(value)}
+    urls = {part for _, _, value in leaves if isinstance(value, str) for part in url_secrets(value)}
     return Secrets(frozenset(named | (own - public) | urls) - {""}, _positions_of(config, paths))
 
 
@@ -180,21 +180,20 @@ def _server_names(plain: Any) -> Iterator[str]:
                 yield from (str(name), *map(str, implementations))
 
 
-def _url_secrets(value: str) -> Iterator[str]:
-    """User name and password of a URL, and those values of its query that may be a key."""
-    if "://" not in value:
-        return
+def url_secrets(value: str) -> Iterator[str]:
+    """User name, password and query values of a URL, as it has them and decoded."""
     try:
-        url = urlsplit(value)
-        yield from (part for part in (url.username, url.password) if part)
+        url = urlsplit(value) if "://" in value else None
     except ValueError:
         return
-    if url.username and url.password:
-        yield f"{url.username}:{url.password}"
-    for name, item in parse_qsl(url.query):
-        is_long = len(item) >= _MIN_QUERY_VALUE_LENGTH and "version" not in name.lower()
-        if is_long or is_secret(name, item):
-            yield item
+    if url is None:
+        return
+    user, password = url.username or "", url.password or ""
+    for text in (user, password, f"{user}:{password}" if password else ""):
+        yield from {text, unquote(text)} - {""}
+    for name, _, item in (pair.partition("=") for pair in url.query.split("&")):
+        if "version" not in name.lower() and (len(item) >= MIN_SECRET_LENGTH or is_secret(name, item)):
+            yield from {item, unquote(item), unquote_plus(item)}
 
 
 def _positions_of(config: Any, paths: list[KeyPath]) -> frozenset[KeyPath]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.attempts import numeric_fields
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.dataset import DatasetFingerprint
@@ -56,9 +57,19 @@ def load_completed(
         write_manifest(store.output, now)
     if completed.count:
         logger.info("%d rollouts are in %s already", completed.count, store.output)
-        for line in store.records():
-            metrics.add(numeric_fields(orjson.loads(line)))
+        _count_records(store, metrics)
     return completed
+
+
+def _count_records(store: RolloutStore, metrics: RunningMetrics) -> None:
+    for number, line in enumerate(store.records(), 1):
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise ConfigError(
+                f"{store.output}, line {number} is damaged: {error}. Remove the line to make its rollout again."
+            ) from error
+        metrics.add(numeric_fields(record))
 
 
 def _rows_are_in_place(store: RolloutStore, dataset: DatasetFingerprint) -> bool:

@@ -38,8 +38,7 @@ def put_tokens(completion: JsonObject, prompt_ids: list[int], *, url: str) -> No
 
 async def tokens_of_text(client: NeMoGymAsyncOpenAI, wanted: JsonObject) -> list[int] | None:
     """The prompt from llama.cpp, whose /tokenize knows texts only. What it makes of messages is a text of its own."""
-    root = client.base_url.rstrip("/").removesuffix("/v1")
-    text = orjson.loads(await client.fetch("POST", f"{root}/apply-template", encode(wanted)))["prompt"]
+    text = orjson.loads(await client.fetch("POST", client.root_url("/apply-template"), encode(wanted)))["prompt"]
     answer = await client.create_tokenize(content=text, add_special=True, parse_special=True)
     tokens: list[int] | None = answer.get("tokens")
     return tokens

@@ -49,6 +49,15 @@ async def test_headers_of_the_configuration_replace_those_of_the_client() -> Non
     assert {"user-agent: mine", "host: other", "accept-encoding: identity"} <= set(lines)
 
 
+@pytest.mark.parametrize(
+    ("query", "options", "expected"),
+    [("", {}, "/v1/models"), ("?a=b", {}, "/v1/models?a=b"), ("?a=b", {"c": "d"}, "/v1/models?a=b&c=d")],
+)
+async def test_the_query_of_a_base_url_follows_the_path(query: str, options: dict[str, str], expected: str) -> None:
+    lines = await sent_headers("http://127.0.0.1:{port}/v1/" + query, default_query=options)
+    assert lines[0] == f"get {expected} http/1.1"
+
+
 def echo(request: Request) -> Any:
     return 400, {"error": f"bad request with {request.headers} to {request.path}?{request.query}"}
 
@@ -84,6 +93,14 @@ async def test_a_redirect_or_a_reply_without_an_object_is_an_error_and_never_dat
             with pytest.raises(UpstreamError):
                 await client.create_chat_completion(messages=[])
         assert len(stub.requests) == 3
+
+
+async def test_no_error_shows_the_query_of_a_base_url() -> None:
+    async with stub_endpoint(echo) as stub, HttpClient() as http:
+        client = NeMoGymAsyncOpenAI(base_url=f"{stub.url}?sig=abcd+efgh", api_key=KEY, max_tries=1, http=lambda: http)
+        with pytest.raises(UpstreamError) as caught:
+            await client.create_chat_completion(messages=[])
+    assert "efgh" not in f"{caught.value} {caught.value.body}"
 
 
 def test_a_key_at_the_end_of_what_is_kept_is_masked_whole() -> None:

@@ -1,5 +1,6 @@
 """Which values are secret, and that none of them is shown."""
 
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from omegaconf import OmegaConf
 
 from nemo_gym.cli.command import parameters_of
 from nemo_gym.cli.commands import COMMANDS
-from nemo_gym.common.redaction import redact
+from nemo_gym.common.redaction import Redactor, redact
 from nemo_gym.config.loading import dump, load_config
 from nemo_gym.config.secrets import (
     MASK,
@@ -183,6 +184,21 @@ def test_an_error_while_loading_does_not_show_a_value_of_env_yaml(tmp_path: Path
             dump(loaded(tmp_path, dotenv, argument))
         assert "hunter2" not in redact(str(error.value))
         assert "'q'" not in redact(str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("url", "echoed", "secret"),
+    [
+        ("https://h/v1?route=abcd1234", "/v1/responses?route=abcd1234", "abcd1234"),
+        ("https://h/v1?sig=abcd+efghijklmnop==", "/v1/responses?sig=abcd+efghijklmnop==", "efghijkl"),
+        ("https://h/v1?sig=abcd%2Fefghijklmnop", "sig: abcd/efghijklmnop", "efghijkl"),
+        ("https://someone:p%40ssword99@h/v1", "Basic " + b64encode(b"someone:p@ssword99").decode(), "Nzd29yZDk5"),
+        ("https://someone:p%40ssword99@h/v1", "the password is p@ssword99", "ssword99"),
+    ],
+)
+def test_user_info_and_query_of_a_url_are_secret_in_any_spelling(url: str, echoed: str, secret: str) -> None:
+    assert secret in echoed
+    assert secret not in Redactor(find_secrets({"policy_base_url": url}).values).text(echoed)
 
 
 def test_secrets_reach_another_process_as_json() -> None:

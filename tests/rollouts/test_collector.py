@@ -387,6 +387,20 @@ async def test_a_row_for_an_agent_that_is_not_there_harms_no_other(tmp_path: Pat
     assert "No server is called 'agnet'. Servers of this run: agent, counter, policy_model." in failed[0]["message"]
 
 
+def _damage_line(path: Path, index: int) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[index] = lines[index].replace(b'"reward":', b'"reward"\0', 1)
+    path.write_bytes(b"".join(lines))
+
+
+async def test_a_damaged_line_in_the_output_is_an_error_with_its_number(tmp_path: Path) -> None:
+    config = config_for(tmp_path, [counter_row("add 2"), counter_row("add 1")])
+    await collected(config)
+    _damage_line(Path(config.output_jsonl_fpath), 1)
+    with pytest.raises(ConfigError, match="line 2"):
+        await collected(config)
+
+
 @pytest.mark.parametrize(
     "text", [b"my notes", b"a line\nmy notes", b'{"reward":1}', b'{"reward":1}\n{"reward":0', b"\n"]
 )
