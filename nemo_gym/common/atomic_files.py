@@ -20,10 +20,18 @@ def check_writable(path: Path, *, overwrite: bool, sources: tuple[Path, ...] = (
         raise ConfigError(f"{path} exists. Give another file for the output, or +overwrite=true to replace it.")
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder for output, unless it exists."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"Cannot create the folder {path}: {error.strerror}.") from error
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """A file that appears under its name only once it is complete, and in place of an older one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:

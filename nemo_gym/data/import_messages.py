@@ -42,13 +42,21 @@ def _items(message: Any) -> list[JsonObject]:
         return [{"type": "function_call_output", "call_id": call_id, "output": _text(content)}]
     if role not in _ROLES:
         raise NotMessagesError(f"a message with the role {role!r}")
-    calls = [_call(call) for call in message.get("tool_calls") or ()]
+    calls = [_call(call) for call in _listed(message.get("tool_calls"))]
     has_text = content not in (None, "", [])
     return [*([{"role": role, "content": _content(content)}] if has_text or not calls else []), *calls]
 
 
-def _call(call: JsonObject) -> JsonObject:
-    function = call.get("function") or call
+def _listed(calls: Any) -> Sequence[Any]:
+    if calls is not None and not isinstance(calls, list):
+        raise NotMessagesError("tool calls that are not a list")
+    return calls or ()
+
+
+def _call(call: Any) -> JsonObject:
+    function = (call.get("function") or call) if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise NotMessagesError("a tool call without a name")
     arguments = function.get("arguments") or "{}"
     return {
         "type": "function_call",

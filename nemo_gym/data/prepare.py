@@ -16,7 +16,7 @@ import orjson
 from pydantic import Field
 
 from nemo_gym.common import event_loop
-from nemo_gym.common.atomic_files import atomic_write
+from nemo_gym.common.atomic_files import atomic_write, make_folder
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.config.types import DatasetType
 from nemo_gym.data import duplicates, names
@@ -193,7 +193,7 @@ class TrainDataProcessor:
 
     def validate_samples_and_aggregate_metrics(self, datasets: Sequence[AgentDataset]) -> list[CheckedDataset]:
         """Check and measure every row, and compare the statistics with those that are saved. Writes nothing."""
-        self._output.mkdir(parents=True, exist_ok=True)
+        make_folder(self._output)
         self._spill = Spill(self._output)
         stamps = [_stamp(each.path) for each in datasets]
         extents = [extent_of(each.path, each.dataset.start_idx, each.dataset.end_idx) for each in datasets]

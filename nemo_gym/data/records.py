@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ def read_records(path: Path) -> Iterator[JsonObject]:
             yield from _json(path)
         else:
             raise RecordsError(f"{path} is of no kind that can be read. Expected one of: {', '.join(SUFFIXES)}.")
-    except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, EOFError) as error:
+    except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise RecordsError(f"{path} cannot be read: {error}.") from error
 
 
@@ -78,6 +79,8 @@ def _json(path: Path) -> Iterator[JsonObject]:
     if isinstance(value, dict):
         lists = [inner for inner in value.values() if isinstance(inner, list)]
         value = lists[0] if len(lists) == 1 else [value]
+    if not isinstance(value, list):
+        raise RecordsError(f"{path} holds neither a list of records nor an object.")
     for index, record in enumerate(value):
         if not isinstance(record, dict):
             raise RecordsError(f"{path}: element {index} is no JSON object.")
@@ -88,7 +91,10 @@ def _csv(path: Path, delimiter: str) -> Iterator[JsonObject]:
     csv.field_size_limit(2**30)
     with _opened(path) as file:
         lines = (line.decode("utf-8-sig" if number == 0 else "utf-8") for number, line in enumerate(file))
-        for record in csv.DictReader(lines, delimiter=delimiter):
+        reader = csv.DictReader(lines, delimiter=delimiter)
+        for record in reader:
+            if any(cell.strip() for cell in record.get(None, ())):
+                raise RecordsError(f"{path}:{reader.line_num} has more cells than the header. Is a quote missing?")
             yield {name: value for name, value in record.items() if name is not None}
 
 

@@ -55,6 +55,7 @@ def python_result(payload: bytes) -> PythonResult:
         fields = json.loads(report)
         texts = [fields[name] for name in ("stdout", "stderr", "result", "error", "error_type")]
         assert all(text is None or isinstance(text, str) for text in texts)
+        texts = [text and text.encode(errors="backslashreplace").decode() for text in texts]  # lone surrogates
     except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
         error = "The Python process ended." if limit is None else f"The {limit} limit was exceeded."
         return PythonResult("", "", None, error, "SessionLost", limit, is_lost=True)

@@ -36,6 +36,10 @@ def test_a_file_that_cannot_be_written_is_told_by_its_name(tmp_path: Path) -> No
     with pytest.raises(StorageError, match=r"Cannot write .*taken\.json: Is a directory"):
         write_json(tmp_path / "taken.json", {})
     assert [path.name for path in tmp_path.iterdir()] == ["taken.json"]
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"Cannot create the folder .*file"):
+        write_json(tmp_path / "file" / "new.json", {})
+    (tmp_path / "file").unlink()
     missing = tmp_path / "missing"
     with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "new.json"):
         missing.read_bytes()

@@ -104,6 +104,24 @@ def test_chat_messages_become_items_and_the_last_answer_a_field(tmp_path: Path) 
     assert dropped == {"a message with the role 'wizard'": 1, "no list of messages": 1, "no message of the user": 1}
 
 
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        ("text", "tool calls that are not a list"),
+        ({"name": "f"}, "tool calls that are not a list"),
+        (["text"], "a tool call without a name"),
+        ([{"function": "f"}], "a tool call without a name"),
+        ([{"function": {"arguments": "{}"}}], "a tool call without a name"),
+    ],
+)
+def test_a_record_with_malformed_tool_calls_is_dropped(tmp_path: Path, calls: Any, reason: str) -> None:
+    good = {"messages": [{"role": "user", "content": "a"}]}
+    bad = {"messages": [{"role": "user", "content": "b"}, {"role": "assistant", "tool_calls": calls}]}
+    rows, dropped = imported(tmp_path, "a.jsonl", "\n".join(map(json.dumps, (bad, good))).encode())
+    assert asked(rows) == ["a"]
+    assert dropped == {reason: 1}
+
+
 def test_rows_stay_as_they_are_and_bad_ones_are_dropped(tmp_path: Path) -> None:
     good, bad = row("a", n=1), {"responses_create_params": {"input": 3}}
     content = "\n".join(map(json.dumps, (good, bad))).encode()
@@ -123,7 +141,11 @@ def test_a_column_that_is_not_there_is_a_mistake_of_the_mapping(tmp_path: Path) 
         ("a.jsonl", b"not json\n", "a.jsonl:1 is not JSON"),
         ("a.jsonl", b"[1]\n", "is no JSON object"),
         ("a.json", b"{", "is not JSON"),
+        ("a.json", b"5", "neither a list of records nor an object"),
+        ("a.json", b'"text"', "neither a list of records nor an object"),
         ("a.csv", b"a,b\n\xff,1\n", "cannot be read"),
+        ("a.csv", b"prompt,answer\nx,1\ny, and z,2\n", r"a\.csv:3 has more cells than the header"),
+        ("a.csv.gz", gzip.compress(CSV, mtime=0)[:10] + b"\xff" * 40, "cannot be read"),
         ("a.txt", b"a", "of no kind that can be read"),
         ("a.jsonl", b"", "None of the 0 records can be used"),
     ],

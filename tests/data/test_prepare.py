@@ -78,6 +78,16 @@ def test_missing_files_are_reported_before_any_work(tmp_path: Path, prepare: Pre
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "config.yaml"]
 
 
+def test_an_output_folder_that_is_a_file_is_an_error(tmp_path: Path, prepare: Prepare) -> None:
+    write_rows(tmp_path / "a.jsonl", [row("a")])
+    write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl")])
+    (tmp_path / "out").touch()
+    done = prepare()
+    assert done.returncode == 1
+    assert "Cannot create the folder out" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_missing_examples_have_to_be_provided(tmp_path: Path, prepare: Prepare) -> None:
     write_config(tmp_path / "config.yaml", one=[dataset("gone.jsonl", "example")])
     done = prepare("+should_download=true", mode="example_validation")

@@ -77,6 +77,8 @@ async def execute(environment: BrowserLikeClient, code: str) -> dict[str, Any]:
         ("scipy.special.comb(5, 2, exact=True)", {"result": "10"}),
         ("import numpy as np\nint(np.ones(3).sum())", {"result": "3"}),
         ("", {"stdout": "", "result": None}),
+        (r"print('\ud800'); '\udfff!'", {"stdout": "\\ud800\n", "result": None}),
+        (r"x = '\udfff!'; x", {"result": "\\udfff!"}),
     ],
 )
 async def test_code_that_runs(environment: BrowserLikeClient, code: str, fields: dict[str, Any]) -> None:
