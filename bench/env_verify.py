@@ -14,7 +14,7 @@ from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.llm_api.builders import message, response_of, tool_output
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.testing import held, rows_of, running
+from nemo_gym.testing import rows_of, running_servers, server_spec
 from resources_servers.calendar.app import CalendarResourcesServer
 from resources_servers.math_advanced_calculations.app import MathAdvancedCalculationsResourcesServer
 from resources_servers.workplace_assistant.app import WorkplaceAssistantResourcesServer
@@ -54,8 +54,8 @@ async def cpu_ms_per_verify(name: str, *, count: int) -> float:
     """CPU time of one call of `verify`, on average over the example rows."""
     measured = MEASURED[name]
     rows = rows_of(f"resources_servers/{name}/data/example.jsonl")
-    server = held(name, "resources_servers", name, domain="agent", **measured.config)
-    async with asyncio.timeout(LONGEST_S), running([server]) as client:
+    server = server_spec(name, "resources_servers", name, domain="agent", **measured.config)
+    async with asyncio.timeout(LONGEST_S), running_servers([server]) as client:
         bodies = [await _solved(client, name, row, measured.gold(row) or []) for row in rows]
         await _verify(client, name, bodies, WARM_UP_CALLS)
         started = time.process_time()

@@ -12,7 +12,7 @@ import orjson
 from bench.endpoint import serving_endpoint
 from bench.report import Machine, table
 from nemo_gym.client.server_client import ServerReply
-from nemo_gym.testing import example_row, held, running
+from nemo_gym.testing import example_row, running_servers, server_spec
 
 TOKENS = 65_536
 ROUNDS = 7
@@ -56,9 +56,9 @@ async def measure() -> str:
 async def _measured(body: bytes, url: str) -> str:
     model: dict[str, Any] = {"base_url": url, "api_key": "none", "model": "m", "uses_reasoning_parser": True}
     servers = [
-        held("weather", "resources_servers", "example_simple_weather", domain="agent"),
-        held("policy_model", "responses_api_models", "vllm_model", return_token_id_information=True, **model),
-        held(
+        server_spec("weather", "resources_servers", "example_simple_weather", domain="agent"),
+        server_spec("policy_model", "responses_api_models", "vllm_model", return_token_id_information=True, **model),
+        server_spec(
             "agent",
             "responses_api_agents",
             "simple_agent",
@@ -67,7 +67,7 @@ async def _measured(body: bytes, url: str) -> str:
         ),
     ]
     bare, rollouts, record = [], [], b""
-    async with running(servers) as client:
+    async with running_servers(servers) as client:
         for _ in range(ROUNDS):
             started = time.process_time()
             orjson.dumps(orjson.loads(body))

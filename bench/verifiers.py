@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import example_row, held, says
+from nemo_gym.testing import example_row, says, server_spec
 
 THOUGHTS = "First, let me restate the problem, and then work through it step by step. " * 20
 
@@ -101,13 +101,15 @@ def _text(row: dict[str, Any]) -> str:
 
 VERIFIERS = {
     "math_with_judge": Verifier(
-        held("math_with_judge", "resources_servers", "math_with_judge", domain="math", should_use_judge=False),
+        server_spec("math_with_judge", "resources_servers", "math_with_judge", domain="math", should_use_judge=False),
         math_row,
         bare_math,
     ),
-    "mcqa": Verifier(held("mcqa", "resources_servers", "mcqa", domain="knowledge"), mcqa_row, bare_mcqa),
+    "mcqa": Verifier(server_spec("mcqa", "resources_servers", "mcqa", domain="knowledge"), mcqa_row, bare_mcqa),
     "instruction_following": Verifier(
-        held("instruction_following", "resources_servers", "instruction_following", domain="instruction_following"),
+        server_spec(
+            "instruction_following", "resources_servers", "instruction_following", domain="instruction_following"
+        ),
         instructions_row,
         bare_instructions,
     ),

@@ -16,7 +16,7 @@ from bench.verifiers import VERIFIERS
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common import event_loop
 from nemo_gym.compute.pool import Compute
-from nemo_gym.testing import running
+from nemo_gym.testing import running_servers
 
 LOOK_EVERY_S = 0.002
 LONGEST_S = 600.0
@@ -46,7 +46,7 @@ async def measure_verify_load(name: str, *, count: int) -> VerifyLoad:
     async with Compute(workers=1) as compute:
         bare_s = await compute.run(verifier.bare, count, timeout_s=LONGEST_S)
     rows = [verifier.row(number) for number in range(count)]
-    async with asyncio.timeout(LONGEST_S), running([verifier.server]) as client:
+    async with asyncio.timeout(LONGEST_S), running_servers([verifier.server]) as client:
 
         async def verify(row: dict[str, Any]) -> None:
             await client.call(name, "/verify", row, answer=ServerReply, cause="verifier")

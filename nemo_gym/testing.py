@@ -86,10 +86,10 @@ async def client_for(
                 yield BrowserLikeClient(server, base_url(LOOPBACK, port), http)
 
 
-def held(
+def server_spec(
     name: str, server_type: ServerType, implementation: str, *, folder: str | Path | None = None, **config: Any
 ) -> ServerSpec:
-    """One server for `running`, from the folder that a config would mean unless told otherwise."""
+    """One server for `running_servers`, from the folder that a config would mean unless told otherwise."""
     settings = {"host": LOOPBACK, "port": 0, "entrypoint": "app.py", **config}
     return ServerSpec(
         name=name,
@@ -102,13 +102,15 @@ def held(
 
 
 def servers_of(*config_paths: str, **settings: Any) -> list[ServerSpec]:
-    """The servers of config files for `running`. `settings` win over the files; no `env.yaml` is read."""
+    """The servers of config files for `running_servers`. `settings` win over the files; no `env.yaml` is read."""
     config = load_config(initial={"config_paths": list(config_paths), **settings}, use_dotenv=False, fill_ports=False)
     return [replace(server, port=None) for server in server_instances(config)]
 
 
 @asynccontextmanager
-async def running(servers: Sequence[ServerSpec], *, transport: Transport = "direct") -> AsyncIterator[ServerClient]:
+async def running_servers(
+    servers: Sequence[ServerSpec], *, transport: Transport = "direct"
+) -> AsyncIterator[ServerClient]:
     """Hold servers and give a client that can call all of them.
 
     Over `http` each of them is in a stack of its own, on a free port, so no two can call each other directly.

@@ -25,7 +25,7 @@ from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import example_row, held, running
+from nemo_gym.testing import example_row, running_servers, server_spec
 from tests.commands import BIN
 
 KILLS = 20
@@ -254,9 +254,11 @@ def weather_servers(url: str) -> list[ServerSpec]:
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
     }
     return [
-        held("weather", "resources_servers", "example_simple_weather", domain="agent"),
-        held("policy_model", "responses_api_models", "openai_model", max_tries=2, request_timeout_s=1.0, **model),
-        held("agent", "responses_api_agents", "simple_agent", **references),
+        server_spec("weather", "resources_servers", "example_simple_weather", domain="agent"),
+        server_spec(
+            "policy_model", "responses_api_models", "openai_model", max_tries=2, request_timeout_s=1.0, **model
+        ),
+        server_spec("agent", "responses_api_agents", "simple_agent", **references),
     ]
 
 
@@ -283,7 +285,7 @@ async def test_an_endpoint_that_misbehaves_costs_only_the_rows_it_misbehaves_on(
         output_jsonl_fpath=str(tmp_path / "out.jsonl"),
         max_attempts=2,
     )
-    async with endpoint_that(bad) as url, running(weather_servers(url)) as client:
+    async with endpoint_that(bad) as url, running_servers(weather_servers(url)) as client:
         metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
     assert metrics.failed == {cause: 1}
     assert metrics.scored == 7
@@ -342,8 +344,8 @@ async def test_one_poisoned_row_among_ten_thousand_harms_no_other(tmp_path: Path
         output_jsonl_fpath=str(tmp_path / "out.jsonl"),
     )
     servers = [server for server in weather_servers("unused") if server.name != "policy_model"]
-    servers.append(held("policy_model", "responses_api_models", "scripted_model", replies=[{"say": "Hi."}]))
-    async with running(servers) as client:
+    servers.append(server_spec("policy_model", "responses_api_models", "scripted_model", replies=[{"say": "Hi."}]))
+    async with running_servers(servers) as client:
         metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
     assert (metrics.scored, metrics.failed) == (9999, {"input": 1})
 

@@ -20,7 +20,7 @@ from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
 from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.server.base import SimpleServer
-from nemo_gym.testing import TRANSPORTS, Transport, rows_of, running, says, servers_of
+from nemo_gym.testing import TRANSPORTS, Transport, rows_of, running_servers, says, servers_of
 
 FOLDERS = sorted(app.parent for kind in SERVER_FOLDERS for app in (PARENT_DIR / kind).glob("*/app.py"))
 ENVIRONMENTS = [folder for folder in FOLDERS if folder.parent.name == "resources_servers"]
@@ -114,7 +114,7 @@ async def shipped(folder: Path, *, transport: Transport = "direct") -> AsyncIter
     own = next(held for held in servers if Path(held.folder) == folder)
     kind = load_server_class(own.server_type, folder, own.entrypoint)
     config = kind.config_class().model_validate({**own.config, "name": own.name, "port": own.port or 0})
-    async with running(servers, transport=transport) as client:
+    async with running_servers(servers, transport=transport) as client:
         yield Shipped(own.name, kind(config=config, server_client=client), client)
 
 
@@ -150,7 +150,7 @@ def imports_of(file: Path) -> Iterator[str]:
 @each_config
 async def test_a_config_can_be_started(config: Path) -> None:
     servers = servers_in(config)
-    async with running(servers) as client:
+    async with running_servers(servers) as client:
         assert list(client.local) == [held.name for held in servers]
         assert config.parent.parent in {held.folder for held in servers}
 

@@ -15,7 +15,7 @@ from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.runtime.class_loader import load_server_class
-from nemo_gym.testing import held, response_of, running, tool_output
+from nemo_gym.testing import response_of, running_servers, server_spec, tool_output
 
 FOLDERS = sorted(file.parent for file in PARENT_DIR.glob("resources_servers/*/generate.py"))
 EXPECTED = {
@@ -69,7 +69,7 @@ async def test_the_gold_response_has_the_full_reward(folder: Path) -> None:
 
 
 def environment(name: str) -> AbstractAsyncContextManager[ServerClient]:
-    return running([held(name, "resources_servers", name, domain="other", **SETTINGS.get(name, {}))])
+    return running_servers([server_spec(name, "resources_servers", name, domain="other", **SETTINGS.get(name, {}))])
 
 
 async def reward_of(client: ServerClient, name: str, row: dict[str, Any], items: list[dict[str, Any]]) -> float:

@@ -14,14 +14,14 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.judge import MAX_ATTEMPTS, Judge, JudgeConfig, JudgeError, Verdict, ask_both_ways, first_label
 from nemo_gym.llm_api.responses import NeMoGymResponse
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import TRANSPORTS, Transport, calls, held, message, response_of, running, says
+from nemo_gym.testing import TRANSPORTS, Transport, calls, message, response_of, running_servers, says, server_spec
 
 REFUSAL = {"type": "refusal", "refusal": "[[A=B]]"}
 USER = {"type": "message", "role": "user", "content": "[[A=B]]"}
 
 
 def scripted(*replies: dict[str, Any], **config: Any) -> ServerSpec:
-    return held("judge", "responses_api_models", "scripted_model", replies=list(replies), **config)
+    return server_spec("judge", "responses_api_models", "scripted_model", replies=list(replies), **config)
 
 
 def config(**fields: Any) -> JudgeConfig:
@@ -29,7 +29,7 @@ def config(**fields: Any) -> JudgeConfig:
 
 
 async def asked(reply: dict[str, Any], *more: dict[str, Any], **fields: Any) -> Verdict:
-    async with running([scripted(reply, *more)]) as client:
+    async with running_servers([scripted(reply, *more)]) as client:
         return await Judge(config(**fields)).ask(client, "Are they equal?")
 
 
@@ -88,7 +88,7 @@ async def test_a_judge_that_answers_gives_a_verdict(reply: dict[str, Any], label
 
 
 async def test_other_labels_can_be_agreed_on() -> None:
-    async with running([scripted({"say": "NO, not YES"})]) as client:
+    async with running_servers([scripted({"say": "NO, not YES"})]) as client:
         verdict = await Judge(config(), equal_label="YES", not_equal_label="NO").ask(client, "Are they equal?")
     assert (verdict.label, verdict.is_equal) == ("NO", False)
 
@@ -96,7 +96,7 @@ async def test_other_labels_can_be_agreed_on() -> None:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_judge_is_asked_with_the_configured_params_and_messages(transport: Transport) -> None:
     params = {"temperature": 0.5, "max_output_tokens": 9, "input": [{"role": "user", "content": "Not used."}]}
-    async with running([scripted({"say": "[[A=B]]"})], transport=transport) as client:
+    async with running_servers([scripted({"say": "[[A=B]]"})], transport=transport) as client:
         judge = Judge(config(judge_responses_create_params=params), system="Be fair.")
         verdict = await judge.ask(client, "Are {they} equal?")
     assert verdict.params.model_dump(exclude_unset=True, exclude_none=True) == {
@@ -194,7 +194,7 @@ def test_the_default_limit_is_64() -> None:
 
 
 async def test_waiting_for_a_turn_counts_against_the_time_of_a_question() -> None:
-    async with running([scripted({"say": "[[A=B]]"}, latency_s=0.2)]) as client:
+    async with running_servers([scripted({"say": "[[A=B]]"}, latency_s=0.2)]) as client:
         judge = Judge(config(judge_endpoint_max_concurrency=1, judge_timeout_s=0.3))
         asking = (judge.ask(client, "Are they equal?") for _ in range(2))
         _, second = await asyncio.gather(*asking, return_exceptions=True)
@@ -213,7 +213,7 @@ async def test_waiting_for_a_turn_counts_against_the_time_of_a_question() -> Non
 async def test_answers_that_are_found_equal_are_shown_again_the_other_way_round(
     replies: list[tuple[str, str]], verdicts: list[bool]
 ) -> None:
-    async with running([scripted(*({"user": user, "say": say} for user, say in replies))]) as client:
+    async with running_servers([scripted(*({"user": user, "say": say} for user, say in replies))]) as client:
         judge = Judge(config())
 
         async def ask(one: str, other: str) -> Verdict:

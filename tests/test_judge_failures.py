@@ -16,7 +16,7 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import calls, example_row, held, message, response_of, rows_of, running, says
+from nemo_gym.testing import calls, example_row, message, response_of, rows_of, running_servers, says, server_spec
 from tests.jsonl import write_lines
 from tests.stub_endpoint import Request, completion, stub_endpoint
 
@@ -103,14 +103,16 @@ def reply(request: Request) -> Any:
 def judge(dialect: Dialect, url: str) -> ServerSpec:
     if dialect == "responses":
         settings: dict[str, Any] = {"openai_base_url": url, "openai_api_key": "key", "openai_model": "judge"}
-        return held(f"{dialect}_judge", "responses_api_models", "openai_model", **settings)
+        return server_spec(f"{dialect}_judge", "responses_api_models", "openai_model", **settings)
     settings = {"return_token_id_information": False, "uses_reasoning_parser": True, "api_key": "key"}
-    return held(f"{dialect}_judge", "responses_api_models", "vllm_model", base_url=url, model="judge", **settings)
+    return server_spec(
+        f"{dialect}_judge", "responses_api_models", "vllm_model", base_url=url, model="judge", **settings
+    )
 
 
 def environment(folder: str, dialect: Dialect, *, prefix: str = "", **config: Any) -> ServerSpec:
     settings = {"judge_model_server": {"name": f"{dialect}_judge"}, "domain": "knowledge", **config}
-    return held(f"{prefix}{folder}_{dialect}", "resources_servers", folder, **settings)
+    return server_spec(f"{prefix}{folder}_{dialect}", "resources_servers", folder, **settings)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -122,7 +124,7 @@ async def client() -> AsyncIterator[ServerClient]:
             servers.append(environment(folder, dialect))
             servers.append(environment(folder, dialect, prefix="rewarded_", judge_failure_reward=-1))
         servers.append(environment(ENVIRONMENTS[0], "chat", prefix="picky_", judge_failure_reward={"refused": 0.25}))
-        async with running(servers) as client:
+        async with running_servers(servers) as client:
             yield client
 
 
@@ -195,13 +197,13 @@ async def test_the_metrics_and_the_failures_file_name_the_kind(tmp_path: Path) -
         "model_server": {"type": "responses_api_models", "name": "policy"},
     }
     servers = [
-        held("agent", "responses_api_agents", "simple_agent", **references),
-        held("policy", "responses_api_models", "scripted_model", replies=[{"say": "I do not know."}]),
+        server_spec("agent", "responses_api_agents", "simple_agent", **references),
+        server_spec("policy", "responses_api_models", "scripted_model", replies=[{"say": "I do not know."}]),
         environment("equivalence_llm_judge", "chat", judge_failure_reward={"refused": 0.0}),
     ]
     async with (
         stub_endpoint(reply) as stub,
-        running([*servers, judge("chat", stub.url)], transport="http") as client,
+        running_servers([*servers, judge("chat", stub.url)], transport="http") as client,
     ):
         metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
     summary = metrics.summary()

@@ -9,7 +9,7 @@ import pytest
 from nemo_gym.analysis.token_check import check_tokens
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import Transport, client_for, held, running
+from nemo_gym.testing import Transport, client_for, running_servers, server_spec
 from responses_api_models.scripted_model.app import ScriptedModel
 from tests.stub_endpoint import Request, completion, stub_endpoint
 
@@ -44,22 +44,24 @@ def stack(model: ServerSpec) -> list[ServerSpec]:
         "resources_server": {"type": "resources_servers", "name": "counter"},
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
     }
-    environment = held("counter", "resources_servers", "example_stateful_counter", domain="agent")
-    return [environment, held("agent", "responses_api_agents", "simple_agent", **references), model]
+    environment = server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent")
+    return [environment, server_spec("agent", "responses_api_agents", "simple_agent", **references), model]
 
 
 def openai_model(url: str) -> ServerSpec:
     config = {"openai_base_url": url, "openai_api_key": "k", "openai_model": "scripted"}
-    return held("policy_model", "responses_api_models", "openai_model", **config)
+    return server_spec("policy_model", "responses_api_models", "openai_model", **config)
 
 
 def vllm_model(url: str, *, training: bool = False) -> ServerSpec:
     config: dict[str, Any] = {"base_url": url, "api_key": "k", "model": "scripted", "uses_reasoning_parser": True}
-    return held("policy_model", "responses_api_models", "vllm_model", return_token_id_information=training, **config)
+    return server_spec(
+        "policy_model", "responses_api_models", "vllm_model", return_token_id_information=training, **config
+    )
 
 
 async def record(model: ServerSpec, transport: Transport) -> bytes:
-    async with running(stack(model), transport=transport) as client:
+    async with running_servers(stack(model), transport=transport) as client:
         return (await client.call("agent", "/run", ROW, answer=ServerReply)).content()
 
 

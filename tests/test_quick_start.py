@@ -16,7 +16,7 @@ from nemo_gym.client.server_client import base_url
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.server.uvicorn_runner import bind, serving
-from nemo_gym.testing import held
+from nemo_gym.testing import server_spec
 from tests.commands import Running, free_port, ng, started
 
 CONFIG_PATHS = (
@@ -41,7 +41,7 @@ def endpoint() -> Iterator[str]:
         {"user": "scarf", "turn": 0, "call": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]},
         {"say": "Cold."},
     ]
-    model = held("endpoint", "responses_api_models", "scripted_model", replies=replies)
+    model = server_spec("endpoint", "responses_api_models", "scripted_model", replies=replies)
     listening = bind("127.0.0.1", 0)
     port = listening.getsockname()[1]
     loop = asyncio.new_event_loop()

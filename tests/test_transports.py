@@ -11,7 +11,16 @@ from nemo_gym.base_resources_server import BaseVerifyRequest
 from nemo_gym.client.server_client import CookieJar, ServerReply
 from nemo_gym.errors import RolloutError, SessionLostError
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import Transport, calls, example_row, held, message, response_of, running, tool_output
+from nemo_gym.testing import (
+    Transport,
+    calls,
+    example_row,
+    message,
+    response_of,
+    running_servers,
+    server_spec,
+    tool_output,
+)
 
 SERVERS = Path(__file__).parent / "servers"
 TRANSPORTS: tuple[Transport, ...] = ("direct", "http")
@@ -20,15 +29,15 @@ LEDGER_TOOL = {"type": "function", "name": "book", "parameters": {}, "strict": F
 
 def legacy_ledger() -> ServerSpec:
     folder = SERVERS / "resources_servers/legacy_ledger"
-    return held("ledger", "resources_servers", "legacy_ledger", folder=folder, domain="other", currency="NOK")
+    return server_spec("ledger", "resources_servers", "legacy_ledger", folder=folder, domain="other", currency="NOK")
 
 
 def counter() -> ServerSpec:
-    return held("counter", "resources_servers", "example_stateful_counter", domain="agent")
+    return server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent")
 
 
 def scripted(replies: Sequence[dict[str, Any]]) -> ServerSpec:
-    return held("policy_model", "responses_api_models", "scripted_model", replies=list(replies))
+    return server_spec("policy_model", "responses_api_models", "scripted_model", replies=list(replies))
 
 
 def agent(environment: str, *, legacy: bool = False) -> ServerSpec:
@@ -38,8 +47,8 @@ def agent(environment: str, *, legacy: bool = False) -> ServerSpec:
     }
     if legacy:
         folder = SERVERS / "responses_api_agents/legacy_agent"
-        return held("agent", "responses_api_agents", "legacy_agent", folder=folder, **references)
-    return held("agent", "responses_api_agents", "simple_agent", **references)
+        return server_spec("agent", "responses_api_agents", "legacy_agent", folder=folder, **references)
+    return server_spec("agent", "responses_api_agents", "simple_agent", **references)
 
 
 LEDGER_SCRIPT = [
@@ -97,7 +106,7 @@ async def test_a_new_environment_with_a_legacy_agent_gives_the_same_record_byte_
 
 
 async def played(servers: Sequence[ServerSpec], row: dict[str, Any], transport: Transport) -> bytes:
-    async with running(servers, transport=transport) as client:
+    async with running_servers(servers, transport=transport) as client:
         return without_ids((await client.call("agent", "/run", row, answer=ServerReply)).content())
 
 
@@ -133,7 +142,9 @@ CALLS: list[tuple[str, str, Any]] = [
 async def test_every_answer_is_the_same_byte_for_byte(server: str, path: str, body: Any) -> None:
     answers = []
     for transport in TRANSPORTS:
-        async with running([legacy_ledger(), counter(), scripted([{"say": "Hi."}])], transport=transport) as client:
+        async with running_servers(
+            [legacy_ledger(), counter(), scripted([{"say": "Hi."}])], transport=transport
+        ) as client:
             answer = await client.send(server, path, body)
             answers.append((answer.status, answer.content(), sorted(answer.cookies)))
     assert answers[0] == answers[1]
@@ -141,7 +152,7 @@ async def test_every_answer_is_the_same_byte_for_byte(server: str, path: str, bo
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_tool_that_raises_keeps_the_session(transport: Transport) -> None:
-    async with running([legacy_ledger()], transport=transport) as client:
+    async with running_servers([legacy_ledger()], transport=transport) as client:
         jar = CookieJar()
         await client.send("ledger", "/seed_session", {"opening_balance": 1}, jar=jar)
         failed = await client.send("ledger", "/explode", {}, jar=jar)
@@ -153,7 +164,7 @@ async def test_a_tool_that_raises_keeps_the_session(transport: Transport) -> Non
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_session_that_was_ended_is_forgotten_by_both_sides(transport: Transport) -> None:
-    async with running([legacy_ledger(), counter()], transport=transport) as client:
+    async with running_servers([legacy_ledger(), counter()], transport=transport) as client:
         for server, seed in (("ledger", {"opening_balance": 1}), ("counter", {"initial_count": 1})):
             jar = CookieJar()
             await client.send(server, "/seed_session", seed, jar=jar)
@@ -164,7 +175,7 @@ async def test_a_session_that_was_ended_is_forgotten_by_both_sides(transport: Tr
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_the_first_answer_carries_the_session_even_when_it_is_an_error(transport: Transport) -> None:
-    async with running([legacy_ledger(), counter()], transport=transport) as client:
+    async with running_servers([legacy_ledger(), counter()], transport=transport) as client:
         for server, path in (("ledger", "/explode"), ("counter", "/increment_counter")):
             jar = CookieJar()
             assert (await client.send(server, path, {}, jar=jar)).status >= 400
@@ -174,12 +185,12 @@ async def test_the_first_answer_carries_the_session_even_when_it_is_an_error(tra
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_what_a_peer_does_to_its_body_does_not_reach_the_sender(transport: Transport) -> None:
     servers = [
-        held(
+        server_spec(
             "vandal", "resources_servers", "breakable", folder=SERVERS / "resources_servers/breakable", domain="other"
         )
     ]
     row = example_row("Hello.", response=response_of(message("hi")))
-    async with running(servers, transport=transport) as client:
+    async with running_servers(servers, transport=transport) as client:
         sent = BaseVerifyRequest.model_validate(row)
         await client.call("vandal", "/seed_session", sent, answer=ServerReply)
         assert sent == BaseVerifyRequest.model_validate(row)
@@ -188,11 +199,11 @@ async def test_what_a_peer_does_to_its_body_does_not_reach_the_sender(transport:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_reward_that_is_no_number_is_a_failure_of_the_verifier(transport: Transport) -> None:
     servers = [
-        held(
+        server_spec(
             "vandal", "resources_servers", "breakable", folder=SERVERS / "resources_servers/breakable", domain="other"
         )
     ]
-    async with running(servers, transport=transport) as client:
+    async with running_servers(servers, transport=transport) as client:
         with pytest.raises(RolloutError, match="expected a finite number") as caught:
             await client.call(
                 "vandal", "/verify", example_row(response=response_of()), answer=ServerReply, cause="internal"
@@ -202,14 +213,14 @@ async def test_a_reward_that_is_no_number_is_a_failure_of_the_verifier(transport
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_an_unknown_server_is_named_with_the_nearest(transport: Transport) -> None:
-    async with running([counter()], transport=transport) as client:
+    async with running_servers([counter()], transport=transport) as client:
         with pytest.raises(ValueError, match=r"No server is called 'countr'.*Did you mean 'counter'"):
             await client.send("countr", "/verify", {})
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_two_sessions_of_one_server_are_separate(transport: Transport) -> None:
-    async with running([counter()], transport=transport) as client:
+    async with running_servers([counter()], transport=transport) as client:
         first, second = CookieJar(), CookieJar()
         await client.send("counter", "/seed_session", {"initial_count": 1}, jar=first)
         await client.send("counter", "/seed_session", {"initial_count": 2}, jar=second)
@@ -225,7 +236,7 @@ async def test_two_sessions_of_one_server_are_separate(transport: Transport) -> 
 async def test_every_reply_carries_the_session_cookie(
     transport: Transport, server: str, seed: dict[str, int], tool: str
 ) -> None:
-    async with running([legacy_ledger(), counter()], transport=transport) as client:
+    async with running_servers([legacy_ledger(), counter()], transport=transport) as client:
         seeded = (await client.post(server, "/seed_session", json=seed)).cookies
         reply = await client.post(server, tool, json={"amount": 1}, cookies=seeded)
         again = await client.post(server, tool, json={"amount": 1}, cookies=reply.cookies)
@@ -237,7 +248,7 @@ async def test_every_reply_carries_the_session_cookie(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_conversation_without_tool_calls_keeps_the_session_of_its_caller(transport: Transport) -> None:
     servers = [counter(), agent("counter"), scripted([{"say": "Done."}])]
-    async with running(servers, transport=transport) as client:
+    async with running_servers(servers, transport=transport) as client:
         seeded = await client.post("counter", "/seed_session", json={"initial_count": 7})
         said = await client.post("agent", "/v1/responses", json={"input": "Hello."}, cookies=seeded.cookies)
         assert said.cookies == seeded.cookies
@@ -246,7 +257,7 @@ async def test_a_conversation_without_tool_calls_keeps_the_session_of_its_caller
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("server", ["ledger", "counter"])
 async def test_a_lost_session_raises_for_every_way_to_call(transport: Transport, server: str) -> None:
-    async with running([legacy_ledger(), counter()], transport=transport) as client:
+    async with running_servers([legacy_ledger(), counter()], transport=transport) as client:
         jar = CookieJar()
         await client.send(server, "/seed_session", {"opening_balance": 1, "initial_count": 1}, jar=jar)
         lost = dict(jar)

@@ -14,7 +14,7 @@ from nemo_gym.analysis.records import StoredRolloutsError
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.testing import example_row, held, rows_of, running
+from nemo_gym.testing import example_row, rows_of, running_servers, server_spec
 from tests.commands import ng
 from tests.jsonl import write_lines
 
@@ -70,11 +70,11 @@ async def test_rollouts_without_marks_are_found_by_their_prompt(tmp_path: Path) 
         "model_server": {"type": "responses_api_models", "name": "model"},
     }
     servers = [
-        held("weather", "resources_servers", "example_simple_weather", domain="agent"),
-        held("model", "responses_api_models", "scripted_model", replies=[{"say": "Hm."}]),
-        held("agent", "responses_api_agents", "simple_agent", **references),
+        server_spec("weather", "resources_servers", "example_simple_weather", domain="agent"),
+        server_spec("model", "responses_api_models", "scripted_model", replies=[{"say": "Hm."}]),
+        server_spec("agent", "responses_api_agents", "simple_agent", **references),
     ]
-    async with running(servers) as client:
+    async with running_servers(servers) as client:
         await RolloutCollectionHelper().run_from_config(collection, client=client)
     marked = rows_of(config.rollouts_jsonl_fpath)
     profile_rollouts(config)

@@ -20,12 +20,12 @@ from nemo_gym.testing import (
     Transport,
     calls,
     example_row,
-    held,
     message,
     response_of,
     rows_of,
-    running,
+    running_servers,
     says,
+    server_spec,
     tool_output,
 )
 from tests.commands import free_port, ng, started
@@ -48,9 +48,9 @@ def servers() -> list[ServerSpec]:
         {"say": "Done."},
     ]
     return [
-        held("counter", "resources_servers", "example_stateful_counter", domain="agent"),
-        held("model", "responses_api_models", "scripted_model", replies=script),
-        held("agent", "responses_api_agents", "simple_agent", **references),
+        server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent"),
+        server_spec("model", "responses_api_models", "scripted_model", replies=script),
+        server_spec("agent", "responses_api_agents", "simple_agent", **references),
     ]
 
 
@@ -96,7 +96,7 @@ def edit(path: Path, change: Any) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_nothing_moves_if_nothing_has_changed(tmp_path: Path, transport: Transport) -> None:
-    async with running(servers(), transport=transport) as client:
+    async with running_servers(servers(), transport=transport) as client:
         await collect(tmp_path, client)
         report = await reverified(tmp_path, client)
     assert (report.rescored, report.up, report.down, report.unconfirmed) == (4, 0, 0, 0)
@@ -114,14 +114,14 @@ async def test_nothing_moves_if_nothing_has_changed(tmp_path: Path, transport: T
 
 
 async def test_state_comes_from_calling_the_tools_again(tmp_path: Path) -> None:
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         await collect(tmp_path, client)
         report = await reverified(tmp_path, client, replay_tools=False)
     assert (report.up, report.down, report.tool_calls) == (0, 2, 0)
 
 
 async def test_what_moved_is_told_largest_first(tmp_path: Path) -> None:
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         await collect(tmp_path, client)
         edit(
             tmp_path / "rollouts.jsonl",
@@ -139,7 +139,7 @@ async def test_what_moved_is_told_largest_first(tmp_path: Path) -> None:
 
 
 async def test_a_difference_within_the_tolerance_is_no_move(tmp_path: Path) -> None:
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         await collect(tmp_path, client)
         edit(tmp_path / "rollouts.jsonl", lambda record: {**record, "reward": record["reward"] + 0.01})
         assert (await reverified(tmp_path, client, tolerance=0.02)).unconfirmed == 0
@@ -147,7 +147,7 @@ async def test_a_difference_within_the_tolerance_is_no_move(tmp_path: Path) -> N
 
 
 async def test_a_row_that_was_put_right_is_refused_unless_allowed(tmp_path: Path) -> None:
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         await collect(tmp_path, client)
         hashes = [hash_row(json.dumps(row).encode()) for row in ROWS]
         write_lines(tmp_path / "rows.jsonl", [*ROWS[:3], counter_row(4, start=1, expected=5)])
@@ -166,7 +166,7 @@ async def test_a_tool_that_answers_otherwise_is_counted(tmp_path: Path) -> None:
         record["response"]["output"][1]["output"] = "something else"
         return record
 
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         await collect(tmp_path, client)
         edit(tmp_path / "rollouts.jsonl", otherwise)
         report = await reverified(tmp_path, client)
@@ -189,13 +189,13 @@ async def test_only_tools_that_were_run_are_run_again(tmp_path: Path) -> None:
     row["responses_create_params"]["tools"] = [*TOOLS, {"type": "function", "name": "verify", "parameters": {}}]
     write_lines(tmp_path / "rows.jsonl", [row])
     write_lines(tmp_path / "rollouts.jsonl", [{**row, "response": said, "reward": 1.0, "_task_index": 0}])
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         report = await reverified(tmp_path, client)
     assert (report.tool_calls, report.unconfirmed) == (1, 0)
 
 
 async def test_what_cannot_be_scored_is_a_failure_with_a_cause_and_the_others_go_on(tmp_path: Path) -> None:
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         await collect(tmp_path, client)
         incomplete = [{key: value for key, value in ROWS[0].items() if key != "expected_count"}]
         write_lines(tmp_path / "rows.jsonl", [*incomplete, *ROWS[1:]])
@@ -211,7 +211,7 @@ async def test_what_cannot_be_scored_is_a_failure_with_a_cause_and_the_others_go
 
 
 async def test_failures_of_an_earlier_time_do_not_stay(tmp_path: Path) -> None:
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         await collect(tmp_path, client)
         write_lines(tmp_path / "again_failures.jsonl", [{"cause": "verifier"}])
         with pytest.raises(ConfigError, match=r"again_failures.jsonl exists"):
@@ -225,7 +225,9 @@ async def test_a_verifier_that_fails_gives_no_reward(tmp_path: Path, way: str) -
     row = example_row(way=way)
     write_lines(tmp_path / "rows.jsonl", [row])
     write_lines(tmp_path / "rollouts.jsonl", [{**row, "response": says("Hi"), "reward": 0.0}])
-    async with running([held("counter", "resources_servers", "unsure", folder=UNSURE, domain="other")]) as client:
+    async with running_servers(
+        [server_spec("counter", "resources_servers", "unsure", folder=UNSURE, domain="other")]
+    ) as client:
         report = await reverified(tmp_path, client)
     assert (report.rescored, report.failed) == (0, {"verifier": 1})
     assert rows_of(tmp_path / "again.jsonl") == []
@@ -246,9 +248,9 @@ def fragile_servers() -> list[ServerSpec]:
     }
     script = [{"user": "mute", "status": 400}, {"user": "once", "times": 1, "say": "Done."}]
     return [
-        held("fragile", "resources_servers", "fragile", folder=UNSURE.parent / "fragile", domain="other"),
-        held("model", "responses_api_models", "scripted_model", replies=script),
-        held("agent", "responses_api_agents", "simple_agent", **references),
+        server_spec("fragile", "resources_servers", "fragile", folder=UNSURE.parent / "fragile", domain="other"),
+        server_spec("model", "responses_api_models", "scripted_model", replies=script),
+        server_spec("agent", "responses_api_agents", "simple_agent", **references),
     ]
 
 
@@ -270,7 +272,7 @@ async def test_rollouts_that_failed_after_the_model_had_answered_are_completed_w
         "input_jsonl_fpath": str(tmp_path / "rows.jsonl"),
         "output_jsonl_fpath": str(tmp_path / "completed.jsonl"),
     }
-    async with running(fragile_servers(), transport=transport) as client:
+    async with running_servers(fragile_servers(), transport=transport) as client:
         broken.touch()
         metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
         assert metrics.scored == 0
@@ -294,7 +296,7 @@ async def test_rollouts_that_failed_after_the_model_had_answered_are_completed_w
 
 
 async def test_an_environment_that_is_not_there_ends_the_job(tmp_path: Path) -> None:
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         await collect(tmp_path, client)
         with pytest.raises(ConfigError, match="Did you mean 'counter'"):
             await reverify_rollouts(config_in(tmp_path), client, lambda _row: "conter")
@@ -339,7 +341,7 @@ CONFIG_PATHS = (
 
 
 async def test_as_a_user_types_it_with_and_without_running_servers(tmp_path: Path) -> None:
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         await collect(tmp_path, client)
     head = f"+head_server.port={free_port()}"
     files = (

@@ -9,7 +9,7 @@ import pytest
 from nemo_gym.analysis.verifier_check import Checked, CheckVerifierConfig, VerifierReport, try_verifier
 from nemo_gym.analysis.verifier_probes import Gold, changed_text, guessed_golds, probes, probes_around
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import TRANSPORTS, Transport, calls, example_row, held, message, rows_of, running
+from nemo_gym.testing import TRANSPORTS, Transport, calls, example_row, message, rows_of, running_servers, server_spec
 from resources_servers.example_stateful_counter.app import StatefulCounterResourcesServer
 from tests.commands import free_port, ng
 from tests.jsonl import write_lines
@@ -22,17 +22,17 @@ COUNTER_ROWS = "resources_servers/example_stateful_counter/data/example.jsonl"
 
 
 def mcqa() -> ServerSpec:
-    return held("env", "resources_servers", "mcqa", domain="knowledge")
+    return server_spec("env", "resources_servers", "mcqa", domain="knowledge")
 
 
 def local(name: str) -> ServerSpec:
-    return held("env", "resources_servers", name, folder=SERVERS / "resources_servers" / name, domain="other")
+    return server_spec("env", "resources_servers", name, folder=SERVERS / "resources_servers" / name, domain="other")
 
 
 async def report_of(
     server: ServerSpec, rows: list[dict[str, Any]], *, transport: Transport = "direct", golds_of: Any = guessed_golds
 ) -> VerifierReport:
-    async with running([server], transport=transport) as client:
+    async with running_servers([server], transport=transport) as client:
         return await try_verifier(CheckVerifierConfig(), client, Checked("env", rows, golds_of))
 
 
@@ -48,7 +48,7 @@ async def test_the_right_letter_scores_full_and_nothing_near_it_does(transport: 
 
 
 async def test_a_verifier_that_rewards_everything_does_not_discriminate() -> None:
-    weather = held("env", "resources_servers", "example_simple_weather", domain="agent")
+    weather = server_spec("env", "resources_servers", "example_simple_weather", domain="agent")
     report = await report_of(weather, [example_row(expected_answer="cold")])
     assert not report.discriminates
     assert report.false_negative_rate == 0.0
@@ -74,7 +74,7 @@ async def test_an_answer_that_the_verifier_wants_otherwise_is_a_false_negative()
 
 
 async def test_tool_calls_bring_the_environment_to_its_state() -> None:
-    counter = held("env", "resources_servers", "example_stateful_counter", domain="agent")
+    counter = server_spec("env", "resources_servers", "example_stateful_counter", domain="agent")
 
     def golds_of(row: dict[str, Any]) -> list[Gold]:
         return [Gold(StatefulCounterResourcesServer.gold_response(row))]

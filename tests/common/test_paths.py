@@ -7,7 +7,7 @@ import pytest
 from nemo_gym.common.aliases import FOLDER_ALIASES
 from nemo_gym.common.paths import PARENT_DIR, find
 from nemo_gym.errors import MissingPathError
-from nemo_gym.testing import held, rows_of, running, servers_of
+from nemo_gym.testing import rows_of, running_servers, server_spec, servers_of
 
 SCRIPTED_MODEL = "responses_api_models/scripted_model/configs/scripted_model.yaml"
 SERVER_NAMES = {
@@ -32,7 +32,7 @@ async def test_the_config_of_an_alias_has_its_own_server_names_and_starts(alias:
     name = Path(alias).name
     servers = servers_of(f"{alias}/configs/{name}.yaml", SCRIPTED_MODEL)
     assert {server.name for server in servers} == {"policy_model", *SERVER_NAMES[name]}
-    async with running(servers) as client:
+    async with running_servers(servers) as client:
         for row in rows_of(f"{alias}/data/example.jsonl"):
             reply = await client.send(next(iter(client.local)), "/seed_session", row)
             assert reply.status == 200
@@ -47,7 +47,7 @@ async def test_a_folder_of_the_users_own_comes_before_an_alias(
     (folder / "data/rollouts.jsonl").write_text("{}\n")
     assert find("resources_servers/multineedle/data/rollouts.jsonl") == folder / "data/rollouts.jsonl"
     assert find("resources_servers/multineedle") == PARENT_DIR / "resources_servers/example_multi_step"
-    async with running([held("environment", "resources_servers", "multineedle")]):
+    async with running_servers([server_spec("environment", "resources_servers", "multineedle")]):
         pass
     (folder / "app.py").write_text("")
     assert find("resources_servers/multineedle") == folder

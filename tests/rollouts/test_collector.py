@@ -23,7 +23,7 @@ from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.rollouts.store import JsonlFile
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import example_row, held, running
+from nemo_gym.testing import example_row, running_servers, server_spec
 
 AGENT_REFERENCES: dict[str, Any] = {
     "resources_server": {"type": "resources_servers", "name": "counter"},
@@ -39,9 +39,9 @@ def servers(**agent: Any) -> list[ServerSpec]:
         {"say": "Done."},
     ]
     return [
-        held("counter", "resources_servers", "example_stateful_counter", domain="agent"),
-        held("policy_model", "responses_api_models", "scripted_model", replies=script),
-        held("agent", "responses_api_agents", "simple_agent", **AGENT_REFERENCES, **agent),
+        server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent"),
+        server_spec("policy_model", "responses_api_models", "scripted_model", replies=script),
+        server_spec("agent", "responses_api_agents", "simple_agent", **AGENT_REFERENCES, **agent),
     ]
 
 
@@ -75,7 +75,7 @@ def num_rollouts(config: RolloutCollectionConfig) -> int:
 async def collected(
     config: RolloutCollectionConfig, **agent: Any
 ) -> tuple[RunningMetrics, list[dict[str, Any]], list[dict[str, Any]]]:
-    async with running(servers(**agent)) as client:
+    async with running_servers(servers(**agent)) as client:
         metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
     output = Path(config.output_jsonl_fpath)
     files = [output, failures_path(output)]
@@ -251,7 +251,7 @@ async def test_the_number_in_flight_adapts_no_further_than_told(tmp_path: Path) 
         return answer
 
     config = config_for(tmp_path, [counter_row("add 2")] * 40, max_samples_in_parallel=3)
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         client.tap = count
         metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
     assert (most, metrics.scored) == (3, 40)
@@ -298,7 +298,7 @@ async def test_the_rest_of_a_group_is_written_when_it_is_complete(tmp_path: Path
         answer: ServerReply = await send()
         return answer
 
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         client.tap = hold_back_the_last_row
         await RolloutCollectionHelper().run_from_config(config, client=client, report=report)
     assert len(written) == 40
@@ -318,7 +318,7 @@ async def test_a_group_that_is_not_complete_when_the_job_ends_is_not_lost(tmp_pa
         answer: ServerReply = await send()
         return answer
 
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         client.tap = hold_back_the_third
         job = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))
         await two_are_done.wait()
@@ -331,7 +331,7 @@ async def test_a_group_that_is_not_complete_when_the_job_ends_is_not_lost(tmp_pa
 
 async def test_a_run_ends_when_its_time_is_up_and_says_how_to_go_on(tmp_path: Path) -> None:
     config = config_for(tmp_path, [counter_row("this never ends")], run_timeout_s=0.2)
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         with pytest.raises(RolloutError, match=r"within 0\.2 s.*run the same command again"):
             await RolloutCollectionHelper().run_from_config(config, client=client)
     assert not (tmp_path / "deep/er/out_failures.jsonl").exists()  # it has not failed, it is yet to be made
@@ -374,7 +374,7 @@ async def test_rows_are_known_by_content_as_long_as_records_of_another_input_are
 
 async def test_an_agent_that_is_not_there_ends_the_job_with_its_name(tmp_path: Path) -> None:
     config = config_for(tmp_path, [counter_row("add 2")], agent_name="agnet")
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         with pytest.raises(ConfigError, match="Did you mean 'agent'"):
             await RolloutCollectionHelper().run_from_config(config, client=client)
     assert not failures_path(tmp_path / "deep/er/out.jsonl").exists()
@@ -410,7 +410,7 @@ async def test_a_file_that_we_did_not_write_stays_as_it_is(tmp_path: Path, text:
         tmp_path, [counter_row("add 2")], output_jsonl_fpath=str(tmp_path / "notes.txt"), resume=resume
     )
     (tmp_path / "notes.txt").write_bytes(text)
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         with pytest.raises(ConfigError):
             await RolloutCollectionHelper().run_from_config(config, client=client)
     assert (tmp_path / "notes.txt").read_bytes() == text
@@ -421,7 +421,7 @@ async def test_the_dataset_is_never_written_into(tmp_path: Path, output: str) ->
     config = config_for(tmp_path, [counter_row("add 2")], output_jsonl_fpath=str(tmp_path / output), resume="restart")
     (tmp_path / "link.jsonl").symlink_to("rows.jsonl")
     (tmp_path / "rows2_failures.jsonl").hardlink_to(tmp_path / "rows.jsonl")
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         with pytest.raises(ConfigError, match="is the dataset"):
             await RolloutCollectionHelper().run_from_config(config, client=client)
     assert sorted(os.listdir(tmp_path)) == ["link.jsonl", "rows.jsonl", "rows2_failures.jsonl"]
@@ -430,14 +430,14 @@ async def test_the_dataset_is_never_written_into(tmp_path: Path, output: str) ->
 async def test_a_dataset_that_can_be_read_only_once_is_refused(tmp_path: Path) -> None:
     config = config_for(tmp_path, [], input_jsonl_fpath=str(tmp_path / "pipe"))
     os.mkfifo(tmp_path / "pipe")
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         with pytest.raises(ConfigError, match="is not a file"):
             await RolloutCollectionHelper().run_from_config(config, client=client)
 
 
 @pytest.mark.parametrize("reference", [{"agent_ref": {"name": "agnet"}}, {"agent_ref": "agent"}, {}])
 async def test_a_program_is_told_of_a_row_without_an_agent_where_it_awaits_it(reference: dict[str, Any]) -> None:
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         for future in RolloutCollectionHelper().run_examples([counter_row("add 2", **reference)], client=client):
             with pytest.raises(RolloutError) as caught:
                 await future
@@ -459,7 +459,7 @@ def test_only_servers_are_named_as_such() -> None:
 
 
 async def test_a_record_is_passed_through_as_the_agent_sent_it() -> None:
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         row = Row(RowId(7, 1, "abc"), "agent", orjson.dumps(counter_row("add 2")))
         outcome = await attempt(client, row, timeout_s=10)
         assert isinstance(outcome, Scored)
@@ -469,7 +469,7 @@ async def test_a_record_is_passed_through_as_the_agent_sent_it() -> None:
 
 
 BLUNT = [
-    held(
+    server_spec(
         "agent",
         "responses_api_agents",
         "blunt",
@@ -484,7 +484,7 @@ async def test_whatever_an_agent_answers_is_a_line_of_its_own_under_its_own_row(
     answers[3] %= json.dumps(marked, separators=(",", ":"))
     config = config_for(tmp_path, [{"answer": answer} for answer in answers])
     for _ in range(2):
-        async with running(BLUNT) as client:
+        async with running_servers(BLUNT) as client:
             await RolloutCollectionHelper().run_from_config(config, client=client)
         lines = (tmp_path / "deep/er/out.jsonl").read_bytes().splitlines()
         assert sorted(orjson.loads(line)["_task_index"] for line in lines) == [0, 1, 2, 3]
@@ -504,7 +504,7 @@ async def test_whatever_an_agent_answers_is_a_line_of_its_own_under_its_own_row(
 )
 async def test_an_answer_without_a_finite_reward_is_no_result_for_programs_too(answer: str, cause: str) -> None:
     row = {"answer": answer, "agent_ref": {"name": "agent"}}
-    async with running(BLUNT) as client:
+    async with running_servers(BLUNT) as client:
         outcome = await attempt(client, Row(RowId(0, 0, ""), "agent", orjson.dumps(row)), timeout_s=10)
         assert isinstance(outcome, NoResult)
         assert (outcome.cause, outcome.server) == (cause, "agent")
@@ -515,7 +515,7 @@ async def test_an_answer_without_a_finite_reward_is_no_result_for_programs_too(a
 
 
 async def test_a_failed_rollout_tells_a_program_the_cause() -> None:
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         with pytest.raises(RolloutError) as caught:
             await client.call("agent", "/run", counter_row("please fail"), answer=ServerReply)
     assert (caught.value.cause, caught.value.server) == ("model", "policy_model")

@@ -13,7 +13,7 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.output_files import all_paths, scored_path
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import example_row, held, running
+from nemo_gym.testing import example_row, running_servers, server_spec
 
 
 def servers() -> list[ServerSpec]:
@@ -22,9 +22,9 @@ def servers() -> list[ServerSpec]:
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
     }
     return [
-        held("weather", "resources_servers", "example_simple_weather", domain="agent"),
-        held("policy_model", "responses_api_models", "scripted_model", replies=[{"say": "Hi."}]),
-        held("agent", "responses_api_agents", "simple_agent", **references),
+        server_spec("weather", "resources_servers", "example_simple_weather", domain="agent"),
+        server_spec("policy_model", "responses_api_models", "scripted_model", replies=[{"say": "Hi."}]),
+        server_spec("agent", "responses_api_agents", "simple_agent", **references),
     ]
 
 
@@ -33,7 +33,7 @@ async def collect(folder: Path, output: str, *rows: dict[str, Any]) -> None:
     config = RolloutCollectionConfig(
         agent_name="agent", input_jsonl_fpath=str(folder / "rows.jsonl"), output_jsonl_fpath=str(folder / output)
     )
-    async with running(servers()) as client:
+    async with running_servers(servers()) as client:
         await RolloutCollectionHelper().run_from_config(config, client=client)
 
 

@@ -19,7 +19,7 @@ from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.recording import FILE, first_difference, record_or_replay
 from nemo_gym.rollouts.store import StorageError
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import example_row, held, running
+from nemo_gym.testing import example_row, running_servers, server_spec
 
 ADD = {"name": "increment_counter", "arguments": {"count": 1}}
 SCRIPT: list[dict[str, Any]] = [{"turn": 0, "call": [ADD, ADD]}, {"say": "Done."}]
@@ -32,9 +32,9 @@ def servers(replies: list[dict[str, Any]]) -> list[ServerSpec]:
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
     }
     return [
-        held("counter", "resources_servers", "example_stateful_counter", domain="agent"),
-        held("policy_model", "responses_api_models", "scripted_model", replies=replies),
-        held("agent", "responses_api_agents", "simple_agent", **references),
+        server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent"),
+        server_spec("policy_model", "responses_api_models", "scripted_model", replies=replies),
+        server_spec("agent", "responses_api_agents", "simple_agent", **references),
     ]
 
 
@@ -53,7 +53,7 @@ async def run(folder: Path, output: str, replies: list[dict[str, Any]], **option
         max_attempts=1,
         **options,
     )
-    async with running(servers(replies)) as client:
+    async with running_servers(servers(replies)) as client:
         with record_or_replay(client, config, SETTINGS):
             return await RolloutCollectionHelper().run_from_config(config, client=client)
 

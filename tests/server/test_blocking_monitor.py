@@ -8,7 +8,7 @@ import pytest
 
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.server.blocking_monitor import BLOCKED_AFTER_S
-from nemo_gym.testing import held, running
+from nemo_gym.testing import running_servers, server_spec
 from tests.commands import ng
 from tests.polling import until
 
@@ -43,7 +43,7 @@ policy_model:
 
 
 def environment(implementation: str, *, name: str = "environment") -> ServerSpec:
-    return held(name, "resources_servers", implementation, folder=SERVERS / implementation, domain="other")
+    return server_spec(name, "resources_servers", implementation, folder=SERVERS / implementation, domain="other")
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def environment(implementation: str, *, name: str = "environment") -> ServerSpec
 async def test_a_handler_that_blocks_the_loop_is_named_with_its_place(
     implementation: str, path: str, body: dict[str, float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running([environment(implementation)]) as client:
+    async with running_servers([environment(implementation)]) as client:
         assert (await client.post("environment", path, json=body)).status == 200
         local = client.local["environment"]
         await until(lambda: any(told["seconds"] for told in local.blocked().values()))
@@ -66,7 +66,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_place(
 
 
 async def test_the_server_itself_tells_which_handlers_block() -> None:
-    async with running([environment("breakable")], transport="http") as client:
+    async with running_servers([environment("breakable")], transport="http") as client:
         assert "blocked" not in await (await client.get("environment", "/health")).json()
         await client.post("environment", "/freeze", json={"seconds": LONG_S})
         told = await (await client.get("environment", "/health")).json()
@@ -75,21 +75,21 @@ async def test_the_server_itself_tells_which_handlers_block() -> None:
 
 
 async def test_what_two_servers_share_is_told_of_both() -> None:
-    async with running([environment("breakable", name="one"), environment("breakable", name="two")]) as client:
+    async with running_servers([environment("breakable", name="one"), environment("breakable", name="two")]) as client:
         await client.post("two", "/freeze", json={"seconds": LONG_S})
         await until(client.local["one"].blocked)
         assert list(client.local["one"].blocked()) == ["one/freeze or two/freeze"]
 
 
 async def test_a_plain_function_may_take_its_time() -> None:
-    async with running([environment("breakable")]) as client:
+    async with running_servers([environment("breakable")]) as client:
         await client.post("environment", "/block", json={"seconds": LONG_S})
         await asyncio.sleep(0.1)
         assert client.local["environment"].blocked() == {}
 
 
 async def test_nobody_is_blamed_for_a_loop_that_has_much_to_do() -> None:
-    async with running([environment("breakable")]) as client:
+    async with running_servers([environment("breakable")]) as client:
         short = [client.post("environment", "/freeze", json={"seconds": 0.02}) for _ in range(100)]
         await asyncio.gather(*short)
         await asyncio.sleep(0.1)

@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.testing import client_for, example_row, held, message, response_of, rows_of, running, says, tool_output
+from nemo_gym.testing import (
+    client_for,
+    example_row,
+    message,
+    response_of,
+    rows_of,
+    running_servers,
+    says,
+    server_spec,
+    tool_output,
+)
 from resources_servers.calendar.app import CalendarResourcesServer
 from resources_servers.calendar.generate import generate_rows
 from resources_servers.calendar.schedule import scheduled
@@ -262,14 +272,14 @@ def stack(replies: list[dict[str, Any]]) -> list[Any]:
     environment = {"type": "resources_servers", "name": "calendar"}
     model = {"type": "responses_api_models", "name": "policy_model"}
     return [
-        held("calendar", "resources_servers", "calendar", domain="agent"),
-        held("policy_model", "responses_api_models", "scripted_model", replies=replies),
-        held("agent", "responses_api_agents", "simple_agent", resources_server=environment, model_server=model),
+        server_spec("calendar", "resources_servers", "calendar", domain="agent"),
+        server_spec("policy_model", "responses_api_models", "scripted_model", replies=replies),
+        server_spec("agent", "responses_api_agents", "simple_agent", resources_server=environment, model_server=model),
     ]
 
 
 async def rollout(row: dict[str, Any], *replies: dict[str, Any]) -> float:
-    async with running(stack(list(replies))) as client:
+    async with running_servers(stack(list(replies))) as client:
         record = await (await client.post("agent", "/run", json=row)).json()
         reward: float = record["reward"]
         return reward

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.testing import BrowserLikeClient, client_for, example_row, rows_of, running, says, servers_of
+from nemo_gym.testing import BrowserLikeClient, client_for, example_row, rows_of, running_servers, says, servers_of
 from resources_servers.code_gen.app import CodeGenResourcesServer
 from resources_servers.code_gen.runner import difference, extract_code, is_equal_value, shortened
 
@@ -243,7 +243,7 @@ async def rewards(replies: list[dict[str, Any]]) -> list[float]:
         "responses_api_models/scripted_model/configs/scripted_model.yaml",
         policy_model={"responses_api_models": {"scripted_model": {"script_fpath": None, "replies": replies}}},
     )
-    async with running(servers) as client:
+    async with running_servers(servers) as client:
         answers = [await client.post("code_gen_simple_agent", "/run", json=one) for one in rows_of(OWN_ROWS)]
         return [(await answer.json())["reward"] for answer in answers]
 

@@ -8,7 +8,7 @@ import pytest
 from nemo_gym import PARENT_DIR
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.server_utils import ServerClient, ServerReply
-from nemo_gym.testing import ServerSpec, example_row, held, rows_of, running, says, servers_of
+from nemo_gym.testing import ServerSpec, example_row, rows_of, running_servers, says, server_spec, servers_of
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import extract
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest
@@ -27,7 +27,7 @@ Verdicts = dict[tuple[str, str], str]
 
 def environment(**config: Any) -> ServerSpec:
     judge = {"judge_model_server": {"type": "responses_api_models", "name": "judge"}}
-    return held(
+    return server_spec(
         "equivalence_llm_judge",
         "resources_servers",
         "equivalence_llm_judge",
@@ -36,7 +36,7 @@ def environment(**config: Any) -> ServerSpec:
 
 
 def judge_saying(*replies: dict[str, Any]) -> ServerSpec:
-    return held("judge", "responses_api_models", "scripted_model", replies=list(replies))
+    return server_spec("judge", "responses_api_models", "scripted_model", replies=list(replies))
 
 
 def judge_of(verdicts: Verdicts) -> ServerSpec:
@@ -63,7 +63,7 @@ async def sent(client: ServerClient, row: dict[str, Any]) -> dict[str, Any]:
 
 
 async def verified(row: dict[str, Any], verdicts: Verdicts, **config: Any) -> dict[str, Any]:
-    async with running([environment(**config), judge_of(verdicts)]) as client:
+    async with running_servers([environment(**config), judge_of(verdicts)]) as client:
         return await sent(client, row)
 
 
@@ -130,7 +130,9 @@ async def test_with_a_regex_of_the_row_the_whole_reply_is_a_second_chance(
 @pytest.mark.parametrize("regex", [BOLD, "("])
 async def test_a_regex_that_finds_nothing_has_the_same_text_judged_twice(regex: str) -> None:
     first_time = {"user": "no match", "say": DIFFERENT, "times": 1}
-    async with running([environment(), judge_saying(first_time, {"user": "no match", "say": EQUAL})]) as client:
+    async with running_servers(
+        [environment(), judge_saying(first_time, {"user": "no match", "say": EQUAL})]
+    ) as client:
         answer = await sent(client, row_with("no match", regex))
     assert (answer["reward"], labels(answer)) == (0.5, [DIFFERENT, EQUAL])
 
@@ -202,7 +204,7 @@ async def test_the_judge_is_asked_with_the_question_and_the_configured_params() 
         "judge_prompt_template": "{question} | {expected_answer} | {generated_answer} | {{}}",
     }
     row = example_row("Solve this.\nProblem: {x}?", expected_answer="{gold}", response=says("{0} {said}"))
-    async with running([environment(**config), judge_saying({"say": EQUAL})]) as client:
+    async with running_servers([environment(**config), judge_saying({"say": EQUAL})]) as client:
         [evaluation] = (await sent(client, row))["judge_evaluations"]
     params = evaluation["responses_create_params"]
     assert params["temperature"] == 0.3
@@ -214,7 +216,7 @@ async def test_the_judge_is_asked_with_the_question_and_the_configured_params() 
 
 async def test_other_labels_can_be_configured() -> None:
     config = {"judge_equal_label": "SAME", "judge_not_equal_label": "OTHER"}
-    async with running([environment(**config), judge_saying({"say": f"OTHER, SAME {EQUAL}"})]) as client:
+    async with running_servers([environment(**config), judge_saying({"say": f"OTHER, SAME {EQUAL}"})]) as client:
         answer = await sent(client, row_with("said"))
     assert (answer["reward"], labels(answer)) == (0.0, ["OTHER"])
 
@@ -231,21 +233,21 @@ async def test_the_answer_holds_what_is_declared_and_nothing_else_of_the_row() -
 
 
 async def test_a_judge_that_ends_with_a_tool_call_finds_nothing_equal() -> None:
-    async with running([environment(), judge_saying({"say": EQUAL, "call": [{"name": "help"}]})]) as client:
+    async with running_servers([environment(), judge_saying({"say": EQUAL, "call": [{"name": "help"}]})]) as client:
         answer = await sent(client, row_with("said"))
     assert (answer["reward"], labels(answer), answer["judge_failure"]) == (0.0, [None], "no_label")
 
 
 @pytest.mark.parametrize("reply", [{"status": 500}, {"garbage": '{"other": "JSON"}'}])
 async def test_a_judge_that_fails_is_no_result(reply: dict[str, Any]) -> None:
-    async with running([environment(), judge_saying(reply)]) as client:
+    async with running_servers([environment(), judge_saying(reply)]) as client:
         with pytest.raises(RolloutError) as caught:
             await sent(client, row_with("said"))
     assert caught.value.cause == "judge"
 
 
 async def test_a_regex_without_end_is_stopped_and_delays_nobody() -> None:
-    async with running([environment(regex_timeout_s=0.5), judge_saying({"say": EQUAL})]) as client:
+    async with running_servers([environment(regex_timeout_s=0.5), judge_saying({"say": EQUAL})]) as client:
         await sent(client, row_with("**said**", BOLD))
         answer = await sent(client, row_with("a" * 60 + "!", "(a+)+$"))
         assert (answer["reward"], answer["judge_evaluations"], answer["timed_out"]) == (0.0, [], True)
@@ -256,14 +258,14 @@ async def test_a_regex_without_end_is_stopped_and_delays_nobody() -> None:
 async def test_a_question_on_which_the_regex_of_the_config_has_no_end_is_no_result() -> None:
     config = {"regex_timeout_s": 0.3, "question_extract_regex": "(a+)+$"}
     row = example_row("a" * 60 + "!", expected_answer="gold", response=says("said"))
-    async with running([environment(**config), judge_saying({"say": EQUAL})]) as client:
+    async with running_servers([environment(**config), judge_saying({"say": EQUAL})]) as client:
         with pytest.raises(RolloutError, match=r"did not finish within 0\.3 s") as caught:
             await sent(client, row)
     assert caught.value.cause == "verifier"
 
 
 async def test_five_megabytes_are_not_judged() -> None:
-    async with running([environment(), judge_saying({"status": 500})]) as client:
+    async with running_servers([environment(), judge_saying({"status": 500})]) as client:
         answer = await sent(client, row_with("x" * 5_000_000, BOLD))
     assert (answer["reward"], answer["judge_evaluations"], answer["too_long"]) == (0.0, [], True)
 
@@ -280,7 +282,7 @@ async def test_the_config_has_the_names_and_values_that_users_know() -> None:
     assert (config.check_twice_swap, config.reward_if_swap_fails) == (True, 0.0)
     assert (config.check_full_generation_on_fail, config.reward_if_full_generation_succeeds) == (True, 0.5)
     assert (config.use_per_record_regex, config.extraction_length_threshold) == (True, 120)
-    async with running(list(servers.values())) as client:
+    async with running_servers(list(servers.values())) as client:
         assert "equivalence_llm_judge" in client.local
 
 
@@ -306,7 +308,7 @@ def test_what_the_config_leaves_out_has_the_defaults_of_the_spec() -> None:
 )
 async def test_a_config_that_cannot_work_does_not_start(config: dict[str, Any], mistake: str) -> None:
     with pytest.raises(ConfigError, match=mistake):
-        async with running([environment(**config)]):
+        async with running_servers([environment(**config)]):
             pass
 
 
@@ -317,7 +319,7 @@ async def test_a_template_can_be_a_file_of_ones_own(tmp_path: Path) -> None:
         environment(judge_prompt_template_fpath=str(file)),
         judge_saying({"user": "Is said gold?", "say": EQUAL}),
     ]
-    async with running(servers) as client:
+    async with running_servers(servers) as client:
         assert (await sent(client, row_with("said")))["reward"] == 1.0
 
 
@@ -346,7 +348,7 @@ WRAPPED = (
 async def all_judged_equal(rows: list[dict[str, Any]]) -> None:
     """Give each row its gold answer in the form that its regex wants. The judge is to see it without that form, unless
     it is too long to be extracted."""
-    async with running([environment(check_twice_swap=True), judge_saying({"say": EQUAL})]) as client:
+    async with running_servers([environment(check_twice_swap=True), judge_saying({"say": EQUAL})]) as client:
         for row in rows:
             gold = EquivalenceVerifyRequest.model_validate({**row, "response": says("")}).gold_answer()
             regex = row.get("template_metadata", {}).get("output_regex")

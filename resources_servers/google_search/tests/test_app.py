@@ -17,12 +17,12 @@ from nemo_gym.testing import (
     BrowserLikeClient,
     client_for,
     example_row,
-    held,
     message,
     response_of,
     rows_of,
-    running,
+    running_servers,
     says,
+    server_spec,
     tool_output,
 )
 from resources_servers.google_search.app import GoogleSearchResourcesServer, GoogleSearchResourcesServerConfig
@@ -278,9 +278,9 @@ def stack(url: str, replies: list[dict[str, Any]]) -> list[Any]:
     environment = {"type": "resources_servers", "name": "google_search"}
     model = {"type": "responses_api_models", "name": "policy_model"}
     return [
-        held("google_search", "resources_servers", "google_search", domain="agent", **settings(url)),
-        held("policy_model", "responses_api_models", "scripted_model", replies=replies),
-        held("agent", "responses_api_agents", "simple_agent", resources_server=environment, model_server=model),
+        server_spec("google_search", "resources_servers", "google_search", domain="agent", **settings(url)),
+        server_spec("policy_model", "responses_api_models", "scripted_model", replies=replies),
+        server_spec("agent", "responses_api_agents", "simple_agent", resources_server=environment, model_server=model),
     ]
 
 
@@ -302,7 +302,7 @@ async def test_a_model_that_searches_browses_and_answers_is_rewarded(file: Path)
         }
         for row in rows
     ]
-    async with stand_in() as web, running(stack(web.url, [*research(web.url), *answers])) as client:
+    async with stand_in() as web, running_servers(stack(web.url, [*research(web.url), *answers])) as client:
         for row in rows:
             record = await (await client.post("agent", "/run", json=row)).json()
             outputs = [item for item in record["response"]["output"] if item["type"] == "function_call_output"]
@@ -321,6 +321,6 @@ async def test_a_model_that_searches_browses_and_answers_is_rewarded(file: Path)
     ],
 )
 async def test_a_model_that_cheats_is_not(replies: list[dict[str, Any]]) -> None:
-    async with running(stack("http://127.0.0.1:9", replies)) as client:
+    async with running_servers(stack("http://127.0.0.1:9", replies)) as client:
         record = await (await client.post("agent", "/run", json=rows_of(OWN_ROWS)[0])).json()
     assert record["reward"] == 0.0

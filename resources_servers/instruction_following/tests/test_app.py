@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.testing import calls, client_for, example_row, held, message, response_of, rows_of, running, says
+from nemo_gym.testing import (
+    calls,
+    client_for,
+    example_row,
+    message,
+    response_of,
+    rows_of,
+    running_servers,
+    says,
+    server_spec,
+)
 from resources_servers.instruction_following.app import InstructionFollowingResourcesServer
 from resources_servers.instruction_following.checks import CHECKS
 
@@ -120,9 +130,11 @@ async def test_a_catastrophic_keyword_ends_on_time_and_the_next_row_is_not_delay
 )
 async def test_an_answer_of_five_megabytes_ends_on_time(instruction: Any, reward: float, timed_out: bool) -> None:
     domain, limit_s = "instruction_following", 1 if timed_out else 30
-    server = held("checked", "resources_servers", "instruction_following", domain=domain, check_timeout_s=limit_s)
+    server = server_spec(
+        "checked", "resources_servers", "instruction_following", domain=domain, check_timeout_s=limit_s
+    )
     text = "These are words, and there are many of them. " * 110_000
-    async with running([server]) as client:
+    async with running_servers([server]) as client:
         answer = await client.post("checked", "/verify", json=row(instruction, response=says(text)))
     record = await answer.json()
     assert (record["reward"], record["timed_out"]) == (reward, timed_out)

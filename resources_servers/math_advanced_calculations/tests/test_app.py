@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.testing import client_for, example_row, held, message, response_of, rows_of, running, tool_output
+from nemo_gym.testing import (
+    client_for,
+    example_row,
+    message,
+    response_of,
+    rows_of,
+    running_servers,
+    server_spec,
+    tool_output,
+)
 from resources_servers.math_advanced_calculations.app import MathAdvancedCalculationsResourcesServer
 from resources_servers.math_advanced_calculations.calculators import CALCULATORS, calculate
 from resources_servers.math_advanced_calculations.expressions import evaluate
@@ -192,14 +201,14 @@ def stack(replies: list[dict[str, Any]]) -> list[Any]:
     environment = {"type": "resources_servers", "name": "calculators"}
     model = {"type": "responses_api_models", "name": "policy_model"}
     return [
-        held("calculators", "resources_servers", "math_advanced_calculations", domain="agent"),
-        held("policy_model", "responses_api_models", "scripted_model", replies=replies),
-        held("agent", "responses_api_agents", "simple_agent", resources_server=environment, model_server=model),
+        server_spec("calculators", "resources_servers", "math_advanced_calculations", domain="agent"),
+        server_spec("policy_model", "responses_api_models", "scripted_model", replies=replies),
+        server_spec("agent", "responses_api_agents", "simple_agent", resources_server=environment, model_server=model),
     ]
 
 
 async def rollout(row: dict[str, Any], replies: list[dict[str, Any]]) -> dict[str, Any]:
-    async with running(stack(replies)) as client:
+    async with running_servers(stack(replies)) as client:
         answer = await client.post("agent", "/run", json=row)
         record: dict[str, Any] = await answer.json()
         return record

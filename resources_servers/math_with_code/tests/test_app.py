@@ -18,7 +18,7 @@ from nemo_gym.testing import (
     message,
     response_of,
     rows_of,
-    running,
+    running_servers,
     says,
     servers_of,
     tool_output,
@@ -235,7 +235,7 @@ async def rewards(rows: list[Any], replies: list[dict[str, Any]], transport: Tra
         math_with_code={"resources_servers": {"math_with_code": {"warm_sessions": 0}}},
     )
     before = python_processes()
-    async with running(servers, transport=transport) as client:
+    async with running_servers(servers, transport=transport) as client:
         answers = [await client.post("math_with_code_simple_agent", "/run", json=row) for row in rows]
         records = [await answer.json() for answer in answers]
         async with asyncio.timeout(30):

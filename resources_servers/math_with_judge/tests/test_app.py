@@ -17,12 +17,12 @@ from nemo_gym.testing import (
     ServerSpec,
     calls,
     example_row,
-    held,
     message,
     response_of,
     rows_of,
-    running,
+    running_servers,
     says,
+    server_spec,
 )
 from resources_servers.math_with_judge.engine import check
 from resources_servers.math_with_judge.tests.metric import metric
@@ -74,7 +74,7 @@ def script() -> list[dict[str, Any]]:
 def environment(name: str, **config: Any) -> ServerSpec:
     judge = {"type": "responses_api_models", "name": "judge"}
     settings = {"judge_model_server": judge, "judge_responses_create_params": {"input": [], "temperature": 0.1}}
-    return held(name, "resources_servers", "math_with_judge", **{"domain": "math", **settings, **config})
+    return server_spec(name, "resources_servers", "math_with_judge", **{"domain": "math", **settings, **config})
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -87,9 +87,9 @@ async def client() -> AsyncIterator[ServerClient]:
         environment("judged"),
         environment("judged_hasty", library_timeout_s=HASTY_S),
         environment("judged_short", max_answer_chars=10),
-        held("judge", "responses_api_models", "scripted_model", replies=script()),
+        server_spec("judge", "responses_api_models", "scripted_model", replies=script()),
     ]
-    async with running(servers) as stack:
+    async with running_servers(servers) as stack:
         await verified(stack, "library", "1", "1")
         yield stack
 

@@ -5,7 +5,7 @@ import pytest
 from nemo_gym import PARENT_DIR
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import load_config
-from nemo_gym.testing import client_for, held, running, servers_of
+from nemo_gym.testing import client_for, running_servers, server_spec, servers_of
 from resources_servers.math_with_judge.app import LibraryJudgeMathResourcesServer
 
 FOLDER = Path("resources_servers/math_with_judge")
@@ -26,7 +26,7 @@ async def test_every_config_has_the_names_that_users_know(config: Path) -> None:
     "config", [path for path in CONFIGS if "overflow" not in path.stem], ids=lambda path: path.stem
 )
 async def test_a_judge_that_is_off_needs_no_name(config: Path) -> None:
-    async with running(servers_of(str(config), SCRIPTED_MODEL)) as stack:
+    async with running_servers(servers_of(str(config), SCRIPTED_MODEL)) as stack:
         assert "math_with_judge" in stack.local
 
 
@@ -55,7 +55,7 @@ async def test_the_judge_can_be_turned_on_from_the_command_line() -> None:
 
 
 async def test_a_server_that_asks_a_nameless_judge_does_not_start() -> None:
-    nameless = held("math_with_judge", "resources_servers", "math_with_judge", domain="math")
+    nameless = server_spec("math_with_judge", "resources_servers", "math_with_judge", domain="math")
     with pytest.raises(ConfigError, match=r"judge_model_server\.name has to be given"):
-        async with running([nameless]):
+        async with running_servers([nameless]):
             pass

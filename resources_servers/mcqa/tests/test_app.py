@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.testing import client_for, example_row, held, message, response_of, rows_of, running, says
+from nemo_gym.testing import client_for, example_row, message, response_of, rows_of, running_servers, says, server_spec
 from resources_servers.mcqa.app import McqaResourcesServer
 from resources_servers.mcqa.extraction import GradingMode, extracted, lettered
 
@@ -225,9 +225,9 @@ def test_no_text_takes_more_time_than_its_length(mode: GradingMode, part: str) -
 
 @pytest.mark.parametrize("mode", [STRICT, BOXED, COLON])
 async def test_an_answer_of_five_megabytes_is_scored_off_the_loop(mode: GradingMode) -> None:
-    server = held("mcqa", "resources_servers", "mcqa", domain="knowledge")
+    server = server_spec("mcqa", "resources_servers", "mcqa", domain="knowledge")
     text = "x" * 5_000_000 + r"answer: \boxed{B}"
-    async with running([server]) as client:
+    async with running_servers([server]) as client:
         answer = await client.post("mcqa", "/verify", json=row(text, grading_mode=mode))
     record = await answer.json()
     assert (record["extracted_answer"], record["timed_out"]) == (None if mode == COLON else "B", False)

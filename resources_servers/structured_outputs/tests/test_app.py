@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.testing import client_for, example_row, held, message, response_of, rows_of, running, says
+from nemo_gym.testing import client_for, example_row, message, response_of, rows_of, running_servers, says, server_spec
 from resources_servers.structured_outputs.app import StructuredOutputsResourcesServer
 from resources_servers.structured_outputs.schemas import fits, make_strict
 
@@ -159,8 +159,10 @@ def test_deep_nesting_and_endless_numbers_fit_nothing(text: str, schema: Any) ->
 
 @pytest.mark.parametrize(("text", "reward"), [(json.dumps(["x"] * 1_000_000), 1.0), ("{" + " " * 5_000_000, 0.0)])
 async def test_a_reply_of_five_megabytes_ends_on_time(text: str, reward: float) -> None:
-    server = held("structured_outputs", "resources_servers", "structured_outputs", domain="instruction_following")
-    async with running([server]) as client:
+    server = server_spec(
+        "structured_outputs", "resources_servers", "structured_outputs", domain="instruction_following"
+    )
+    async with running_servers([server]) as client:
         body = row({"type": "array", "maxItems": 1_000_000}, text)
         answer = await client.post("structured_outputs", "/verify", json=body)
     record = await answer.json()

@@ -9,7 +9,7 @@ import pytest
 
 from nemo_gym import PARENT_DIR
 from nemo_gym.errors import ConfigError
-from nemo_gym.testing import calls, client_for, example_row, held, response_of, rows_of, running, says
+from nemo_gym.testing import calls, client_for, example_row, response_of, rows_of, running_servers, says, server_spec
 from resources_servers.workplace_assistant.app import WorkplaceAssistantResourcesServer
 from resources_servers.workplace_assistant.generate import generate_rows
 from resources_servers.workplace_assistant.make_tables import FOLDER, make_tables
@@ -221,9 +221,11 @@ def stack(replies: list[dict[str, Any]], tables: str) -> list[Any]:
     environment = {"type": "resources_servers", "name": "workplace_assistant"}
     model = {"type": "responses_api_models", "name": "policy_model"}
     return [
-        held("workplace_assistant", "resources_servers", "workplace_assistant", domain="agent", tables_dirpath=tables),
-        held("policy_model", "responses_api_models", "scripted_model", replies=replies),
-        held(
+        server_spec(
+            "workplace_assistant", "resources_servers", "workplace_assistant", domain="agent", tables_dirpath=tables
+        ),
+        server_spec("policy_model", "responses_api_models", "scripted_model", replies=replies),
+        server_spec(
             "agent",
             "responses_api_agents",
             "simple_agent",
@@ -235,7 +237,7 @@ def stack(replies: list[dict[str, Any]], tables: str) -> list[Any]:
 
 
 async def rollout(each: dict[str, Any], replies: list[dict[str, Any]], tables: str) -> dict[str, Any]:
-    async with running(stack(replies, tables)) as client:
+    async with running_servers(stack(replies, tables)) as client:
         answer = await client.post("agent", "/run", json=each)
         record: dict[str, Any] = await answer.json()
         return record

@@ -12,7 +12,7 @@ from nemo_gym import PARENT_DIR
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox import SandboxExecResult
 from nemo_gym.server_utils import ServerClient
-from nemo_gym.testing import rows_of, running, servers_of
+from nemo_gym.testing import rows_of, running_servers, servers_of
 from responses_api_agents.mini_swe_agent.app import MiniSWERunRequest
 from responses_api_agents.mini_swe_agent.containers import image_name, provider_and_spec
 from responses_api_agents.mini_swe_agent.grading import Instance, graded, is_resolved, test_outcomes
@@ -46,7 +46,7 @@ async def agent(results: Path, replies: list[dict[str, Any]], **config: Any) -> 
             "responses_api_agents": {"mini_swe_agent": {"results_dirpath": str(results), **config}}
         },
     )
-    async with running(servers) as client:
+    async with running_servers(servers) as client:
         yield client
 
 

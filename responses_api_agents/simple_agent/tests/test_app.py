@@ -15,10 +15,10 @@ from nemo_gym.testing import (
     StackSpec,
     Transport,
     example_row,
-    held,
     response_of,
-    running,
+    running_servers,
     says,
+    server_spec,
 )
 
 Replies = list[dict[str, Any]]
@@ -43,18 +43,18 @@ def agent(**config: Any) -> ServerSpec:
         "resources_server": {"type": "resources_servers", "name": "environment"},
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
     }
-    return held("agent", "responses_api_agents", "simple_agent", **references, **config)
+    return server_spec("agent", "responses_api_agents", "simple_agent", **references, **config)
 
 
 @asynccontextmanager
 async def stack(transport: Transport, *replies: dict[str, Any], **config: Any) -> AsyncIterator[ServerClient]:
     """An agent with a model that follows this script, in an awkward environment."""
     servers = [
-        held("policy_model", "responses_api_models", "scripted_model", replies=list(replies)),
-        held("environment", "resources_servers", "awkward", folder=AWKWARD),
+        server_spec("policy_model", "responses_api_models", "scripted_model", replies=list(replies)),
+        server_spec("environment", "resources_servers", "awkward", folder=AWKWARD),
         agent(**config),
     ]
-    async with running(servers, transport=transport) as client:
+    async with running_servers(servers, transport=transport) as client:
         yield client
 
 

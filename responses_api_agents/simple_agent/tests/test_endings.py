@@ -14,7 +14,7 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.server_utils import base_url
-from nemo_gym.testing import ServerSpec, Stack, StackSpec, example_row, held, running, says
+from nemo_gym.testing import ServerSpec, Stack, StackSpec, example_row, running_servers, says, server_spec
 
 TOOL = {"type": "function", "name": "increment_counter"}
 REFERENCES: dict[str, Any] = {
@@ -27,9 +27,9 @@ def servers(**config: Any) -> list[ServerSpec]:
     """An agent, a counter, and a model that calls the counter's tool for ever."""
     forever = [{"call": [{"name": "increment_counter", "arguments": {"count": 1}}]}]
     return [
-        held("agent", "responses_api_agents", "simple_agent", **REFERENCES, **config),
-        held("counter", "resources_servers", "example_stateful_counter", domain="agent"),
-        held("policy_model", "responses_api_models", "scripted_model", replies=forever),
+        server_spec("agent", "responses_api_agents", "simple_agent", **REFERENCES, **config),
+        server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent"),
+        server_spec("policy_model", "responses_api_models", "scripted_model", replies=forever),
     ]
 
 
@@ -45,7 +45,7 @@ async def test_endless_tool_calling_is_scored_as_it_stands_at_the_first_attempt(
         input_jsonl_fpath=str(tmp_path / "rows.jsonl"),
         output_jsonl_fpath=str(tmp_path / "out.jsonl"),
     )
-    async with running(servers(**config)) as client:
+    async with running_servers(servers(**config)) as client:
         await RolloutCollectionHelper().run_from_config(job, client=client)
     record = orjson.loads((tmp_path / "out.jsonl").read_bytes())
     assert (record["reward"], record["_attempts"]) == (1.0, 1)

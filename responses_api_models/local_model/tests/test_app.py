@@ -17,7 +17,7 @@ import pytest_asyncio
 from nemo_gym.errors import MissingExtraError, StartupError
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming, chat_params
 from nemo_gym.server_utils import HttpClient, ServerClient
-from nemo_gym.testing import BrowserLikeClient, Stack, StackSpec, client_for, held, rows_of
+from nemo_gym.testing import BrowserLikeClient, Stack, StackSpec, client_for, rows_of, server_spec
 from responses_api_models.local_model.app import LocalModel
 from responses_api_models.local_model.engine import Engine
 from responses_api_models.local_model.tool_text import offer_of
@@ -200,8 +200,8 @@ async def test_the_model_plays_an_environment(model: BrowserLikeClient) -> None:
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
     }
     servers = [
-        held("weather", "resources_servers", "example_simple_weather", domain="agent"),
-        held("agent", "responses_api_agents", "simple_agent", **refs),
+        server_spec("weather", "resources_servers", "example_simple_weather", domain="agent"),
+        server_spec("agent", "responses_api_agents", "simple_agent", **refs),
     ]
     row = rows_of(ROWS)[3]
     row["responses_create_params"] |= {"temperature": 0, "max_output_tokens": 24}

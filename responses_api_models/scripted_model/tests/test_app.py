@@ -7,7 +7,7 @@ import pytest
 from nemo_gym import PARENT_DIR
 from nemo_gym.errors import ConfigError
 from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse
-from nemo_gym.testing import TRANSPORTS, Transport, client_for, held, rows_of, running, servers_of
+from nemo_gym.testing import TRANSPORTS, Transport, client_for, rows_of, running_servers, server_spec, servers_of
 from responses_api_models.scripted_model.app import ScriptedModel
 
 HELLO = {"input": "Hello there."}
@@ -101,7 +101,7 @@ async def test_a_script_without_a_reply_fails_as_the_model() -> None:
 )
 async def test_a_model_needs_one_valid_script(config: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        async with running([held("policy_model", "responses_api_models", "scripted_model", **config)]):
+        async with running_servers([server_spec("policy_model", "responses_api_models", "scripted_model", **config)]):
             pass
 
 
@@ -109,7 +109,7 @@ async def play(
     agent: str, config: str, rows: Path | str, transport: Transport, **settings: Any
 ) -> list[dict[str, Any]]:
     """The scored rollouts of rows with the shipped script."""
-    async with running(servers_of(config, MODEL_CONFIG, **settings), transport=transport) as client:
+    async with running_servers(servers_of(config, MODEL_CONFIG, **settings), transport=transport) as client:
         answers = [await client.post(agent, "/run", json=row) for row in rows_of(rows)]
         return [await answer.json() for answer in answers]
 
