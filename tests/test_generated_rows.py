@@ -20,7 +20,7 @@ from nemo_gym.testing import response_of, running_servers, server_spec, tool_out
 FOLDERS = sorted(file.parent for file in PARENT_DIR.glob("resources_servers/*/generate.py"))
 EXPECTED = {
     *("workplace_assistant", "math_advanced_calculations", "calendar", "mcqa", "math_with_judge"),
-    *("structured_outputs", "instruction_following"),
+    *("structured_outputs", "instruction_following", "math_with_code", "code_gen"),
     *("example_multi_step", "example_simple_weather", "example_stateful_counter"),
 }
 SETTINGS: dict[str, dict[str, Any]] = {"math_with_judge": {"should_use_judge": False}}

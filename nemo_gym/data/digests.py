@@ -134,10 +134,10 @@ class DigestSet:
         return stored // self.width
 
 
-def slices(*sets: DigestSet) -> Iterator[list[list[bytes]]]:
+def slices(*sets: DigestSet, records_at_once: int = RECORDS_AT_ONCE) -> Iterator[list[list[bytes]]]:
     """The records of each set, a part at a time: equal digests of all sets are in the same part."""
     for number in range(PARTITIONS):
-        passes = -(-sum(each.size_of(number) for each in sets) // RECORDS_AT_ONCE)
+        passes = -(-sum(each.size_of(number) for each in sets) // records_at_once)
         for turn in range(passes):
             if passes == 1:
                 yield [list(each.partition(number)) for each in sets]
@@ -145,20 +145,20 @@ def slices(*sets: DigestSet) -> Iterator[list[list[bytes]]]:
                 yield [[rec for rec in each.partition(number) if rec[1] % passes == turn] for each in sets]
 
 
-def unique_count(*sets: DigestSet) -> int:
+def unique_count(*sets: DigestSet, records_at_once: int = RECORDS_AT_ONCE) -> int:
     """How many distinct digests there are in all sets together."""
     if len(sets) != 1:
-        return _count_unique(*sets)
+        return _count_unique(*sets, records_at_once=records_at_once)
     [only] = sets
     if only.counted is None or only.counted[0] != only.count:
-        only.counted = only.count, _count_unique(only)
+        only.counted = only.count, _count_unique(only, records_at_once=records_at_once)
     return only.counted[1]
 
 
-def _count_unique(*sets: DigestSet) -> int:
+def _count_unique(*sets: DigestSet, records_at_once: int) -> int:
     return sum(
         len({record[:DIGEST_BYTES] for records in part for record in records})
         if any(each.width != DIGEST_BYTES for each in sets)
         else len(set().union(*part))
-        for part in slices(*sets)
+        for part in slices(*sets, records_at_once=records_at_once)
     )

@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.data import digests
-from nemo_gym.data.digests import Spill, digest, packed, unique_count
+from nemo_gym.data.digests import PARTITIONS, Spill, digest, packed, slices, unique_count
 
 
 @given(st.lists(st.lists(st.integers(0, 50), max_size=30), max_size=8))
@@ -28,12 +26,13 @@ def test_several_sets_are_counted_together() -> None:
         assert unique_count(plain, located) == 40
 
 
-def test_a_large_partition_is_compared_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "RECORDS_AT_ONCE", 10)
+def test_a_large_partition_is_compared_in_several_passes() -> None:
     with Spill() as spill:
         found = spill.new_set()
         found.add(packed(digest(b"%d" % (value % 3000)) for value in range(5000)))
-        assert unique_count(found) == 3000
+        parts = list(slices(found, records_at_once=10))
+        assert len(parts) > PARTITIONS
+        assert unique_count(found, records_at_once=10) == 3000
 
 
 def test_nothing_is_left_on_disk(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from nemo_gym import PARENT_DIR
 from nemo_gym.testing import BrowserLikeClient, client_for, example_row, rows_of, running_servers, says, servers_of
 from resources_servers.code_gen.app import CodeGenResourcesServer
+from resources_servers.code_gen.generate import generate_rows
 from resources_servers.code_gen.runner import difference, extract_code, is_equal_value, shortened
 
 PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/code_gen/example.jsonl"
@@ -276,3 +277,14 @@ async def test_the_public_rows_reward_a_program_that_knows_the_answers() -> None
             right = f"import json, sys\nprint(json.loads({json.dumps(json.dumps(known))})[sys.stdin.read()])"
             for code, reward in ((right, 1.0), ("print('?')", 0.0)):
                 assert (await verified(environment, {**one, "response": says(fenced(code))}))["reward"] == reward
+
+
+async def test_a_program_that_leaves_out_a_step_of_a_generated_row_fails(environment: BrowserLikeClient) -> None:
+    for generated in generate_rows(3, 3, 3):
+        gold = generated["gold_response"]
+        steps = re.findall(r"    numbers = .*\n", gold.partition("def solve")[2])
+        assert len(steps) == 3
+        for step in steps:
+            body = {**generated, "response": says(gold.replace(step, ""))}
+            assert (await verified(environment, body))["reward"] == 0.0, step
+        assert (await verified(environment, {**generated, "response": says(gold)}))["reward"] == 1.0

@@ -24,6 +24,7 @@ from nemo_gym.testing import (
     tool_output,
 )
 from resources_servers.math_with_code.app import PythonExecutorResourcesServer, first_flat_box
+from resources_servers.math_with_code.generate import KINDS, generate_rows
 
 PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/math_with_code/example.jsonl"
 OWN_ROWS = PARENT_DIR / "resources_servers/math_with_code/data/example.jsonl"
@@ -254,3 +255,10 @@ async def test_the_public_rows_reward_the_expected_result(environment: BrowserLi
         for answer, reward in ((row["expected_result"], float(can_be_right)), ("?", 0.0)):
             body = {**row, "response": says(f"\\boxed{{{answer}}}")}
             assert (await environment.post("/verify", json=body)).json()["reward"] == reward
+
+
+async def test_the_code_of_a_gold_response_computes_the_expected_result(environment: BrowserLikeClient) -> None:
+    for difficulty in KINDS:
+        for row in generate_rows(3, 8, difficulty):
+            code = json.loads(row["gold_response"][0]["arguments"])["code"]
+            assert (await execute(environment, code))["result"] == row["expected_result"], row
