@@ -29,6 +29,7 @@ NOT_COVERED = (
     "Process ids of the host are visible, but not what runs there.",
     "No sockets at all: also those between processes of one sandbox are refused (socketpair works).",
     "Kernels before 6.12 (Landlock ABI 6): signals can be sent to other processes of the same user.",
+    "As an ordinary user, code can end its own sandbox by killing its agent.",
     "Names of installed packages are visible, their contents are not.",
 )
 
