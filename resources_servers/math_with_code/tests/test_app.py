@@ -32,7 +32,7 @@ OWN_ROWS = PARENT_DIR / "resources_servers/math_with_code/data/example.jsonl"
 CODE = {
     "divisible by 7": "print(sum(n % 7 == 0 and n % 11 != 0 for n in range(1, 1001)))",
     "remainder": "pow(3, 2026, 1009)",
-    "eigenvalue": "print(round(max(np.linalg.eigvals(np.array([[2, 1], [1, 3]]))), 3))",
+    "eigenvalue": "print(round(max(np.linalg.eigvalsh(np.array([[2, 1], [1, 3]]))), 3))",
     "sum of positive": """
 ways = [1] + [0] * 12
 for k in range(1, 13):
