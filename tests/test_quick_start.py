@@ -1,23 +1,18 @@
 """The quick start as a new user types it, with two terminals and with one command, against an endpoint on loopback."""
 
-import asyncio
 import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from nemo_gym.client.server_client import base_url
 from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.runtime.stack import Stack, StackSpec
-from nemo_gym.server.uvicorn_runner import bind, serving
-from nemo_gym.testing import server_spec
 from tests.commands import Running, free_port, ng, started
+from tests.served_model import served_model
 
 CONFIG_PATHS = (
     "+config_paths=[resources_servers/example_simple_weather/configs/simple_weather.yaml,"
@@ -36,30 +31,12 @@ SECRET = "sk-very-secret-indeed"
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    """An OpenAI-shaped endpoint in a thread: the scripted model, over HTTP."""
     replies = [
         {"user": "scarf", "turn": 0, "call": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]},
         {"say": "Cold."},
     ]
-    model = server_spec("endpoint", "responses_api_models", "scripted_model", replies=replies)
-    listening = bind("127.0.0.1", 0)
-    port = listening.getsockname()[1]
-    loop = asyncio.new_event_loop()
-    stop, ready = asyncio.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with Stack(StackSpec([model])) as stack, serving({port: stack.apps["endpoint"]}, [listening]):
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    assert ready.wait(30)
-    yield f"{base_url('127.0.0.1', port)}/v1"
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(10)
-    loop.close()
-    listening.close()
+    with served_model(replies) as url:
+        yield url
 
 
 @pytest.fixture

@@ -1,0 +1,107 @@
+"""The commands of the documentation run and print what the pages show; links lead somewhere; the site builds."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
+from tests.commands import BIN, free_port
+from tests.docs_page import blocks_of, missing_lines, script_of, shown_lines
+from tests.served_model import served_model
+
+DOCS = PARENT_DIR / "docs"
+GENERATED = {"api.md", "commands.md"}
+PAGES = sorted(page for page in DOCS.glob("*.md") if page.name not in GENERATED)
+ENDPOINT = "https://api.openai.com/v1"
+
+
+def _runs(page: Path) -> bool:
+    return any(block.language == "bash" and not block.skipped for block in blocks_of(page))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that looks like a clone to the commands, without anything of ours being written to."""
+    for name in SERVER_FOLDERS:
+        (tmp_path / name).mkdir()
+        for one in (PARENT_DIR / name).iterdir():
+            (tmp_path / name / one.name).symlink_to(one)
+    return tmp_path
+
+
+def run_script(script: str, folder: Path) -> tuple[int, str]:
+    """Run a shell script; end everything it started."""
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "NO_COLOR": "1"}
+    process = subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    printed: list[str] = []
+    try:
+        for line in process.stdout or ():
+            printed.append(line)
+            if line == "end of the page\n":
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(60)
+    finally:
+        _end(process)
+    return process.returncode, "".join(printed)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.stdout:
+        process.stdout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if _runs(page)], ids=lambda page: page.stem)
+def test_the_commands_of_a_page_run_and_print_what_it_shows(page: Path, folder: Path) -> None:
+    script = script_of(blocks_of(page), head_port=free_port())
+    with served_model() as url:
+        _, printed = run_script(script.replace(ENDPOINT, url) + "echo 'end of the page'\n", folder)
+    assert printed.endswith("end of the page\n"), printed
+    assert missing_lines(shown_lines(page), printed) == [], printed
+
+
+def test_a_block_that_is_not_run_says_why() -> None:
+    skipped = [(page.name, block.how) for page in PAGES for block in blocks_of(page) if block.skipped]
+    assert [one for one in skipped if len(one[1].removeprefix("skip").strip(", ")) < 10] == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (PARENT_DIR / "mkdocs.yml").read_text()
+    assert [page.name for page in DOCS.glob("*.md") if f" {page.name}\n" not in navigation] == []
+
+
+def test_every_file_that_a_page_names_is_there() -> None:
+    folders = ("nemo_gym", "tests", "bench", *SERVER_FOLDERS)
+    named = re.compile(rf"`((?:{'|'.join(folders)})/[\w./-]+)`")
+    missing = [
+        (page.name, path)
+        for page in PAGES
+        for path in named.findall(page.read_text())
+        if not (PARENT_DIR / path).exists() and "my_" not in path and "letter_count" not in path
+    ]
+    assert missing == []
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=PARENT_DIR, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site/tutorial/index.html").is_file()
