@@ -134,7 +134,8 @@ class SandboxProcess:
                 raise SandboxGoneError(payload.decode(errors="replace"))
             self.agent_pid = int(payload)
         except BaseException as error:
-            ours.close()
+            if self._transport is None:  # otherwise closing the transport closes the socket
+                ours.close()
             await asyncio.shield(self.close())
             if isinstance(error, SandboxGoneError | OSError | TimeoutError):
                 said = os.pread(errors, 2000, 0).decode(errors="replace").strip()

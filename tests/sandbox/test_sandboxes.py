@@ -222,3 +222,17 @@ def test_the_first_matching_prefix_of_an_image_is_rewritten() -> None:
     assert rewrite_image("docker.io/x:1", rewrites) == "mirror/x:1"
     assert rewrite_image("other", rewrites) == "other"
     assert rewrite_image(None, rewrites) is None
+
+
+async def test_sandboxes_cancelled_while_they_start_are_closed() -> None:
+    """Many at once: a descriptor that one closes is taken by the next, and must not be in use as a transport any more."""
+    made = get_provider_class("unconfined")()
+    for step in range(20):
+        starting = [asyncio.create_task(made.open()) for _ in range(6)]
+        for _ in range(step):
+            await asyncio.sleep(0)
+        for task in reversed(starting):
+            task.cancel()
+        outcomes = await asyncio.gather(*starting, return_exceptions=True)
+        assert [one for one in outcomes if not isinstance(one, asyncio.CancelledError)] == []
+    await made.aclose()

@@ -257,11 +257,11 @@ async def busy_workers() -> list[psutil.Process]:
 
 
 def cpu_seconds_of_workers() -> dict[psutil.Process, float]:
-    fork_servers = [child for child in psutil.Process().children() if "fork_server" in " ".join(child.cmdline())]
     found = {}
-    for worker in (worker for fork_server in fork_servers for worker in fork_server.children()):
-        with contextlib.suppress(psutil.Error):
-            found[worker] = worker.cpu_times().user
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it may end at any instant
+            if "fork_server" in " ".join(child.cmdline()):
+                found |= {worker: worker.cpu_times().user for worker in child.children()}
     return found
 
 
