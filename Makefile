@@ -38,7 +38,7 @@ $(UV):
 	$(PYTHON) -m pip install --quiet --root-user-action=ignore --target .tools uv==$(UV_VERSION)
 
 $(READY): pyproject.toml requirements.lock | $(UV)
-	test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
+	test -x $(BIN)/python || $(UV) venv --quiet --seed --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
 	VIRTUAL_ENV=.venv $(UV) pip install --quiet --requirement requirements.lock
 	VIRTUAL_ENV=.venv $(UV) pip install --quiet --no-deps --editable .
 	$(BIN)/python -m resources_servers.instruction_following.punkt .venv/nltk_data

@@ -82,11 +82,6 @@ def test_a_block_that_is_not_run_says_why() -> None:
     assert [one for one in skipped if len(one[1].removeprefix("skip").strip(", ")) < 10] == []
 
 
-def test_every_page_is_in_the_navigation() -> None:
-    navigation = (PARENT_DIR / "mkdocs.yml").read_text()
-    assert [page.name for page in DOCS.glob("*.md") if f" {page.name}\n" not in navigation] == []
-
-
 def test_every_file_that_a_page_names_is_there() -> None:
     folders = ("nemo_gym", "tests", "bench", *SERVER_FOLDERS)
     named = re.compile(rf"`((?:{'|'.join(folders)})/[\w./-]+)`")
@@ -101,7 +96,7 @@ def test_every_file_that_a_page_names_is_there() -> None:
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=PARENT_DIR, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(DOCS), str(tmp_path / "site")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site/tutorial/index.html").is_file()
+    assert (tmp_path / "site/tutorial.html").is_file()

@@ -225,7 +225,7 @@ def test_the_first_matching_prefix_of_an_image_is_rewritten() -> None:
 
 
 async def test_sandboxes_cancelled_while_they_start_are_closed() -> None:
-    """Many at once: a descriptor that one closes is taken by the next, and must not be in use as a transport any more."""
+    """Many at once: the next sandbox takes the descriptor that one closes, which no transport may use any more."""
     made = get_provider_class("unconfined")()
     for step in range(20):
         starting = [asyncio.create_task(made.open()) for _ in range(6)]
