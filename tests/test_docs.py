@@ -94,6 +94,14 @@ def test_every_file_that_a_page_names_is_there() -> None:
     assert missing == []
 
 
+def test_every_test_that_a_page_names_is_there() -> None:
+    named = re.compile(r"`((?:tests|responses_api_agents)/[\w/]+\.py)::(\w+)`")
+    cited = [found for page in PAGES for found in named.findall(page.read_text())]
+    assert len(cited) > 15
+    missing = [one for one in cited if f"def {one[1]}(" not in (PARENT_DIR / one[0]).read_text()]
+    assert missing == []
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(DOCS), str(tmp_path / "site")]
