@@ -123,6 +123,10 @@ class HttpClient:
             connection.close()
         await asyncio.sleep(0)  # a closed connection lets go of its socket in the loop's next turn
 
+    def usage(self) -> tuple[int, int]:
+        """How many connections are in use, and how many are idle."""
+        return len(self._in_use), sum(len(peer.idle) for peer in self._peers.values())
+
     async def fetch(
         self,
         method: str,

@@ -7,7 +7,7 @@ import asyncio
 import os
 import pickle
 from collections.abc import Callable
-from typing import Any, Literal, Self, TypeVar, TypeVarTuple
+from typing import Any, Literal, NamedTuple, Self, TypeVar, TypeVarTuple
 
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.folder_imports import folder_of
@@ -47,6 +47,14 @@ class ComputeError(GymError):
     """The pool failed: a worker died or did not start, or an argument or result cannot be pickled."""
 
 
+class ComputeUsage(NamedTuple):
+    """How many processes run a function, how many are idle, and how many functions wait for one."""
+
+    busy: int
+    idle: int
+    waiting: int
+
+
 class Compute:
     """Runs functions in worker processes, one task each at a time. Processes start when they are first needed."""
 
@@ -58,6 +66,8 @@ class Compute:
         self._idle: list[Worker] = []
         self._workers: set[Worker] = set()
         self._is_closed = False
+        self._tasks = 0
+        """That run or wait."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -73,6 +83,11 @@ class Compute:
         for name in modules:
             if name not in self._modules:
                 self._modules[name] = _module(name)
+
+    def usage(self) -> ComputeUsage:
+        idle = len(self._idle)
+        busy = len(self._workers) - idle
+        return ComputeUsage(busy, idle, max(0, self._tasks - busy))
 
     async def run(
         self,
@@ -93,8 +108,12 @@ class Compute:
         limits = TimeLimits(timeout_s, wall_timeout_s or max(WALL_TIME_FACTOR * timeout_s, MIN_WALL_TIMEOUT_S))
         what, task = f"{function.__module__}.{function.__qualname__}()", _pickled(function, args)
         self.warm(function.__module__)
-        async with timeout(None, what=what), self._slots:
-            outcome = await self._outcome(task, what, limits)
+        self._tasks += 1
+        try:
+            async with timeout(None, what=what), self._slots:
+                outcome = await self._outcome(task, what, limits)
+        finally:
+            self._tasks -= 1
         if outcome.kind is Kind.OUT_OF_MEMORY:
             raise LimitExceededError(f"{what} needed more than {self._memory_mb} MB of memory.", limit="memory")
         if outcome.kind is Kind.FAILED:

@@ -1,6 +1,7 @@
 """The head server: reports the configuration, the servers and the health of a run. It holds no secret."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -44,6 +45,7 @@ class HeadServer:
         config_yaml: Callable[[], str],
         instances: Callable[[], list[ServerInstanceDisplayConfig]],
         health: Callable[[], dict[str, str]],
+        metrics: Callable[[], Awaitable[bytes]],
         token: str | None = None,
         limits: ServerLimits | None = None,
     ) -> None:
@@ -52,13 +54,18 @@ class HeadServer:
             "/server_instances": instances,
             "/health": lambda: {"status": "ok", "servers": health()},
             "/run": run_identity,
+            "/metrics": metrics,
         }
         self._token, self._allowed_hosts = token, (limits or ServerLimits()).allowed_hosts
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             status, value = self._reply(scope)
-            await send_reply(ServerReply("head_server", status, process_redactor().json(encode(value))), send)
+            if inspect.isawaitable(value):
+                body = await value
+            else:
+                body = process_redactor().json(encode(value))
+            await send_reply(ServerReply("head_server", status, body), send)
 
     def _reply(self, scope: Scope) -> tuple[int, Any]:
         respond = self._responses.get(scope["path"])

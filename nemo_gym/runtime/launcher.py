@@ -20,6 +20,7 @@ from nemo_gym.config.ports import search_port
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.errors import PortError, StartupError
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
+from nemo_gym.runtime.run_metrics import run_metrics
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.supervisor import WorkerProcess
 from nemo_gym.runtime.venvs import python_for
@@ -80,6 +81,12 @@ class Launcher:
         """'up' or 'down' for each server."""
         return {name: "up" if worker.pid and worker.was_ready else "down" for name, worker in self._workers.items()}
 
+    async def metrics(self) -> bytes:
+        """The metrics of all processes of the run, in the text format of Prometheus."""
+        first = {worker: name for name, worker in reversed(self._workers.items())}
+        addresses = {str(worker.spec.worker): _address(self._sockets[name]) for worker, name in first.items()}
+        return await run_metrics(addresses, token=self.token)
+
     async def _open(self) -> None:
         head = self._bind_head()
         self.config.head_server.port = head.getsockname()[1]
@@ -92,6 +99,7 @@ class Launcher:
             config_yaml=lambda: published,
             instances=self.running,
             health=self.health,
+            metrics=self.metrics,
             token=self.token,
             limits=limits,
         )

@@ -20,6 +20,7 @@ from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
 from nemo_gym.server.limits import ServerLimits
+from nemo_gym.server.metrics import WorkerMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class Stack:
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
         self._exit.enter_context(BlockingMonitor(self._handlers()))
+        self._exit.enter_context(WorkerMetrics(self.apps, http, compute, spec.worker))
 
     def _handlers(self) -> Handlers:
         handlers: Handlers = {}

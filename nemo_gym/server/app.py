@@ -7,6 +7,7 @@ from typing import Any
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.deadline import timeout
+from nemo_gym.common.metrics import RequestStats
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, track_retries
 from nemo_gym.llm_api.sse import EventStream
 from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
@@ -15,7 +16,13 @@ from nemo_gym.server.core import ServerCore
 from nemo_gym.server.disconnect import cancel_on_disconnect
 from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint
 from nemo_gym.server.error_responses import redact_errors
-from nemo_gym.server.fastapi_bridge import bypassable_endpoints, call_fastapi
+from nemo_gym.server.fastapi_bridge import (
+    bypassable_endpoints,
+    call_fastapi,
+    count_requests,
+    our_endpoints,
+    own_routes,
+)
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import (
     END_SESSION,
@@ -49,6 +56,11 @@ class ServerApp:
         # a FastAPI app matches patterns itself
         self._any_tool = self.endpoints.get(ANY_TOOL) if fastapi_app is None else None
         self._handlers: list[Handler] = []
+        self.served_endpoints = self.endpoints if fastapi_app is None else our_endpoints(fastapi_app)
+        """Those whose requests are counted: a FastAPI app has instances of its own."""
+        self.route_stats = {} if fastapi_app is None else {path: RequestStats() for path in own_routes(fastapi_app)}
+        self.pages: dict[str, Callable[[], bytes]] = {}
+        """What GET answers at a path that no route of the server has, such as `/metrics`."""
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -88,7 +100,8 @@ class ServerApp:
                 reply.value = await reply.value.joined()
             return reply
         if self.fastapi_app is not None:
-            return await call_fastapi(self.fastapi_app, self.core, method, call, ends_session=ends_session)
+            asgi = count_requests(self.fastapi_app, self.route_stats)
+            return await call_fastapi(asgi, self.core, method, call, ends_session=ends_session)
         return self._not_found(method, path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,6 +136,8 @@ class ServerApp:
         method, path = scope["method"], scope["path"]
         if path == "/health" and method == "GET":
             return self._health()
+        if path in self.pages and method == "GET" and path not in self.route_stats:
+            return ServerReply(self.name, 200, self.pages[path]())
         cookies = parse_cookies(headers.get(b"cookie", b""))
         if path == "/session" and method == "DELETE":
             self.release(cookies.get(self.core.session_cookie, ""))
@@ -136,7 +151,7 @@ class ServerApp:
             async with cancel_on_disconnect(receive):
                 return await self.core.run(endpoint, call, ends_session=END_SESSION in headers)
         elif self.fastapi_app is not None:
-            await self.fastapi_app(scope, limited, redact_errors(send))
+            await count_requests(self.fastapi_app, self.route_stats)(scope, limited, redact_errors(send))
         else:
             return self._not_found(method, path)
         return None

@@ -17,6 +17,7 @@ from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Endpoint
 from nemo_gym.server.fastapi_bridge import EndpointRoute, SessionMiddleware
 from nemo_gym.server.limits import ServerLimits
+from nemo_gym.server.metrics import WorkerMetrics
 from nemo_gym.server.session import TIME_TO_LIVE_S, SessionStore
 from nemo_gym.server.uvicorn_runner import bind, serve_until_interrupted
 
@@ -148,7 +149,9 @@ class SimpleServer(BaseServer):
 
         async def serve() -> None:
             with bind(config.host, config.port) as listening:
+                core = app.core
                 async with app.lifespan():
-                    await serve_until_interrupted({listening.getsockname()[1]: app}, [listening], limits)
+                    with WorkerMetrics({app.name: app}, core.client.http, core.compute):
+                        await serve_until_interrupted({listening.getsockname()[1]: app}, [listening], limits)
 
         asyncio.run(serve())

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 
 from nemo_gym.client.server_client import ServerClient, ServerReply
-from nemo_gym.common.deadline import Deadline, timeout
+from nemo_gym.common.deadline import Deadline, time_left, timeout
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause
 from nemo_gym.llm_api.sse import CONTENT_TYPE as EVENT_STREAM
@@ -12,7 +12,7 @@ from nemo_gym.llm_api.sse import EventStream, event
 from nemo_gym.server.asgi import Receive, Send, reply_headers, send_reply
 from nemo_gym.server.disconnect import cancel_on_disconnect
 from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by
-from nemo_gym.server.error_responses import failure_of
+from nemo_gym.server.error_responses import cause_of, failure_of
 from nemo_gym.server.session import Session, SessionStore
 
 _FORWARDED_HEADERS = frozenset(("retry-after",))
@@ -32,19 +32,26 @@ class ServerCore:
     async def run(self, endpoint: Endpoint, call: Call, *, ends_session: bool = False) -> ServerReply:
         """Call a handler. An exception becomes an error response."""
         opened: Session | None = None
+        stats, failure = endpoint.stats, None
+        started = stats.start()
         try:
             if self.is_stateful and call.session is None:
                 opened = call.session = self.sessions.open(call.cookies.get(self.session_cookie))
                 opened.users += 1
             value = await endpoint(call)
+            if isinstance(value, ServerReply) and value.status >= 400:
+                failure = cause_of(value, endpoint.cause)
             status = 200 if call.response is None else call.response.status_code
         except Exception as error:
             value = self.failed(error, cause=endpoint.cause)
+            failure = cause_of(value, endpoint.cause)
         except BaseException:
+            failure = "cancelled" if time_left(1.0) else "timeout"
             if opened is not None and opened.is_new:  # cancelled before the client received the token
                 self.sessions.release(opened.token)
             raise
         finally:
+            stats.end(started, failure)
             if opened is not None:
                 opened.users -= 1
         headers: Mapping[str, str] = {}

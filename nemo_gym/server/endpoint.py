@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from nemo_gym.client.server_client import CookieJar, ServerClient
 from nemo_gym.common.cookies import parse_set_cookies
 from nemo_gym.common.deadline import Deadline, current_deadline
+from nemo_gym.common.metrics import RequestStats
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
 from nemo_gym.llm_api.json_codec import Decoder
@@ -74,6 +75,7 @@ class Endpoint:
         self.reads_only = reads_only
         """The handler does not change its body, so a live one is not copied for it."""
         self.is_async = inspect.iscoroutinefunction(function)
+        self.stats = RequestStats()
         self._decode: Decoder | None = None
         self.arguments: type[BaseModel] | None = None
         self.needs_session = False

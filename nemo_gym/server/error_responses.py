@@ -5,7 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
-from nemo_gym.client.reply import error_told_in
+from nemo_gym.client.reply import ServerReply, error_told_in
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.errors import (
@@ -48,6 +48,14 @@ def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fail
     """The response for `error`, without secrets. An unexpected exception is logged with its traceback."""
     failure = _failure_of(error, server=server, key=key, cause=cause)
     return Failure(failure.status, process_redactor().value(failure.body))
+
+
+def cause_of(reply: ServerReply, default: Cause) -> str:
+    """The cause of a failure, for metrics. A refused request is an error of its input."""
+    error = reply.value.get("error") if isinstance(reply.value, dict) else None
+    if isinstance(error, dict):
+        return str(error.get("cause", default))
+    return "input" if reply.status < 500 else default
 
 
 def redact_errors(send: Send) -> Send:

@@ -1,11 +1,12 @@
 """Servers that bring a FastAPI app of their own: our endpoints and sessions inside it, direct calls into it."""
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
+from nemo_gym.common.metrics import RequestStats
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, read_body
 from nemo_gym.server.core import ServerCore
@@ -15,6 +16,7 @@ from nemo_gym.server.request_checks import END_SESSION, check_json
 from nemo_gym.server.session import Session
 
 SESSION_IN_SCOPE = "nemo_gym.server.session"
+_DOCUMENTATION = frozenset(("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"))
 
 
 class EndpointRoute:
@@ -80,10 +82,49 @@ def bypassable_endpoints(fastapi_app: Any) -> dict[str, Endpoint]:
     before them but our own."""
     if any(item.cls is not SessionMiddleware for item in fastapi_app.user_middleware):
         return {}
+    return our_endpoints(fastapi_app)
+
+
+def our_endpoints(fastapi_app: Any) -> dict[str, Endpoint]:
+    """Our endpoints that are first at their path."""
     first: dict[str, Any] = {}
     for route in fastapi_app.routes:
         first.setdefault(getattr(route, "path", ""), getattr(route, "app", None))
     return {path: route.endpoint for path, route in first.items() if isinstance(route, EndpointRoute)}
+
+
+def own_routes(fastapi_app: Any) -> list[str]:
+    """The paths of the routes that the server has added to our endpoints."""
+    added = (route for route in fastapi_app.routes if not isinstance(getattr(route, "app", None), EndpointRoute))
+    return sorted({route.path for route in added if hasattr(route, "path")} - _DOCUMENTATION)
+
+
+def count_requests(app: App, stats: Mapping[str, RequestStats]) -> App:
+    """The app, with its requests counted by path. Paths with parameters are not counted."""
+
+    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+        counts = stats.get(scope["path"])
+        if counts is None:
+            return await app(scope, receive, send)
+        failure: str | None = "cancelled"
+
+        async def send_and_look(message: MutableMapping[str, Any]) -> None:
+            nonlocal failure
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                failure = None if status < 400 else "input" if status < 500 else "internal"
+            await send(message)
+
+        started = counts.start()
+        try:
+            await app(scope, receive, send_and_look)
+        except Exception:
+            failure = "internal"
+            raise
+        finally:
+            counts.end(started, failure)
+
+    return counted
 
 
 async def call_fastapi(

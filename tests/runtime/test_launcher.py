@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from omegaconf import DictConfig
+from prometheus_client.parser import text_string_to_metric_families
 
 from nemo_gym.client.server_client import CookieJar, ServerReply, base_url, get_from_head
 from nemo_gym.config.loading import load_config
@@ -177,3 +178,16 @@ def test_a_worker_that_keeps_dying_is_given_up() -> None:
 def test_deaths_long_ago_do_not_count() -> None:
     restarts = Restarts()
     assert all(restarts.pause_after(second * 100.0) is not None for second in range(50))
+
+
+async def test_the_head_server_reports_the_metrics_of_every_worker() -> None:
+    servers = {"one": environment("breakable"), "alone": environment("breakable", isolation="process")}
+    async with launched(**servers) as (launcher, _):
+        await pid_of(launcher, "alone")
+        url = base_url(launcher.config.head_server.host, launcher.config.head_server.port)
+        page = (await asyncio.to_thread(get_from_head, url, "/metrics")).decode()
+    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    assert {sample.labels["worker"] for sample in samples if sample.name == "process_open_fds"} == {"0", "1", "head"}
+    assert [sample.value for sample in samples if sample.name == "nemo_gym_worker_up"] == [1, 1]
+    requests = [sample for sample in samples if sample.name == "nemo_gym_requests_total" and sample.value]
+    assert [sample.labels["server"] for sample in requests] == ["alone"]

@@ -123,7 +123,10 @@ async def test_the_token_stands_for_the_host() -> None:
     ("headers", "status"), [({"Host": "evil.example"}, 421), ({"Origin": "http://evil.example"}, 403)]
 )
 async def test_the_head_server_refuses_them_too(headers: dict[str, str], status: int) -> None:
-    head = HeadServer(config_yaml=lambda: "a: 1", instances=list, health=dict)
+    async def metrics() -> bytes:
+        return b"up 1\n"
+
+    head = HeadServer(config_yaml=lambda: "a: 1", instances=list, health=dict, metrics=metrics)
     with bind("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         async with serving({port: head}, [listening]), HttpClient() as http:

@@ -1,0 +1,135 @@
+"""Metrics in the Prometheus text format. Counting is plain addition; text is made when somebody asks for it."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Literal
+
+Labels = Mapping[str, str]
+Kind = Literal["counter", "gauge", "histogram"]
+
+SECONDS = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+    1800.0,
+)
+"""Bucket bounds for anything from a direct call to a long rollout."""
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class Histogram:
+    """How many values fell between fixed bounds, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
+        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class RequestStats:
+    """What became of the requests to one endpoint."""
+
+    __slots__ = ("failures", "in_flight", "seconds", "succeeded")
+
+    def __init__(self) -> None:
+        self.in_flight = self.succeeded = 0
+        self.failures: dict[str, int] = {}
+        """By cause."""
+        self.seconds = Histogram()
+
+    def start(self) -> float:
+        """Returns what `end` is to be given."""
+        self.in_flight += 1
+        return monotonic()
+
+    def end(self, started: float, failure: str | None) -> None:
+        self.in_flight -= 1
+        self.seconds.add(monotonic() - started)
+        if failure is None:
+            self.succeeded += 1
+        else:
+            self.failures[failure] = self.failures.get(failure, 0) + 1
+
+    def outcomes(self, success: str) -> dict[str, int]:
+        """How many requests ended how."""
+        return {success: self.succeeded, **self.failures}
+
+
+@dataclass(slots=True)
+class Family:
+    """All values of one name."""
+
+    name: str
+    kind: Kind
+    help: str
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, value: float, **labels: str) -> None:
+        self.lines.append(f"{self.name}{_braces(labels)} {_number(value)}")
+
+    def add_histogram(self, histogram: Histogram, **labels: str) -> None:
+        count = 0
+        for bound, more in zip((*map(_number, histogram.bounds), "+Inf"), histogram.counts, strict=True):
+            count += more
+            self.lines.append(f"{self.name}_bucket{_braces({**labels, 'le': bound})} {count}")
+        self.lines.append(f"{self.name}_sum{_braces(labels)} {_number(histogram.total)}")
+        self.lines.append(f"{self.name}_count{_braces(labels)} {count}")
+
+
+def exposition(families: Iterable[Family]) -> str:
+    """The text that Prometheus reads. Families without values are left out, those of one name are joined."""
+    joined: dict[str, Family] = {}
+    for family in families:
+        if family.lines:
+            into = joined.setdefault(family.name, Family(family.name, family.kind, family.help))
+            into.lines += family.lines
+    return "".join(f"{line}\n" for family in joined.values() for line in _lines(family))
+
+
+def parse_exposition(text: str) -> list[Family]:
+    """The families of a text that `exposition` made."""
+    found: list[Family] = []
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            name, _, description = line[len("# HELP ") :].partition(" ")
+            found.append(Family(name, "gauge", description))
+        elif found and line.startswith("# TYPE "):
+            found[-1].kind = line.rpartition(" ")[2]  # type: ignore[assignment]
+        elif found and line:
+            found[-1].lines.append(line)
+    return found
+
+
+def _lines(family: Family) -> Iterator[str]:
+    yield f"# HELP {family.name} {family.help}"
+    yield f"# TYPE {family.name} {family.kind}"
+    yield from family.lines
+
+
+def _braces(labels: Labels) -> str:
+    listed = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
+    return f"{{{listed}}}" if listed else ""
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(round(value, 9))
