@@ -7,13 +7,13 @@ except for `last_part_of_last_item`. Every function but `last_match` takes time 
 import re
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
+from nemo_gym.llm_api.base import type_of
 from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymResponse,
     NeMoGymResponseOutputMessage,
-    NeMoGymResponseOutputRefusal,
-    NeMoGymResponseOutputText,
     ResponseItem,
 )
 
@@ -60,7 +60,7 @@ def last_part_of_last_item(response: NeMoGymResponse) -> str:
 
 def is_refusal(response: NeMoGymResponse) -> bool:
     """True if the last item is an assistant message with a refusal in it."""
-    return any(isinstance(part, NeMoGymResponseOutputRefusal) for part in _last_parts(response))
+    return any(type_of(part) == "refusal" for part in _last_parts(response))
 
 
 def text_of_last_item(response: NeMoGymResponse) -> str:
@@ -103,16 +103,16 @@ def last_number(response: NeMoGymResponse) -> float | None:
     return float(numbers[-1].replace(",", "")) if numbers else None
 
 
-def _parts(item: ResponseItem) -> list[object] | None:
+def _parts(item: ResponseItem) -> list[Any] | None:
     """The content parts of an assistant message; None if the item is something else."""
     if not isinstance(item, NeMoGymResponseOutputMessage | NeMoGymEasyInputMessage) or item.role != "assistant":
         return None
     return [] if isinstance(item.content, str) else [*item.content]
 
 
-def _last_parts(response: NeMoGymResponse) -> list[object]:
+def _last_parts(response: NeMoGymResponse) -> list[Any]:
     return (_parts(response.output[-1]) or []) if response.output else []
 
 
-def _texts(parts: list[object]) -> list[str]:
-    return [part.text for part in parts if isinstance(part, NeMoGymResponseOutputText)]
+def _texts(parts: list[Any]) -> list[str]:
+    return [part.text for part in parts if type_of(part) == "output_text"]

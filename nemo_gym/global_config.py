@@ -1,5 +1,8 @@
 """The configuration of a command, under the path that outside code imports it from."""
 
+from nemo_gym.config.keys import AGENT_REF_KEY_NAME as AGENT_REF_KEY_NAME
+from nemo_gym.config.keys import ATTEMPT_INDEX_KEY_NAME as ATTEMPT_INDEX_KEY_NAME
+from nemo_gym.config.keys import CACHE_DIR_KEY_NAME as CACHE_DIR_KEY_NAME
 from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME as CONFIG_PATHS_KEY_NAME
 from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT as DEFAULT_HEAD_SERVER_PORT
 from nemo_gym.config.keys import DEFAULT_HOST as DEFAULT_HOST
@@ -23,7 +26,13 @@ from nemo_gym.config.keys import PORT_RANGE_HIGH_KEY_NAME as PORT_RANGE_HIGH_KEY
 from nemo_gym.config.keys import PORT_RANGE_LOW_KEY_NAME as PORT_RANGE_LOW_KEY_NAME
 from nemo_gym.config.keys import PYTHON_VERSION_KEY_NAME as PYTHON_VERSION_KEY_NAME
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME as RAY_HEAD_NODE_ADDRESS_KEY_NAME
+from nemo_gym.config.keys import RESPONSE_KEY_NAME as RESPONSE_KEY_NAME
+from nemo_gym.config.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as RESPONSES_CREATE_PARAMS_KEY_NAME
+from nemo_gym.config.keys import RESULTS_DIR_KEY_NAME as RESULTS_DIR_KEY_NAME
+from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME as ROLLOUT_ID_KEY_NAME
+from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME as ROLLOUT_INDEX_KEY_NAME
 from nemo_gym.config.keys import SERVER_TYPES as SERVER_TYPES
+from nemo_gym.config.keys import SKILLS_REF_KEY_NAME as SKILLS_REF_KEY_NAME
 from nemo_gym.config.keys import SKIP_VENV_IF_PRESENT_KEY_NAME as SKIP_VENV_IF_PRESENT_KEY_NAME
 from nemo_gym.config.keys import TASK_INDEX_KEY_NAME as TASK_INDEX_KEY_NAME
 from nemo_gym.config.keys import USE_ABSOLUTE_IP_KEY_NAME as USE_ABSOLUTE_IP_KEY_NAME

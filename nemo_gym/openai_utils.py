@@ -5,6 +5,8 @@ from nemo_gym.client.load_balancer import EndpointPool as EndpointPool
 from nemo_gym.client.load_balancer import EndpointSettings as EndpointSettings
 from nemo_gym.client.openai_client import REQUEST_TIMEOUT_S as REQUEST_TIMEOUT_S
 from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI as NeMoGymAsyncOpenAI
+from nemo_gym.common.retry import RATE_LIMIT_ERROR_CODES as RATE_LIMIT_ERROR_CODES
+from nemo_gym.common.retry import RETRY_ERROR_CODES as RETRY_ERROR_CODES
 from nemo_gym.llm_api.base import TOKEN_FIELDS as TOKEN_FIELDS
 from nemo_gym.llm_api.base import JsonObject as JsonObject
 from nemo_gym.llm_api.base import TokenIDLogProbMixin as TokenIDLogProbMixin
@@ -46,6 +48,22 @@ from nemo_gym.llm_api.chat import NeMoGymFunction as NeMoGymFunction
 from nemo_gym.llm_api.chat import NeMoGymFunctionDefinition as NeMoGymFunctionDefinition
 from nemo_gym.llm_api.endpoint_refusals import completion_refusal as completion_refusal
 from nemo_gym.llm_api.endpoint_refusals import response_refusal as response_refusal
+from nemo_gym.llm_api.hosted_items import NeMoGymComputerCallOutput as NeMoGymComputerCallOutput
+from nemo_gym.llm_api.hosted_items import NeMoGymImageGenerationCall as NeMoGymImageGenerationCall
+from nemo_gym.llm_api.hosted_items import NeMoGymLocalShellCall as NeMoGymLocalShellCall
+from nemo_gym.llm_api.hosted_items import NeMoGymLocalShellCallOutput as NeMoGymLocalShellCallOutput
+from nemo_gym.llm_api.hosted_items import NeMoGymMcpApprovalResponse as NeMoGymMcpApprovalResponse
+from nemo_gym.llm_api.hosted_items import (
+    NeMoGymResponseCodeInterpreterToolCall as NeMoGymResponseCodeInterpreterToolCall,
+)
+from nemo_gym.llm_api.hosted_items import NeMoGymResponseComputerToolCall as NeMoGymResponseComputerToolCall
+from nemo_gym.llm_api.hosted_items import NeMoGymResponseCustomToolCall as NeMoGymResponseCustomToolCall
+from nemo_gym.llm_api.hosted_items import NeMoGymResponseCustomToolCallOutput as NeMoGymResponseCustomToolCallOutput
+from nemo_gym.llm_api.hosted_items import NeMoGymResponseFileSearchToolCall as NeMoGymResponseFileSearchToolCall
+from nemo_gym.llm_api.hosted_items import NeMoGymResponseFunctionWebSearch as NeMoGymResponseFunctionWebSearch
+from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpApprovalRequest as NeMoGymResponseMcpApprovalRequest
+from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpCall as NeMoGymResponseMcpCall
+from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpListTools as NeMoGymResponseMcpListTools
 from nemo_gym.llm_api.json_codec import changed as changed
 from nemo_gym.llm_api.json_codec import encode as encode
 from nemo_gym.llm_api.json_codec import set_fields as set_fields
@@ -65,7 +83,10 @@ from nemo_gym.llm_api.responses import NeMoGymResponseFunctionToolCall as NeMoGy
 from nemo_gym.llm_api.responses import (
     NeMoGymResponseFunctionToolCallForTraining as NeMoGymResponseFunctionToolCallForTraining,
 )
+from nemo_gym.llm_api.responses import NeMoGymResponseInput as NeMoGymResponseInput
+from nemo_gym.llm_api.responses import NeMoGymResponseInputImage as NeMoGymResponseInputImage
 from nemo_gym.llm_api.responses import NeMoGymResponseInputItem as NeMoGymResponseInputItem
+from nemo_gym.llm_api.responses import NeMoGymResponseInputText as NeMoGymResponseInputText
 from nemo_gym.llm_api.responses import NeMoGymResponseOutputItem as NeMoGymResponseOutputItem
 from nemo_gym.llm_api.responses import NeMoGymResponseOutputMessage as NeMoGymResponseOutputMessage
 from nemo_gym.llm_api.responses import (
@@ -81,6 +102,7 @@ from nemo_gym.llm_api.responses import NeMoGymResponseUsage as NeMoGymResponseUs
 from nemo_gym.llm_api.responses import NeMoGymSummary as NeMoGymSummary
 from nemo_gym.llm_api.responses import for_resubmission as for_resubmission
 from nemo_gym.llm_api.responses import is_resubmittable as is_resubmittable
+from nemo_gym.llm_api.responses import training_variant_of as training_variant_of
 from nemo_gym.llm_api.responses_chat import ChatMessages as ChatMessages
 from nemo_gym.llm_api.responses_chat import UnsupportedError as UnsupportedError
 from nemo_gym.llm_api.responses_chat import chat_params as chat_params
@@ -89,3 +111,6 @@ from nemo_gym.llm_api.responses_chat import response_from_completion as response
 from nemo_gym.llm_api.responses_chat import separated as separated
 from nemo_gym.llm_api.responses_chat import split_think_tags as split_think_tags
 from nemo_gym.llm_api.responses_chat import think_tags as think_tags
+from nemo_gym.llm_api.usage import NeMoGymResponseInputTokensDetails as NeMoGymResponseInputTokensDetails
+from nemo_gym.llm_api.usage import NeMoGymResponseOutputTokensDetails as NeMoGymResponseOutputTokensDetails
+from nemo_gym.llm_api.usage import accumulate_response_usage as accumulate_response_usage

@@ -16,13 +16,12 @@ from nemo_gym.analysis.export_messages import NotChatError, Reasoning, chat_mess
 from nemo_gym.analysis.records import StoredRollout, StoredRolloutsError, read_records
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
-from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.metrics import PASS_THRESHOLD
 from nemo_gym.rollouts.output_files import export_path
-from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
 
 ROUNDING = 1e-9
 """0.7 is not quite 0.5 more than 0.2."""
@@ -97,7 +96,7 @@ class Conversation:
         is_whole = bool(answer) and _is_final(answer[-1]) and not rollout.response.is_cut_off
         if not answer or not (is_whole or config.include_incomplete):
             raise DroppedError("incomplete")
-        index = record.get(TASK_INDEX_KEY_NAME)
+        index = task_index_of(record)
         task = rollout.responses_create_params.digest if index is None else index
         tools = chat_tools(record["responses_create_params"].get("tools") or ())
         return cls(prompt, answer, {"tools": tools} if tools else {}, rollout.reward, task)

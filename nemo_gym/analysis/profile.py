@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from nemo_gym.analysis.records import Dataset, StoredRolloutsError, read_records
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
-from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.rollouts.metrics import PASS_THRESHOLD, RunningMetrics
 from nemo_gym.rollouts.output_files import metrics_path
@@ -93,7 +93,7 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
                 unrewarded += 1
                 continue
             rewards.setdefault(index, []).append(reward)
-            metrics.add({**stored.record, TASK_INDEX_KEY_NAME: index})
+            metrics.add({**stored.record, TASK_INDEX_FIELD: index})
         if not rewards:
             raise StoredRolloutsError(f"{rollouts} holds no scored rollout; {unrewarded} records have no reward.")
         with atomic_write(output) as file:

@@ -12,11 +12,11 @@ import orjson
 from pydantic import Field, ValidationError
 
 from nemo_gym.common.paths import find
-from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject, TextOrList, WireModel
 from nemo_gym.llm_api.responses import NeMoGymResponseInputItem, NeMoGymToolParam
-from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, hash_row
+from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, hash_row, task_index_of
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class Dataset:
 
     def index_of(self, stored: StoredLine) -> int:
         """The row a record was made of: by its mark, or if it has none by its prompt."""
-        index, told_hash = stored.record.get(TASK_INDEX_KEY_NAME), stored.record.get(ROW_HASH_KEY_NAME)
+        index, told_hash = task_index_of(stored.record), stored.record.get(ROW_HASH_KEY_NAME)
         if index is None:
             return self._index_by_prompt(stored)
         if not isinstance(index, int) or not 0 <= index < len(self):
@@ -172,7 +172,7 @@ class Dataset:
         if len(found) != 1:
             which = f"rows {', '.join(map(str, found))}" if found else "no row"
             raise StoredRolloutsError(
-                f"{stored.place} has no `{TASK_INDEX_KEY_NAME}` that tells which row it was made of, and its prompt, "
+                f"{stored.place} has no `{TASK_INDEX_FIELD}` that tells which row it was made of, and its prompt, "
                 f"`responses_create_params`, is that of {which} of {self.path}; expected exactly one. {_REMEDY}"
             )
         self.matched_by_prompt += 1

@@ -21,7 +21,7 @@ from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.config.error_messages import error_lines
-from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import Cause, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject, type_of
@@ -176,7 +176,7 @@ async def reverify_rollouts(
                 index = dataset.index_of(stored)
                 row = dataset.row(index)
                 metadata = {name: value for name, value in stored.record.items() if name.startswith("_")}
-                metadata |= {TASK_INDEX_KEY_NAME: index, ROW_HASH_KEY_NAME: hash_row(dataset.line(index))}
+                metadata |= {TASK_INDEX_FIELD: index, ROW_HASH_KEY_NAME: hash_row(dataset.line(index))}
                 try:
                     found = await rescore(client, environment_of(row), row, stored, config)
                 except RolloutError as error:
@@ -234,7 +234,7 @@ def _scored_ids(failures: Path) -> set[RowId]:
 
 def _row_id(record: Mapping[str, Any]) -> RowId | None:
     try:
-        return RowId(record[TASK_INDEX_KEY_NAME], record[REPEAT_INDEX_KEY_NAME], record[ROW_HASH_KEY_NAME])
+        return RowId(record[TASK_INDEX_FIELD], record[REPEAT_INDEX_KEY_NAME], record[ROW_HASH_KEY_NAME])
     except KeyError:
         return None
 

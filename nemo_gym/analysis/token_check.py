@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.llm_api.base import JsonObject, TokenIDLogProbMixin
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME
 
@@ -77,5 +77,5 @@ def faults_of(turns: Iterable[Turn]) -> Iterator[str]:
 
 
 def _named(record: Any) -> str:
-    marks = [f"{key} {record[key]}" for key in (TASK_INDEX_KEY_NAME, REPEAT_INDEX_KEY_NAME) if key in record]
+    marks = [f"{key} {record[key]}" for key in (TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME) if key in record]
     return f" ({', '.join(marks)})" if marks else ""

@@ -68,6 +68,9 @@ class NeMoGymAsyncOpenAI(BaseModel):
     async def create_chat_completion(self, **params: Any) -> dict[str, Any]:
         return self._object(await self.post("/chat/completions", encode(params)))
 
+    async def create_completion(self, **params: Any) -> dict[str, Any]:
+        return self._object(await self.post("/completions", encode(params)))
+
     async def create_tokenize(self, **params: Any) -> dict[str, Any]:
         return self._object(await self.fetch("POST", self.root_url("/tokenize"), encode(params)))
 

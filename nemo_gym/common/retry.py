@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
 THROTTLING_STATUSES = frozenset((429, 503, 529))
+RATE_LIMIT_ERROR_CODES = [429, 502, 503, 504, 520]
+RETRY_ERROR_CODES = [*RATE_LIMIT_ERROR_CODES, 500]
+"""The last two are for servers that decide themselves what to try again. Our own code uses the sets above."""
 """With these an endpoint asks for fewer requests."""
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 30.0

@@ -52,7 +52,21 @@ ERROR_ON_ALMOST_SERVERS_KEY_NAME = "error_on_almost_servers"
 POLICY_BASE_URL_KEY_NAME = "policy_base_url"
 POLICY_API_KEY_KEY_NAME = "policy_api_key"
 POLICY_MODEL_NAME_KEY_NAME = "policy_model_name"
-TASK_INDEX_KEY_NAME = "_task_index"
+
+TASK_INDEX_KEY_NAME = "_ng_task_index"
+ROLLOUT_INDEX_KEY_NAME = "_ng_rollout_index"
+ATTEMPT_INDEX_KEY_NAME = "_ng_attempt_index"
+ROLLOUT_ID_KEY_NAME = "_ng_rollout_id"
+AGENT_REF_KEY_NAME = "agent_ref"
+SKILLS_REF_KEY_NAME = "skills_ref"
+RESPONSES_CREATE_PARAMS_KEY_NAME = "responses_create_params"
+RESPONSE_KEY_NAME = "response"
+"""Fields of rows as they are sent to an agent, and of records."""
+
+CACHE_DIR_KEY_NAME = "cache_dir"
+RESULTS_DIR_KEY_NAME = "results_dir"
+TASK_INDEX_FIELD = "_task_index"
+"""Our own spelling of TASK_INDEX_KEY_NAME in records, which have both."""
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_HEAD_SERVER_PORT = 11000

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, SerializeAsAny, Tag
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticUseDefault, SchemaSerializer, core_schema
 
 JsonObject: TypeAlias = dict[str, Any]
 T = TypeVar("T")
@@ -43,20 +44,92 @@ class ContentPart(TypedWireModel):
         return getattr(self, name, default)
 
 
+class JsonRecord(JsonObject):
+    """A JSON object that is also read by attribute: a plain dict to code written for dicts, an object to code written
+    for the classes of the `openai` package, whose instances it can be made of."""
+
+    REQUIRED: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """By type: the fields that must be texts."""
+
+    __pydantic_serializer__: ClassVar[SchemaSerializer] = SchemaSerializer(core_schema.dict_schema())
+    """pydantic looks for it on what it dumps. Without it, it would find out by many failing attribute lookups."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no field {name!r}") from None
+
+    def model_dump(self, **_options: Any) -> JsonObject:
+        return dict(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self),)
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        if isinstance(value, cls):
+            return value
+        fields = as_json_object(value)
+        if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
+            raise PydanticCustomError("typed_object", "Input should be an object with a 'type'")
+        for name in cls.REQUIRED.get(fields["type"], ()):
+            if not isinstance(fields.get(name), str):
+                raise PydanticCustomError(
+                    "missing_text", "'{name}' is required, as a text, if the type is '{kind}'",
+                    {"name": name, "kind": fields["type"]},
+                )  # fmt: skip
+        return cls(fields)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
+        # the JSON branch is also how it is dumped: as a dict, which is faster than finding out that it is one
+        return core_schema.json_or_python_schema(
+            json_schema=core_schema.no_info_after_validator_function(cls.read, core_schema.dict_schema()),
+            python_schema=core_schema.no_info_plain_validator_function(cls.read),
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: Any, _handler: Any) -> JsonObject:
+        return {"type": "object"}
+
+
+def as_json_object(value: Any) -> Any:
+    """An object of another library's pydantic class as a dict; anything else as it is."""
+    return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
+
+
+def _use_default(value: Any) -> Any:
+    if value is None:
+        raise PydanticUseDefault
+    return value
+
+
+NULL_IS_ABSENT = BeforeValidator(_use_default)
+"""Goes on a field that has a default: an explicit null, as stored rollouts have it, is read as that default."""
+
+OpenJsonObject = Annotated[JsonObject, BeforeValidator(as_json_object)]
+"""A JSON object, or an instance of the class that the `openai` package has for it."""
+
+
 class TokenIDLogProbMixin(WireModel):
     """What a trainer needs to know of a generation: the exact tokens in and out."""
 
     prompt_token_ids: list[int]
     generation_token_ids: list[int]
     generation_log_probs: list[float]
+    routed_experts: str | list[list[list[int]]] | None = None
+    """Which experts of a mixture were used, as the engine encodes it."""
 
 
 TOKEN_FIELDS = tuple(TokenIDLogProbMixin.model_fields)
+TOKEN_METADATA_FIELDS = TOKEN_FIELDS
+REQUIRED_TOKEN_METADATA_FIELDS = TOKEN_FIELDS[:3]
 
 
 def tokens_of(item: TokenIDLogProbMixin) -> JsonObject:
     """The tokens of a generation, to be given to another item or message as they are."""
-    return {name: getattr(item, name) for name in TOKEN_FIELDS}
+    return {name: found for name in TOKEN_FIELDS if (found := getattr(item, name, None)) is not None}
 
 
 def has_token_ids(value: JsonObject) -> bool:
@@ -80,8 +153,9 @@ def _summed(one: JsonObject, other: JsonObject) -> JsonObject:
     for key in one.keys() & other.keys():
         if isinstance(one[key], dict) and isinstance(other[key], dict):
             total[key] = _summed(one[key], other[key])
-        elif isinstance(one[key], int | float) and isinstance(other[key], int | float):
-            total[key] = one[key] + other[key]
+        elif isinstance(one[key], int | float) or isinstance(other[key], int | float):
+            is_known = one[key] is not None and other[key] is not None
+            total[key] = one[key] + other[key] if is_known else None
     return total
 
 

@@ -13,73 +13,38 @@ from typing_extensions import TypedDict
 
 from nemo_gym.llm_api.base import (
     DECODED_ONCE,
+    NULL_IS_ABSENT,
+    REQUIRED_TOKEN_METADATA_FIELDS,
     TOKEN_FIELDS,
-    ContentPart,
     JsonObject,
+    JsonRecord,
+    OpenJsonObject,
     TextOrList,
     TokenIDLogProbMixin,
     TypedWireModel,
-    Usage,
     WireModel,
+    as_json_object,
     by_type,
     has_token_ids,
     type_of,
 )
+from nemo_gym.llm_api.content_parts import NeMoGymResponseContent as NeMoGymResponseContent
+from nemo_gym.llm_api.content_parts import NeMoGymResponseInputImage as NeMoGymResponseInputImage
+from nemo_gym.llm_api.content_parts import NeMoGymResponseInputText as NeMoGymResponseInputText
+from nemo_gym.llm_api.content_parts import NeMoGymResponseOutputContent as NeMoGymResponseOutputContent
+from nemo_gym.llm_api.content_parts import NeMoGymResponseOutputRefusal as NeMoGymResponseOutputRefusal
+from nemo_gym.llm_api.content_parts import NeMoGymResponseOutputText as NeMoGymResponseOutputText
+from nemo_gym.llm_api.hosted_items import HOSTED_ITEMS
+from nemo_gym.llm_api.hosted_items import NeMoGymOtherItem as NeMoGymOtherItem
+from nemo_gym.llm_api.hosted_items import ResponseItem as ResponseItem
+from nemo_gym.llm_api.usage import NeMoGymResponseUsage as NeMoGymResponseUsage
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
-
-
-class NeMoGymResponseInputText(ContentPart):
-    text: str
-    type: Literal["input_text"] = "input_text"
-
-
-class NeMoGymResponseInputImage(ContentPart):
-    detail: str | None = None
-    file_id: str | None = None
-    image_url: str | None = None
-    type: Literal["input_image"] = "input_image"
-
-
-class NeMoGymResponseOutputText(ContentPart):
-    annotations: list[JsonObject] = Field(default_factory=list)
-    text: str
-    type: Literal["output_text"] = "output_text"
-    logprobs: list[JsonObject] | None = None
-
-
-class NeMoGymResponseOutputRefusal(ContentPart):
-    refusal: str
-    type: Literal["refusal"] = "refusal"
-
-
-class NeMoGymOtherContent(ContentPart):
-    """A content part of a type not modelled here, kept as it came."""
-
-    type: str
-
-
-NeMoGymResponseContent: TypeAlias = Annotated[
-    Annotated[NeMoGymResponseInputText, Tag("input_text")]
-    | Annotated[NeMoGymResponseInputImage, Tag("input_image")]
-    | Annotated[NeMoGymResponseOutputText, Tag("output_text")]
-    | Annotated[NeMoGymResponseOutputRefusal, Tag("refusal")]
-    | Annotated[NeMoGymOtherContent, Tag("other")],
-    by_type("input_text", "input_image", "output_text", "refusal"),
-    SerializeAsAny(),
-]
-NeMoGymResponseOutputContent: TypeAlias = Annotated[
-    NeMoGymResponseOutputText | NeMoGymResponseOutputRefusal, Field(discriminator="type"), SerializeAsAny()
-]
 
 
 class NeMoGymSummary(TypedWireModel):
     text: str
     type: Literal["summary_text"] = "summary_text"
-
-
-class ResponseItem(TypedWireModel):
-    """The base of everything that `input` and `output` hold."""
 
 
 class NeMoGymEasyInputMessage(ResponseItem):
@@ -99,7 +64,7 @@ class NeMoGymMessage(ResponseItem):
 
     content: list[NeMoGymResponseContent]
     role: Literal["user", "system", "developer"]
-    status: ItemStatus = "completed"
+    status: Annotated[ItemStatus, NULL_IS_ABSENT] = "completed"
     type: Literal["message"] = "message"
 
 
@@ -111,7 +76,7 @@ class NeMoGymResponseOutputMessage(ResponseItem):
     id: str
     content: list[NeMoGymResponseOutputContent]
     role: Literal["assistant"] = "assistant"
-    status: ItemStatus = "completed"
+    status: Annotated[ItemStatus, NULL_IS_ABSENT] = "completed"
     type: Literal["message"] = "message"
 
 
@@ -143,12 +108,6 @@ class NeMoGymResponseReasoningItem(ResponseItem):
     summary: list[NeMoGymSummary]
     type: Literal["reasoning"] = "reasoning"
     encrypted_content: str | None = None
-
-
-class NeMoGymOtherItem(ResponseItem):
-    """An item of a type not modelled here (`web_search_call`, ...), kept as it came."""
-
-    type: str
 
 
 class NeMoGymEasyInputMessageForTraining(TokenIDLogProbMixin, NeMoGymEasyInputMessage):
@@ -205,12 +164,27 @@ def _kind(item: JsonObject) -> Any:
 def _item_class(item: JsonObject) -> type[ResponseItem]:
     kind = _kind(item)
     found = _message_class(item) if kind == "message" else _BY_TYPE.get(kind, NeMoGymOtherItem)
-    return RESPONSES_TO_TRAIN.get(found, found) if has_token_ids(item) else found
+    if has_token_ids(item):
+        return RESPONSES_TO_TRAIN.get(found, found)
+    return found
+
+
+def _check_tokens(item: JsonObject) -> None:
+    """Some of the token fields without the others are of no use to a trainer, which would lose them in silence."""
+    missing = [name for name in REQUIRED_TOKEN_METADATA_FIELDS if item.get(name) is None]
+    if 0 < len(missing) < len(REQUIRED_TOKEN_METADATA_FIELDS):
+        raise PydanticCustomError(
+            "token_metadata",
+            "Token metadata must include all required fields; missing: {missing}",
+            {"missing": ", ".join(missing)},
+        )
 
 
 def _read_item(item: Any, read: Callable[[Any], Any]) -> Any:
     if isinstance(item, ResponseItem):
         return item
+    if type(item) is not dict:
+        item = as_json_object(item)
     kind = _kind(item) if isinstance(item, dict) else None
     if not isinstance(kind, str):
         raise PydanticCustomError("item", "An item should be an object with a 'type', or a 'role' if it is a message")
@@ -218,6 +192,10 @@ def _read_item(item: Any, read: Callable[[Any], Any]) -> Any:
         raise PydanticCustomError(
             "item_role", "A message cannot have the role 'tool': give a tool's answer as a 'function_call_output' item"
         )
+    if "generation_token_ids" in item or "prompt_token_ids" in item or "generation_log_probs" in item:
+        _check_tokens(item)
+    if kind in HOSTED_ITEMS:
+        return HOSTED_ITEMS[kind].model_validate(item)
     return read(item)
 
 
@@ -239,6 +217,14 @@ NeMoGymResponseInputItem: TypeAlias = Annotated[
     SerializeAsAny(),
 ]
 NeMoGymResponseOutputItem: TypeAlias = NeMoGymResponseInputItem
+NeMoGymResponseInput: TypeAlias = list[NeMoGymResponseInputItem]
+
+
+def training_variant_of(kind: type[ResponseItem]) -> type[ResponseItem]:
+    """The class that also carries the tokens of an item."""
+    if kind not in RESPONSES_TO_TRAIN:
+        raise NotImplementedError(f"No class carries the tokens of {kind.__name__}")
+    return RESPONSES_TO_TRAIN[kind]
 
 
 def is_resubmittable(item: ResponseItem) -> bool:
@@ -276,7 +262,11 @@ NeMoGymToolParam: TypeAlias = Annotated[
     DECODED_ONCE,
     SerializeAsAny(),
 ]
-ToolChoice: TypeAlias = Literal["none", "auto", "required"] | JsonObject
+ToolChoice: TypeAlias = Annotated[Literal["none", "auto", "required"] | OpenJsonObject, NULL_IS_ABSENT]
+
+
+class NeMoGymResponseTool(JsonRecord):
+    """A tool as a response repeats it: a dict, with its keys as attributes."""
 
 
 class NeMoGymResponseCreateParamsNonStreaming(WireModel):
@@ -312,28 +302,11 @@ class NeMoGymResponseCreateParamsNonStreaming(WireModel):
     temperature: float | None = None
     text: JsonObject | None = None
     tool_choice: ToolChoice = "auto"
-    tools: list[NeMoGymToolParam] = Field(default_factory=list)
+    tools: Annotated[list[NeMoGymToolParam], NULL_IS_ABSENT] = Field(default_factory=list)
     top_logprobs: int | None = None
     top_p: float | None = None
     truncation: Literal["auto", "disabled"] | None = None
     user: str | None = None
-
-
-class NeMoGymInputTokensDetails(WireModel):
-    cache_write_tokens: int = 0
-    cached_tokens: int = 0
-
-
-class NeMoGymOutputTokensDetails(WireModel):
-    reasoning_tokens: int = 0
-
-
-class NeMoGymResponseUsage(Usage):
-    input_tokens: int
-    input_tokens_details: NeMoGymInputTokensDetails = Field(default_factory=NeMoGymInputTokensDetails)
-    output_tokens: int
-    output_tokens_details: NeMoGymOutputTokensDetails = Field(default_factory=NeMoGymOutputTokensDetails)
-    total_tokens: int
 
 
 class NeMoGymResponseError(WireModel):
@@ -357,23 +330,23 @@ class NeMoGymResponse(WireModel):
     model: str
     object: Literal["response"] = "response"
     output: list[NeMoGymResponseInputItem]
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: Annotated[bool, NULL_IS_ABSENT] = True
     temperature: float | None = None
     tool_choice: ToolChoice = "auto"
-    tools: list[NeMoGymToolParam] = Field(default_factory=list)
+    tools: Annotated[list[NeMoGymResponseTool], NULL_IS_ABSENT] = Field(default_factory=list)
     top_p: float | None = None
     background: bool | None = None
-    conversation: JsonObject | None = None
+    conversation: OpenJsonObject | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     previous_response_id: str | None = None
-    prompt: JsonObject | None = None
+    prompt: OpenJsonObject | None = None
     prompt_cache_key: str | None = None
-    reasoning: JsonObject | None = None
+    reasoning: OpenJsonObject | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
     status: Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"] | None = None
-    text: JsonObject | None = None
+    text: OpenJsonObject | None = None
     top_logprobs: int | None = None
     truncation: Literal["auto", "disabled"] | None = None
     usage: NeMoGymResponseUsage | None = None

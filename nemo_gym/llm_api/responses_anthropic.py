@@ -323,11 +323,11 @@ def _usage(usage: NeMoGymResponseUsage | None) -> JsonObject:
     """In this dialect, what was read from a cache is not among the input."""
     if usage is None:
         return {"input_tokens": 0, "output_tokens": 0}
-    cached = usage.input_tokens_details.cached_tokens
+    cached = usage.input_tokens_details.cached_tokens or 0
     return {
         "input_tokens": usage.input_tokens - cached,
         "cache_read_input_tokens": cached,
-        "cache_creation_input_tokens": usage.input_tokens_details.cache_write_tokens,
+        "cache_creation_input_tokens": usage.input_tokens_details.cache_write_tokens or 0,
         "output_tokens": usage.output_tokens,
     }
 

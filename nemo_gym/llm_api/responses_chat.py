@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from nemo_gym.errors import RolloutError
-from nemo_gym.llm_api.base import JsonObject, TokenIDLogProbMixin, tokens_of, type_of, without_nulls
+from nemo_gym.llm_api.base import ContentPart, JsonObject, TokenIDLogProbMixin, tokens_of, type_of, without_nulls
 from nemo_gym.llm_api.chat import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -29,9 +29,7 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseContent,
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseFunctionToolCall,
-    NeMoGymResponseInputImage,
     NeMoGymResponseInputItem,
-    NeMoGymResponseInputText,
     NeMoGymResponseOutputMessage,
     NeMoGymResponseOutputRefusal,
     NeMoGymResponseOutputText,
@@ -219,7 +217,7 @@ class ChatMessages:
         elif isinstance(item, NeMoGymResponseOutputMessage | NeMoGymEasyInputMessage):
             parts = [item.content] if isinstance(item.content, str) else item.content
             for part in parts:
-                refused = isinstance(part, NeMoGymResponseOutputRefusal)
+                refused = type_of(part) == "refusal"
                 (self._refusals if refused else self._texts).append(part if isinstance(part, str) else _said(part))
         else:
             raise UnsupportedError(f"An item of type '{type_of(item)}'", "messages, reasoning and function calls")
@@ -252,10 +250,10 @@ def thoughts_of(item: NeMoGymResponseReasoningItem) -> list[str]:
     return [text for text in [summary.text for summary in item.summary] or whole if text]
 
 
-def _said(part: NeMoGymResponseContent) -> str:
-    text = part.get("refusal") if isinstance(part, NeMoGymResponseOutputRefusal) else part.get("text")
+def _said(part: ContentPart | NeMoGymResponseContent) -> str:
+    text = part.get("refusal" if type_of(part) == "refusal" else "text")
     if not isinstance(text, str):
-        raise UnsupportedError(f"A part of type '{part.type}' in an assistant's message", "text or a refusal")
+        raise UnsupportedError(f"A part of type '{type_of(part)}' in an assistant's message", "text or a refusal")
     return text
 
 
@@ -264,15 +262,18 @@ def _chat_content(content: str | Sequence[NeMoGymResponseContent]) -> str | list
 
 
 def _chat_part(part: NeMoGymResponseContent) -> JsonObject:
-    if isinstance(part, NeMoGymResponseInputText | NeMoGymResponseOutputText):
+    if part.type in ("input_text", "output_text"):
         return {"type": "text", "text": part.text}
-    if isinstance(part, NeMoGymResponseInputImage) and part.image_url is not None:
-        return {"type": "image_url", "image_url": without_nulls({"url": part.image_url, "detail": part.detail})}
+    if part.type == "input_image" and part.get("image_url") is not None:
+        image = without_nulls({"url": part.image_url, "detail": part.get("detail")})
+        return {"type": "image_url", "image_url": image}
+    if part.type == "input_video":
+        return {"type": "video_url", "video_url": {"url": part.get("video_url") or part.get("video")}}
     if part.type == "input_file" and part.get("file_url") is None:
         file = without_nulls({key: part.get(key) for key in ("file_data", "file_id", "filename")})
         return {"type": "file", "file": file}
     if part.type in _CHAT_PARTS:
-        return part.model_dump(mode="json", exclude_unset=True)
+        return dict(part)
     raise UnsupportedError(f"A content part of type '{part.type}'", "text, an image by URL or data, or audio")
 
 

@@ -16,6 +16,7 @@ from nemo_gym.common.deadline import timeout
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.retry_stats import track_retries
+from nemo_gym.config.keys import ATTEMPT_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.recording import recording_context
@@ -25,6 +26,9 @@ from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_
 
 logger = logging.getLogger(__name__)
 rate_limited_log = RateLimitedLog(logger)
+
+_TASK_INDEX, _ROLLOUT_INDEX = TASK_INDEX_KEY_NAME.encode(), ROLLOUT_INDEX_KEY_NAME.encode()
+_ATTEMPT_INDEX = ATTEMPT_INDEX_KEY_NAME.encode()
 
 Run = Callable[[Row], Awaitable[Outcome]]
 
@@ -60,7 +64,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
     started_at, started = time.time(), time.monotonic()
     with track_retries() as retry_stats, recording_context(row.id, number) if client.tap else contextlib.nullcontext():
         try:
-            reply = await run_agent(client, row.agent, row.body, timeout_s=timeout_s)
+            reply = await run_agent(client, row.agent, with_indices(row, number), timeout_s=timeout_s)
             result = parse_scored(reply)
             record, figures = single_line_record(reply.content(), result), numeric_fields(result)
         except RolloutError as error:
@@ -84,6 +88,18 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         retryable=failure.retryable,
         response=failure.response,
     )
+
+
+def with_indices(row: Row, number: int = 1) -> bytes:
+    """The row as it is sent: with the indices that agents and environments read. Those that it brings itself stay."""
+    body = row.body[:-1].rstrip()
+    if not row.body.endswith(b"}") or body == b"{":
+        return row.body
+    indices = [(_TASK_INDEX, row.id.task_index), (_ROLLOUT_INDEX, row.id.repeat_index)]
+    if number > 1:
+        indices.append((_ATTEMPT_INDEX, number - 1))
+    added = [b',"%b":%d' % (name, index) for name, index in indices if name not in row.body]
+    return b"".join((body, *added, b"}"))
 
 
 async def run_agent(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> ServerReply:

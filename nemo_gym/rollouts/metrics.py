@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
 from nemo_gym.errors import Cause
 from nemo_gym.rollouts.estimators import ClusteredMean, LogHistogram, majority_at_k, pass_at_k
+from nemo_gym.rollouts.types import task_index_of
 
 PASS_THRESHOLD = 1.0
 ANSWER_FIELDS = ("extracted_answer", "parsed_option", "answer")
@@ -124,7 +124,7 @@ class RunningMetrics:
         self._sums.add(figures)
         self._tokens.add(_tokens(record))
         self._add_metadata(record)
-        index = record.get(TASK_INDEX_KEY_NAME)
+        index = task_index_of(record)
         if record.get(JUDGE_FAILURE_FIELD):
             self.judge_failures[record[JUDGE_FAILURE_FIELD]] += 1
         task = self._open[index]

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import Cause
 
 REPEAT_INDEX_KEY_NAME = "_repeat_index"
 ROW_HASH_KEY_NAME = "_row_hash"
 METADATA_FIELDS = frozenset(
-    (TASK_INDEX_KEY_NAME, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, "_attempts", "_retries", "_seconds")
+    (TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, "_attempts", "_retries", "_seconds")
 )
 """What the collector adds to a record."""
 _ROW_ID = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
@@ -30,7 +30,13 @@ class RowId(NamedTuple):
 
     def metadata(self) -> dict[str, Any]:
         """The fields that identify a rollout in its record."""
-        return dict(zip((TASK_INDEX_KEY_NAME, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME), self, strict=True))
+        return dict(zip((TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME), self, strict=True))
+
+
+def task_index_of(record: Mapping[str, Any]) -> Any:
+    """The index of a record's row, in either spelling; None if it has none."""
+    index = record.get(TASK_INDEX_FIELD)
+    return record.get(TASK_INDEX_KEY_NAME) if index is None else index
 
 
 def hash_row(line: bytes) -> str:
@@ -91,9 +97,14 @@ class Scored:
         took = {"_attempts": self.attempts, "_retries": self.retries, "_seconds": round(self.seconds, 6)}
         return {**self.id.metadata(), **took}
 
+    def indices(self) -> dict[str, int]:
+        """The same indices as public tools spell them, unless the agent's reply repeats those it was sent."""
+        named = {TASK_INDEX_KEY_NAME: self.id.task_index, ROLLOUT_INDEX_KEY_NAME: self.id.repeat_index}
+        return {name: index for name, index in named.items() if name not in self.figures}
+
     def line(self) -> bytes:
         """The record as it is written."""
-        return self.record[:-1] + b"," + orjson.dumps(self.metadata())[1:] + b"\n"
+        return self.record[:-1] + b"," + orjson.dumps({**self.indices(), **self.metadata()})[1:] + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +142,8 @@ class NoResult:
             "row": self.row,
             **({} if self.response is None else {"response": self.response}),
         }
-        return orjson.dumps({**self.id.metadata(), **fields}) + b"\n"
+        indices = {TASK_INDEX_KEY_NAME: self.id.task_index, ROLLOUT_INDEX_KEY_NAME: self.id.repeat_index}
+        return orjson.dumps({**indices, **self.id.metadata(), **fields}) + b"\n"
 
 
 Outcome = Scored | NoResult

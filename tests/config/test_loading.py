@@ -206,7 +206,7 @@ def test_the_names_that_outside_code_imports_are_here() -> None:
     for name in [*names, "DEFAULT_HEAD_SERVER_PORT", "find_open_port"]:
         assert hasattr(global_config, name)
     assert global_config.DEFAULT_HEAD_SERVER_PORT == 11000
-    assert global_config.TASK_INDEX_KEY_NAME == "_task_index"
+    assert global_config.TASK_INDEX_KEY_NAME == "_ng_task_index"
     assert "port_range_low" in global_config.NEMO_GYM_RESERVED_TOP_LEVEL_KEYS
 
 

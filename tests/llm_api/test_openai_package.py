@@ -4,14 +4,17 @@ import json
 from typing import Any
 
 import pytest
+from openai.types import Reasoning
 from openai.types.chat import ChatCompletion
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from openai.types.responses import (
+    FunctionTool,
     Response,
     ResponseFunctionToolCall,
     ResponseInputItemParam,
     ResponseOutputMessage,
     ResponseReasoningItem,
+    ResponseUsage,
 )
 from openai.types.responses.response_create_params import ResponseCreateParamsBase, ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter
@@ -26,6 +29,7 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseReasoningItem,
     for_resubmission,
 )
+from nemo_gym.llm_api.usage import NeMoGymResponseUsage, accumulate_response_usage
 
 ITEM: TypeAdapter[Any] = TypeAdapter(NeMoGymResponseInputItem)
 
@@ -242,3 +246,54 @@ def test_a_chat_completion_of_the_openai_package_makes_the_trip_there_and_back()
     )
     ours = NeMoGymChatCompletion.model_validate_json(theirs.model_dump_json())
     assert ChatCompletion.model_validate_json(ours.model_dump_json()).model_dump() == theirs.model_dump()
+
+
+def test_objects_of_the_package_are_accepted_where_a_response_has_them() -> None:
+    tool = FunctionTool(type="function", name="look", parameters={}, strict=False)
+    usage = ResponseUsage.model_validate(
+        {
+            "input_tokens": 1,
+            "input_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 0},
+            "output_tokens": 2,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 3,
+        }
+    )
+    said = ResponseOutputMessage.model_validate(
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "hi", "annotations": []}],
+        }
+    )
+    named: Any = {"id": "resp_1", "created_at": 0, "model": "m"}
+    response = NeMoGymResponse(**named, output=[said], tools=[tool], usage=usage, reasoning=Reasoning(effort="low"))
+    assert response.output_text == "hi"
+    assert response.usage is not None
+    assert response.usage.input_tokens_details.cached_tokens == 1
+    assert response.reasoning == {"effort": "low"}
+    (found,) = response.tools
+    assert (found.name, found["name"], found.model_dump()["type"]) == ("look", "look", "function")
+    assert NeMoGymResponse.model_validate_json(response.model_dump_json()) == response
+
+
+def test_explicit_nulls_are_read_as_if_the_key_were_absent() -> None:
+    params = NeMoGymResponseCreateParamsNonStreaming.model_validate(
+        {"input": "hi", "tool_choice": None, "tools": None, "parallel_tool_calls": None}
+    )
+    assert (params.tool_choice, params.tools) == ("auto", [])
+    usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "output_tokens_details": None}
+    details = {"cached_tokens": None}
+    stored = {"id": "r", "created_at": 0, "model": "m", "output": [], "tool_choice": None, "tools": None}
+    response = NeMoGymResponse.model_validate_json(
+        json.dumps({**stored, "parallel_tool_calls": None, "usage": {**usage, "input_tokens_details": details}})
+    )
+    assert (response.tool_choice, response.tools, response.parallel_tool_calls) == ("auto", [], True)
+    assert response.usage is not None
+    assert response.usage.input_tokens_details.cached_tokens is None
+    total = accumulate_response_usage(response.usage, response.usage)
+    assert total is not None
+    assert (total.input_tokens, total.input_tokens_details.cached_tokens) == (2, None)
+    assert NeMoGymResponseUsage.sum_from_list([response.usage] * 3) == response.usage + total

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.rollouts.attempts import attempt
+from nemo_gym.rollouts.attempts import attempt, with_indices
 from nemo_gym.rollouts.collector import RolloutCollectionHelper, collect
 from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
 from nemo_gym.rollouts.config import RolloutCollectionConfig
@@ -464,7 +464,8 @@ async def test_a_record_is_passed_through_as_the_agent_sent_it() -> None:
         outcome = await attempt(client, row, timeout_s=10)
         assert isinstance(outcome, Scored)
         answer = await client.call("agent", "/run", counter_row("add 2"), answer=ServerReply)
-        marks = ["_task_index", "_repeat_index", "_row_hash", "_attempts", "_retries", "_seconds"]
+        marks = ["_ng_task_index", "_ng_rollout_index", "_task_index", "_repeat_index", "_row_hash"]
+        marks += ["_attempts", "_retries", "_seconds"]
         assert list(orjson.loads(outcome.line())) == [*orjson.loads(answer.content()), *marks]
 
 
@@ -519,3 +520,12 @@ async def test_a_failed_rollout_tells_a_program_the_cause() -> None:
         with pytest.raises(RolloutError) as caught:
             await client.call("agent", "/run", counter_row("please fail"), answer=ServerReply)
     assert (caught.value.cause, caught.value.server) == ("model", "policy_model")
+
+
+def test_a_row_is_sent_with_its_indices_and_keeps_those_that_it_brings() -> None:
+    def sent(line: bytes, number: int = 1) -> bytes:
+        return with_indices(Row(RowId(3, 1, "abc"), "agent", line), number)
+
+    assert sent(b'{"a": 1 }') == b'{"a": 1,"_ng_task_index":3,"_ng_rollout_index":1}'
+    assert sent(b'{"_ng_task_index": 9}', 2) == b'{"_ng_task_index": 9,"_ng_rollout_index":1,"_ng_attempt_index":1}'
+    assert (sent(b"{}"), sent(b'{"a"')) == (b"{}", b'{"a"')
