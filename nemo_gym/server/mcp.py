@@ -1,0 +1,170 @@
+"""Tools over the Model Context Protocol: one JSON-RPC message in, its reply out, whatever the transport.
+
+Only what a server of tools needs is here, in every version of the protocol with a handshake, so it needs no package.
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+import orjson
+
+from nemo_gym import __version__
+from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
+from nemo_gym.errors import GymError
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body, send_reply
+from nemo_gym.server.error_responses import RefusedError
+from nemo_gym.server.request_checks import check_json, check_origin
+from nemo_gym.server.tools import NOT_TOOLS
+
+PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""The newest one is offered to a client that asks for another."""
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
+MAX_BATCH = 100
+TOOL_TIMEOUT_S = 600.0
+MAX_BODY_BYTES = 32 * 2**20
+
+
+class ToolResult(NamedTuple):
+    """What a tool answered, as the model sees it."""
+
+    text: str
+    is_error: bool = False
+
+
+CallTool = Callable[[str, bytes], Awaitable[ToolResult]]
+"""Calls a tool by its name with its arguments as JSON."""
+
+
+class _RpcError(Exception):
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class McpToolServer:
+    """Offers tools to a client of the protocol."""
+
+    name: str
+    tools: Sequence[JsonObject]
+    """As a row's `responses_create_params.tools` lists them. Nothing else can be called."""
+    call: CallTool
+
+    async def reply(self, raw: bytes) -> bytes | None:
+        """The reply to a message or a batch of them; None if it needs none."""
+        try:
+            message = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            return encode(_failure(None, PARSE_ERROR, f"Invalid JSON: {error}"))
+        if not isinstance(message, list):
+            answer = await self._answer(message)
+            return None if answer is None else encode(answer)
+        if not 0 < len(message) <= MAX_BATCH:
+            text = f"A batch of {len(message)} messages; expected 1 to {MAX_BATCH}."
+            return encode(_failure(None, INVALID_REQUEST, text))
+        answers = [answer for one in message if (answer := await self._answer(one)) is not None]
+        return encode(answers) if answers else None
+
+    async def _answer(self, message: Any) -> JsonObject | None:
+        if not isinstance(message, dict) or not isinstance(message.get("method"), str):
+            is_reply = isinstance(message, dict) and ("result" in message or "error" in message)
+            return None if is_reply else _failure(None, INVALID_REQUEST, "Expected a JSON-RPC request.")
+        if message.get("id") is None:  # a notification
+            return None
+        params = message.get("params")
+        try:
+            result = await self._result(message["method"], params if isinstance(params, dict) else {})
+        except _RpcError as error:
+            return _failure(message["id"], error.code, str(error))
+        except GymError as error:
+            return _failure(message["id"], INTERNAL_ERROR, str(error))
+        return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+    async def _result(self, method: str, params: JsonObject) -> JsonObject:
+        if method == "initialize":
+            asked = params.get("protocolVersion")
+            return {
+                "protocolVersion": asked if asked in PROTOCOL_VERSIONS else PROTOCOL_VERSIONS[0],
+                "capabilities": {"tools": {"listChanged": False}},
+                "serverInfo": {"name": self.name, "version": __version__},
+            }
+        if method == "tools/list":
+            return {"tools": [_described(tool) for tool in self._offered()]}
+        if method == "tools/call":
+            return await self._called(params)
+        if method == "ping":
+            return {}
+        raise _RpcError(METHOD_NOT_FOUND, f"This server offers tools only; it has no '{method}'.")
+
+    async def _called(self, params: JsonObject) -> JsonObject:
+        name, arguments = params.get("name"), params.get("arguments")
+        if arguments is not None and not isinstance(arguments, dict):
+            raise _RpcError(INVALID_PARAMS, "The arguments of a tool must be an object.")
+        names = [tool["name"] for tool in self._offered()]
+        if not isinstance(name, str) or name not in names:
+            raise _RpcError(INVALID_PARAMS, f"There is no tool '{name}'. Tools: {', '.join(names) or 'none'}.")
+        text, is_error = await self.call(name, orjson.dumps(arguments or {}))
+        return {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+    def _offered(self) -> list[JsonObject]:
+        return [tool for tool in self.tools if tool.get("type") == "function" and tool["name"] not in NOT_TOOLS]
+
+
+def _described(tool: JsonObject) -> JsonObject:
+    schema = tool.get("parameters") or {"type": "object", "properties": {}}
+    return {"name": tool["name"], "description": tool.get("description") or "", "inputSchema": schema}
+
+
+def _failure(request_id: Any, code: int, message: str) -> JsonObject:
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
+
+
+def session_tools(
+    client: ServerClient, environment: str, jar: CookieJar, *, timeout_s: float = TOOL_TIMEOUT_S
+) -> CallTool:
+    """The tools of an environment in the session of `jar`, which `/seed_session` has opened. An error of a tool is a
+    result for the model. A server that cannot be reached, or has lost the session, raises RolloutError."""
+
+    async def call(name: str, arguments: bytes) -> ToolResult:
+        reply = await client.send(environment, f"/{name}", arguments, cause="tool", jar=jar, timeout_s=timeout_s)
+        return ToolResult(reply.text(), reply.status >= 400)
+
+    return call
+
+
+class McpHttpApp:
+    """The transport "Streamable HTTP" without streams and sessions: one request, one reply in JSON, at any path."""
+
+    def __init__(self, server: McpToolServer) -> None:
+        self.server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            reply = await self._reply(scope, receive)
+        except RefusedError as error:
+            reply = ServerReply(self.server.name, error.status, {"error": {"message": str(error)}})
+        await send_reply(reply, send)
+
+    async def _reply(self, scope: Scope, receive: Receive) -> ServerReply:
+        headers = dict(scope["headers"])
+        check_origin(scope, headers, frozenset())
+        if scope["method"] != "POST":  # GET opens a stream and DELETE ends a session; clients know that we may refuse
+            raise RefusedError(405, "Method Not Allowed")
+        check_json(headers)
+        reply = await self.server.reply(await read_body(limit_body(receive, MAX_BODY_BYTES)))
+        return ServerReply(self.server.name, 202 if reply is None else 200, reply)
+
+
+async def serve_stdio(server: McpToolServer, source: BinaryIO | None = None, sink: BinaryIO | None = None) -> None:
+    """Answer the client that started this process, one message a line, until it closes our standard input."""
+    lines, replies = source or sys.stdin.buffer, sink or sys.stdout.buffer
+    while line := await asyncio.to_thread(lines.readline):
+        reply = await server.reply(line) if line.strip() else None
+        if reply is not None:
+            replies.write(reply + b"\n")
+            replies.flush()
