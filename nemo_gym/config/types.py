@@ -59,6 +59,10 @@ class GlobalSettings(BaseModel):
     error_on_almost_servers: bool = True
     """Treat an invalid server block as an error. If false, the block is ignored with a warning."""
 
+    strict_config: bool | None = None
+    """Refuse unknown keys in server blocks (true), or warn about them (false). By default our own servers refuse
+    them, and others warn."""
+
     skip_venv_if_present: bool = False
     """Use the virtualenv of a server folder as it is, if there is one."""
 

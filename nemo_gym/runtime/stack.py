@@ -15,6 +15,7 @@ from nemo_gym.compute.pool import Compute
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.process_config import publish_config
 from nemo_gym.config.server_spec import ServerSpec as ServerSpec
+from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.server.app import ServerApp
@@ -100,8 +101,10 @@ class Stack:
 
     def _load(self, spec: ServerSpec, secret: bytes, compute: Compute) -> ServerApp:
         kind = load_server_class(spec.server_type, spec.folder, spec.entrypoint)
+        strict = self.spec.config.get(STRICT)
+        values = drop_unknown_keys(kind.config_class(), spec.config, path=spec.path, strict=strict)
         try:
-            config = kind.config_class().model_validate({**spec.config, "name": spec.name, "port": spec.port or 0})
+            config = kind.config_class().model_validate({**values, "name": spec.name, "port": spec.port or 0})
             server = kind(config=config, server_client=self.client)
         except ValidationError as error:
             lines = [f"{spec.config_path} does not fit {error.title}:", *error_lines(error, prefix=spec.path)]

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.compute.pool import Compute
 from nemo_gym.config.types import BaseRunServerInstanceConfig
+from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
 from nemo_gym.errors import ConfigError
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.core import ServerCore
@@ -49,8 +50,11 @@ class BaseServer(BaseModel):
                 f"{NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME} is not set: a server that you start yourself needs the name of "
                 "its instance in the configuration. Usually `ng_run` starts servers."
             )
-        block: Any = OmegaConf.to_container(get_first_server_config_dict(get_global_config_dict(), name), resolve=True)
-        return cls.config_class().model_validate({**block, "name": name})
+        config = get_global_config_dict()
+        block: Any = OmegaConf.to_container(get_first_server_config_dict(config, name), resolve=True)
+        strict = config.get(STRICT)
+        values = drop_unknown_keys(cls.config_class(), {**block, "name": name}, path=(name,), strict=strict)
+        return cls.config_class().model_validate(values)
 
     @classmethod
     def config_class(cls) -> type[BaseRunServerInstanceConfig]:

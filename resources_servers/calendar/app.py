@@ -13,7 +13,7 @@ from resources_servers.calendar.schedule import scheduled
 from resources_servers.calendar.state import is_expected
 
 
-class CalendarResourcesServerConfig(BaseResourcesServerConfig):
+class CalendarResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
     check_timeout_s: float = Field(default=10.0, gt=0)
     """How long checking a very long reply may take."""
 

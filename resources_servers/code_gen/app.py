@@ -27,7 +27,7 @@ from resources_servers.code_gen.runner import (
 )
 
 
-class CodeGenResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig):
+class CodeGenResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig, extra="forbid"):
     num_processes: int = Field(default=8, ge=1)
     """How many programs are tested at once. Others wait."""
 

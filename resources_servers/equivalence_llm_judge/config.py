@@ -13,7 +13,7 @@ from nemo_gym.server_utils import find
 PLACEHOLDERS = ("question", "expected_answer", "generated_answer")
 
 
-class EquivalenceConfig(BaseResourcesServerConfig, JudgeConfig):
+class EquivalenceConfig(BaseResourcesServerConfig, JudgeConfig, extra="forbid"):
     judge_prompt_template: str | None = None
     """What the judge is asked, with {question}, {expected_answer} and {generated_answer}. Counts before the file."""
 

@@ -19,7 +19,7 @@ from resources_servers.google_search.extraction import NOTHING_FETCHED, PageErro
 from resources_servers.google_search.web import Web, WebError, connected
 
 
-class GoogleSearchResourcesServerConfig(BaseResourcesServerConfig):
+class GoogleSearchResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
     google_api_key: str = Field(min_length=1, repr=False)
     """The key of the Custom Search API. Put it into `env.yaml`."""
 

@@ -16,7 +16,7 @@ from resources_servers.instruction_following.checks import Instruction, followed
 from resources_servers.instruction_following.punkt import ensure_tables
 
 
-class InstructionFollowingResourcesServerConfig(BaseResourcesServerConfig):
+class InstructionFollowingResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
     check_timeout_s: float = Field(default=10.0, gt=0)
     """CPU time limit for checking an answer. Keywords are regexes from the data and may never finish."""
 

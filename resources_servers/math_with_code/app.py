@@ -46,7 +46,7 @@ del _types
 """The names that every session begins with. The libraries take up to a second to import: only when they are used."""
 
 
-class PythonExecutorResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig):
+class PythonExecutorResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig, extra="forbid"):
     max_execution_time: int = Field(default=10, ge=1)
     """Seconds that one piece of code may take."""
 

@@ -17,7 +17,7 @@ from resources_servers.math_with_judge import prompts
 from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check
 
 
-class LibraryJudgeMathConfig(BaseResourcesServerConfig, JudgeConfig):
+class LibraryJudgeMathConfig(BaseResourcesServerConfig, JudgeConfig, extra="forbid"):
     """The judge, whether it is used, and the limits of the library."""
 
     should_use_judge: bool = True

@@ -15,7 +15,7 @@ from nemo_gym.server_utils import Compute, LimitExceededError
 from resources_servers.mcqa.extraction import GradingMode, extracted, lettered
 
 
-class McqaResourcesServerConfig(BaseResourcesServerConfig):
+class McqaResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
     check_timeout_s: float = Field(default=10.0, gt=0)
     """CPU time limit for finding the answer. A regex in a row may never finish."""
 

@@ -15,7 +15,7 @@ from nemo_gym.server_utils import Compute, LimitExceededError
 from resources_servers.structured_outputs.schemas import fits
 
 
-class StructuredOutputsResourcesServerConfig(BaseResourcesServerConfig):
+class StructuredOutputsResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
     check_timeout_s: float = Field(default=10.0, gt=0)
     """CPU time limit for checking a reply. A pattern in a schema may never finish."""
 

@@ -30,7 +30,7 @@ from resources_servers.workplace_assistant.toolbox import (
 NOT_SEEDED = "Session not initialized. Please call seed_session first."
 
 
-class WorkplaceAssistantResourcesServerConfig(BaseResourcesServerConfig):
+class WorkplaceAssistantResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
     tables_dirpath: str = "resources_servers/workplace_assistant/data/csv_data"
     """The folder of the tables, with `processed/` and `raw/` in it. Rows belong to the tables they were made for."""
 

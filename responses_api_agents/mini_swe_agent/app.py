@@ -40,7 +40,7 @@ TOO_LONG = (400, 413, 422)
 """Statuses with which an endpoint refuses a conversation, such as one that has outgrown the context."""
 
 
-class MiniSWEAgentConfig(BaseResponsesAPIAgentConfig):
+class MiniSWEAgentConfig(BaseResponsesAPIAgentConfig, extra="forbid"):
     """Which model works where, and for how long."""
 
     resources_server: ResourcesServerRef

@@ -34,7 +34,7 @@ TOOL_NAME = re.compile(r"[\w.-]+")
 class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
     """Which model acts in which environment, and for how long."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     resources_server: ResourcesServerRef
     model_server: ModelServerRef

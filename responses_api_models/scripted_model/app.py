@@ -25,7 +25,7 @@ _REPEATED = (
 """What a response repeats of its request."""
 
 
-class ScriptedModelConfig(BaseResponsesAPIModelConfig):
+class ScriptedModelConfig(BaseResponsesAPIModelConfig, extra="forbid"):
     """Where the script is, or the script itself."""
 
     script_fpath: str | None = None

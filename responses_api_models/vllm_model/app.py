@@ -39,7 +39,7 @@ from responses_api_models.vllm_model.tokens import ASK_FOR_TOKENS, put_tokens, t
 VLLMConverterResponsesToChatCompletionsState = ChatMessages
 
 
-class VLLMModelConfig(EndpointSettings, BaseResponsesAPIModelConfig):
+class VLLMModelConfig(EndpointSettings, BaseResponsesAPIModelConfig, extra="forbid"):
     """Where the replicas are, what they call the model, and what they are asked for."""
 
     base_url: str | list[str]
