@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +15,9 @@ EXAMPLES = "responses_api_models/scripted_model/data/examples.jsonl"
 
 
 @contextmanager
-def served_model(replies: list[dict[str, Any]] | None = None) -> Iterator[str]:
+def served_model(replies: Sequence[object] | None = None) -> Iterator[str]:
     """Serve these replies, or those to the example rows, as an OpenAI endpoint; yield its base URL."""
-    script: dict[str, Any] = {"replies": replies} if replies else {"script_fpath": EXAMPLES}
+    script: dict[str, Any] = {"replies": [*replies]} if replies else {"script_fpath": EXAMPLES}
     model = server_spec("endpoint", "responses_api_models", "scripted_model", **script)
     listening = bind("127.0.0.1", 0)
     port = listening.getsockname()[1]

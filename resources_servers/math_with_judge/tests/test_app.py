@@ -257,7 +257,7 @@ async def busy_workers() -> list[psutil.Process]:
 
 
 def cpu_seconds_of_workers() -> dict[psutil.Process, float]:
-    found = {}
+    found: dict[psutil.Process, float] = {}
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):  # it may end at any instant
             if "fork_server" in " ".join(child.cmdline()):
