@@ -84,34 +84,53 @@ def comparable(path: Path) -> list[bytes]:
     ]
 
 
+def kill_at_random_instants(folder: Path, output: str, *more: str, kills: int) -> int:
+    """Start the same collection again and again, and kill it some time after it has written something new."""
+    chance, path = random.Random(4), folder / output
+    for number in range(kills):
+        process = subprocess.Popen(
+            command(folder, output, *more), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        before = path.stat().st_size if path.exists() else 0
+        while process.poll() is None and (not path.exists() or path.stat().st_size == before):
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.1))
+        ended_by_itself = process.poll() is not None  # on a busy machine it may have done all of its rows by now
+        process.kill()
+        process.communicate(timeout=60)
+        if ended_by_itself:
+            return number
+    return kills
+
+
+def collected(folder: Path, output: str, *more: str) -> list[bytes]:
+    """Run a collection to its end, which must be a good one."""
+    done = subprocess.run(
+        command(folder, output, *more), cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return comparable(folder / output)
+
+
 def test_a_collector_killed_at_random_instants_loses_nothing_and_does_nothing_twice(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     write_rows(tmp_path / "rows.jsonl", ROWS)
-    chance = random.Random(4)
-    output = tmp_path / "killed.jsonl"
-    kills = 0
-    while kills < KILLS:
-        process = subprocess.Popen(
-            command(tmp_path, "killed.jsonl"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        before = output.stat().st_size if output.exists() else 0
-        while process.poll() is None and (not output.exists() or output.stat().st_size == before):
-            time.sleep(0.002)
-        time.sleep(chance.uniform(0, 0.1))
-        if process.poll() is not None:
-            break  # on a busy machine it may have done all of its rows by now
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
-        kills += 1
-    assert kills >= KILLS / 4
-    for name in ("killed.jsonl", "undisturbed.jsonl"):
-        done = subprocess.run(
-            command(tmp_path, name), cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, done.stderr
-    records = comparable(output)
+    assert kill_at_random_instants(tmp_path, "killed.jsonl", kills=KILLS) >= KILLS / 4
+    records = collected(tmp_path, "killed.jsonl")
     assert len(records) == ROWS
-    assert records == comparable(tmp_path / "undisturbed.jsonl")
+    assert records == collected(tmp_path, "undisturbed.jsonl")
+
+
+def test_a_run_that_was_killed_and_resumed_is_replayed_without_the_model(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    write_rows(tmp_path / "rows.jsonl", 400)
+    assert kill_at_random_instants(tmp_path, "recorded.jsonl", "+record=traffic", kills=5) >= 2
+    records = collected(tmp_path, "recorded.jsonl", "+record=traffic")
+    (tmp_path / "config.yaml").write_text(
+        re.sub(r"      replies:.*", "      replies: [{status: 500}]", CONFIG, flags=re.DOTALL)
+    )
+    assert len(records) == 400
+    assert collected(tmp_path, "replayed.jsonl", "+replay=traffic") == records
 
 
 def test_a_full_disk_stops_the_job_with_whole_records_and_it_goes_on_later(tmp_path: Path) -> None:
