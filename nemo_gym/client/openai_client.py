@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym.client.pool import HttpClient, shared_client
 from nemo_gym.client.url import join_url, shown_url, user_info_of
+from nemo_gym.common import tracing
 from nemo_gym.common.deadline import time_left
 from nemo_gym.common.redaction import Redactor, redact
 from nemo_gym.common.retry import THROTTLING_STATUSES, retry
@@ -88,8 +89,14 @@ class NeMoGymAsyncOpenAI(BaseModel):
     def fetch(self, method: str, url: str, body: bytes | None = None) -> Awaitable[bytes]:
         """The body of a good answer."""
         if self.max_tries == 1:
-            return self._fetch_once(method, url, body)
-        return retry(lambda: self._fetch_once(method, url, body), max_tries=self.max_tries)
+            return self._traced_fetch(method, url, body)
+        return retry(lambda: self._traced_fetch(method, url, body), max_tries=self.max_tries)
+
+    def _traced_fetch(self, method: str, url: str, body: bytes | None) -> Awaitable[bytes]:
+        fetched = self._fetch_once(method, url, body)
+        if tracing.active is None:
+            return fetched
+        return tracing.traced(fetched, "model endpoint", kind="client", attributes={"url.full": shown_url(url)})
 
     async def _fetch_once(self, method: str, url: str, body: bytes | None) -> bytes:
         query = f"{'&' if '?' in url else '?'}{urlencode(self.default_query)}" if self.default_query else ""

@@ -7,6 +7,7 @@ from urllib.parse import urljoin, urlsplit
 
 from nemo_gym.client.proxy import Proxy
 from nemo_gym.client.url import host_header, is_loopback, origin_of, request_target, user_info_of
+from nemo_gym.common import tracing
 from nemo_gym.common.deadline import TIME_LEFT_HEADER, current_deadline
 
 REDIRECTS = frozenset((307, 308))
@@ -29,6 +30,8 @@ class Request(NamedTuple):
         deadline = current_deadline()
         if deadline is not None:
             varying += f"{TIME_LEFT_HEADER}: {deadline.left_s():.3f}\r\n"
+        if tracing.active is not None:
+            varying += tracing.header_lines()
         if self.cookies:
             cookies = "; ".join([f"{name}={value}" for name, value in self.cookies.items()])
             return b"".join((fixed, varying.encode(), _lines({"cookie": cookies}), b"\r\n"))

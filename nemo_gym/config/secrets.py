@@ -25,7 +25,7 @@ PUBLIC_KEYS = frozenset(
         *("agent_name", "resources_server", "resources_server_name", "name", "record", "replay", "resume"),
         *("responses_create_params", "straggler_action", "format", "select", "reasoning", "mode", "data_source"),
         *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
-        *("prompt", "system", "messages", "tools", "fields", "resource_config_path"),
+        *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
     )
 )
 """Top-level keys whose text is not secret even if it is in `env.yaml`: settings, and parameters of commands."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import orjson
 
 from nemo_gym.base_resources_server import check_reward
 from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.common import tracing
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.retry import backoff_s
@@ -40,7 +41,7 @@ def retrying_run(client: ServerClient, config: RolloutCollectionConfig, write: W
     async def run(row: Row) -> Outcome:
         number = 1
         while True:
-            outcome = await attempt(client, row, timeout_s=config.rollout_timeout_s, number=number)
+            outcome = await traced_attempt(client, row, timeout_s=config.rollout_timeout_s, number=number)
             if isinstance(outcome, Scored) or number == config.max_attempts or not outcome.retryable:
                 return outcome
             await write(replace(outcome, is_final=False))
@@ -57,6 +58,24 @@ def retrying_run(client: ServerClient, config: RolloutCollectionConfig, write: W
     return with_straggler_policy(
         run, durations=DurationPercentiles(), percentile=config.straggler_percentile, action=config.straggler_action
     )
+
+
+def traced_attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int) -> Coroutine[Any, Any, Outcome]:
+    """As `attempt`, and the root span of its trace if tracing is on."""
+    running = attempt(client, row, timeout_s=timeout_s, number=number)
+    if tracing.active is None:
+        return running
+    place = {"task_index": row.id.task_index, "repeat_index": row.id.repeat_index, "attempt": number}
+    attributes: dict[str, str | int] = {f"nemo_gym.{name}": value for name, value in place.items()}
+    return tracing.traced(
+        running, "rollout", attributes={**attributes, "nemo_gym.agent": row.agent}, describe=_describe
+    )
+
+
+def _describe(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, Scored):
+        return {"nemo_gym.outcome": "scored", "nemo_gym.reward": float(outcome.figures.get("reward", 0.0))}
+    return {"nemo_gym.outcome": outcome.cause, "error": outcome.message}
 
 
 async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int = 1) -> Outcome:

@@ -16,6 +16,7 @@ from nemo_gym.errors import ConfigError, HeadServerError
 from nemo_gym.runtime.launcher import Launcher, grouped, warn_about_ignored_keys
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.runtime.supervisor import default_echo
+from nemo_gym.runtime.tracing import tracing_of
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +26,9 @@ async def connect_servers(config: DictConfig) -> AsyncIterator[ServerClient]:
     """A client of the servers of `config`, wherever they are."""
     head = BaseServerConfig.model_validate(dict(config.head_server))
     is_running = not config.get(CONFIG_PATHS_KEY_NAME) or _runs_the_same(config, head)
-    async with _running(config, head) if is_running else _started(config) as client:
-        yield client
+    with tracing_of(config):
+        async with _running(config, head) if is_running else _started(config) as client:
+            yield client
 
 
 def _running(config: DictConfig, head: BaseServerConfig) -> ServerClient:

@@ -18,6 +18,7 @@ from nemo_gym.config.server_spec import ServerSpec as ServerSpec
 from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.class_loader import load_server_class
+from nemo_gym.runtime.tracing import tracing_of
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
 from nemo_gym.server.limits import ServerLimits
@@ -73,6 +74,7 @@ class Stack:
     async def _open(self) -> None:
         spec = self.spec
         self._exit.enter_context(publish_config(spec.config))
+        self._exit.enter_context(tracing_of(spec.config))
         http = await self._exit.enter_async_context(HttpClient.of(spec.config))
         self.client = ServerClient(
             global_config_dict=spec.config,

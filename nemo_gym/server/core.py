@@ -1,9 +1,12 @@
 """What a server's handlers run in: sessions, the client for other servers, error responses."""
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
+from functools import partial
+from typing import Any
 
 from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.common import tracing
 from nemo_gym.common.deadline import Deadline, time_left, timeout
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause
@@ -29,8 +32,21 @@ class ServerCore:
         self.compute = compute
         self.is_stateful = True
 
-    async def run(self, endpoint: Endpoint, call: Call, *, ends_session: bool = False) -> ServerReply:
+    def run(self, endpoint: Endpoint, call: Call, *, ends_session: bool = False) -> Coroutine[Any, Any, ServerReply]:
         """Call a handler. An exception becomes an error response."""
+        running = self._run(endpoint, call, ends_session=ends_session)
+        if tracing.active is None:
+            return running
+        return tracing.traced(
+            running,
+            f"{self.name}{call.path}",
+            kind="server",
+            attributes={"nemo_gym.server": self.name, "url.path": call.path},
+            headers=None if call.scope is None else call.scope["headers"],
+            describe=partial(_describe, endpoint),
+        )
+
+    async def _run(self, endpoint: Endpoint, call: Call, *, ends_session: bool) -> ServerReply:
         opened: Session | None = None
         stats, failure = endpoint.stats, None
         started = stats.start()
@@ -97,3 +113,9 @@ class ServerCore:
             failure = {"type": "error", "error": {"message": str(self.failed(error).value)}}
             await send({"type": "http.response.body", "body": event(failure, name="error"), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _describe(endpoint: Endpoint, reply: ServerReply) -> dict[str, Any]:
+    """What a span says about a reply: its status and, of a failure, the cause."""
+    status = {"http.response.status_code": reply.status}
+    return status if reply.status < 400 else {**status, "error": cause_of(reply, endpoint.cause)}
