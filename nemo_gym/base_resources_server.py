@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
@@ -10,16 +10,21 @@ from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.errors import RolloutError
-from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.base import JsonObject, TextOrList
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.llm_api.responses import (
+    NeMoGymResponse,
+    NeMoGymResponseContent,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import ANY_TOOL, Endpoint
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.session import SessionState as SessionState
+from nemo_gym.server.tools import POLICY, any_tools_of, function_tool, tools_of
+from nemo_gym.server.tools import Participant as Participant
 from nemo_gym.server.tools import ToolName as ToolName
 from nemo_gym.server.tools import any_tool as any_tool
-from nemo_gym.server.tools import any_tools_of, function_tool, tools_of
 from nemo_gym.server.tools import tool as tool
 
 if TYPE_CHECKING:
@@ -54,6 +59,31 @@ class BaseVerifyResponse(BaseVerifyRequest):
     reward: float
 
 
+class BaseNextMessageRequest(BaseVerifyRequest):
+    """A row, and what a policy has done since its last message: `response.output` holds the items of this turn only.
+    Subclass it to declare the fields of the row that you need."""
+
+    turn: int = 0
+    """How many turns have been played. At 0 nobody has acted yet, and the environment opens the conversation."""
+    participant: str = POLICY
+    """Whose turn it was."""
+
+
+class NextMessage(BaseModel):
+    """What a policy hears next."""
+
+    content: TextOrList[NeMoGymResponseContent]
+    role: Literal["user", "system", "developer"] = "user"
+    to: str | None = None
+    """Which policy acts next; needed only if there are several."""
+
+
+class NextMessageReply(BaseModel):
+    """The next message; none if the conversation is over."""
+
+    message: NextMessage | None = None
+
+
 class BaseSeedSessionRequest(BaseModel):
     """A row, before the first step. Subclass it to declare the fields that setting up the state needs."""
 
@@ -69,6 +99,7 @@ class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
         return [
             Endpoint("/seed_session", self.seed_session, cause="environment", finish=_seeded),
             Endpoint("/verify", self.verify, cause="verifier", finish=_verified),
+            *self._next_message_endpoints(),
             *self.tool_endpoints(),
             *(Endpoint(ANY_TOOL, method, cause="tool", finish=_tool_output) for method in any_tools_of(self)),
         ]
@@ -87,6 +118,15 @@ class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
     async def seed_session(self, *args: Any, **kwargs: Any) -> Any:
         """Set up the state of a rollout from its row. By default there is nothing to set up."""
         return BaseSeedSessionResponse()
+
+    async def next_message(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer the model when it has said something: a text, a NextMessage, or None when the conversation is over.
+        `multi_turn_agent` calls it after every turn. An environment that does not override it has no such endpoint."""
+
+    def _next_message_endpoints(self) -> list[Endpoint]:
+        if type(self).next_message is SimpleResourcesServer.next_message:
+            return []
+        return [Endpoint("/next_message", self.next_message, cause="environment", finish=_answered)]
 
     @abstractmethod
     async def verify(self, *args: Any, **kwargs: Any) -> Any:
@@ -109,6 +149,14 @@ def tool_schemas_of(kind: type[SimpleResourcesServer]) -> list[dict[str, Any]]:
 
 def _seeded(_body: Any, result: Any) -> Any:
     return BaseSeedSessionResponse() if result is None else result
+
+
+def _answered(_body: Any, result: Any) -> NextMessageReply:
+    message = NextMessage(content=result) if isinstance(result, str) else result
+    if message is not None and not isinstance(message, NextMessage):
+        found = f"next_message returned {type(result).__name__}; expected a text, a NextMessage or None."
+        raise RolloutError("environment", found, retryable=False)
+    return NextMessageReply(message=message)
 
 
 def _tool_output(_body: Any, result: Any) -> Any:

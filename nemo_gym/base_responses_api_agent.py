@@ -1,21 +1,53 @@
-"""An agent: lets a model act in an environment, one rollout a call of `/run`."""
+"""An agent: lets a model act in an environment, one rollout a call of `/run`.
 
+`ToolCallingAgent` is the base to write one on: it seeds, verifies, calls the model and its tools, keeps limits and
+names the cause of what fails. Override `converse` for what happens between seed and verify."""
+
+import asyncio
+import re
+import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+from pydantic import ConfigDict, Field
+
+from nemo_gym.base_resources_server import BaseRunRequest
+from nemo_gym.client.server_client import CookieJar, ServerReply
+from nemo_gym.common.deadline import timeout
+from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.lazy_exports import lazy_attributes
-from nemo_gym.config.types import BaseRunServerInstanceConfig
+from nemo_gym.config.types import BaseRunServerInstanceConfig, ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import RolloutError
+from nemo_gym.llm_api.json_codec import changed, encode
+from nemo_gym.llm_api.responses import (
+    NeMoGymEasyInputMessage,
+    NeMoGymFunctionCallOutput,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    NeMoGymResponseFunctionToolCall,
+    NeMoGymResponseInputItem,
+    NeMoGymResponseUsage,
+)
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import Endpoint
+from nemo_gym.server.tools import NOT_TOOLS
 
 if TYPE_CHECKING:
     from fastapi import Body as Body
 
 __getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
+
+MAX_SILENT_STEPS = 3
+"""A turn ends after this many replies in a row without a message and without a tool call."""
+UNFINISHED = ("failed", "cancelled", "queued", "in_progress")
+"""Statuses of a reply that is not the model's answer."""
+TOOL_NAME = re.compile(r"[\w.-]+")
+
+TurnEnd = Literal["message", "incomplete", "silent", "max_steps"]
+"""Why a turn ended: the model said something, its reply was cut off, it stays silent, or it has used up its steps."""
 
 
 @dataclass(slots=True)
@@ -61,3 +93,195 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, SimpleServer):
     @abstractmethod
     async def run(self, *args: Any, **kwargs: Any) -> Any:
         """Play a row: seed, converse, verify."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One model's side of a rollout: what its row gave it, and everything since."""
+
+    model_server: str
+    params: NeMoGymResponseCreateParamsNonStreaming
+    """The request, with all but the items since."""
+    given: list[NeMoGymResponseInputItem]
+    offered: set[str]
+    """The names of the tools that the model may call."""
+    output: list[NeMoGymResponseInputItem] = field(default_factory=list)
+    reply: NeMoGymResponse | None = None
+    """The model's last reply."""
+    usage: NeMoGymResponseUsage | None = None
+    steps: int = 0
+    """How often the model was called."""
+    model_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, model_server: str, params: NeMoGymResponseCreateParamsNonStreaming) -> Self:
+        text = params.input
+        given: list[NeMoGymResponseInputItem] = (
+            [NeMoGymEasyInputMessage(role="user", content=text)] if isinstance(text, str) else list(text)
+        )
+        offered = {str(tool.get("name")) for tool in params.tools if tool["type"] == "function"}
+        return cls(model_server, params, given, offered)
+
+    def request(self) -> NeMoGymResponseCreateParamsNonStreaming:
+        return changed(self.params, input=[*self.given, *self.output])
+
+    def add(self, reply: NeMoGymResponse, *, seconds: float) -> None:
+        """Take in a reply of the model."""
+        self.reply, usage = reply, reply.usage
+        self.output.extend(reply.output)
+        self.usage = self.usage + usage if self.usage and usage else self.usage or usage
+        self.steps += 1
+        self.model_seconds += seconds
+
+    def response(self, **fields: Any) -> NeMoGymResponse:
+        """The last reply with the output and the usage of the whole conversation."""
+        last = self.reply or NeMoGymResponse(id="resp_none", created_at=time.time(), model="", output=[])
+        return changed(last, output=self.output, usage=self.usage, **fields)
+
+
+class ToolCallingAgentConfig(BaseResponsesAPIAgentConfig):
+    """Which model acts in which environment, and for how long."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    resources_server: ResourcesServerRef
+    model_server: ModelServerRef
+    max_steps: int | None = Field(default=200, ge=1)
+    """How often the model is called at most; then the rollout is scored as it stands. Null: no limit but the time."""
+    rollout_timeout_s: float = Field(default=3600.0, gt=0)
+    model_timeout_s: float = Field(default=1800.0, gt=0)
+    tool_timeout_s: float = Field(default=600.0, gt=0)
+    seed_timeout_s: float = Field(default=600.0, gt=0)
+    verify_timeout_s: float = Field(default=1200.0, gt=0)
+
+
+class AgentRunRequest(BaseRunRequest):
+    """A row, with all the fields its environment wants."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ToolCallingAgent(SimpleResponsesAPIAgent):
+    """Seeds the environment, lets the model act, verifies. Override `converse` to let it act in another way."""
+
+    config: ToolCallingAgentConfig
+
+    async def run(self, body: AgentRunRequest, jar: CookieJar) -> ServerReply:
+        """One rollout. The reply is the environment's own, forwarded unread."""
+        client = self.server_client
+        async with (
+            keep_response() as kept,
+            timeout(self.config.rollout_timeout_s, what="The rollout"),
+            client.sessions(jar),
+        ):
+            await self.seed(body, jar)
+            kept.response = response = await self.converse(body, jar)
+            return await self.verify(body, response, jar)
+
+    async def seed(self, body: AgentRunRequest, jar: CookieJar) -> None:
+        await self.server_client.call(
+            self.config.resources_server.name,
+            "/seed_session",
+            body,
+            answer=ServerReply,
+            cause="environment",
+            jar=jar,
+            timeout_s=self.config.seed_timeout_s,
+        )
+
+    async def verify(self, body: AgentRunRequest, response: NeMoGymResponse, jar: CookieJar) -> ServerReply:
+        """Have the environment score the rollout. This ends its session."""
+        return await self.server_client.call(
+            self.config.resources_server.name,
+            "/verify",
+            changed(body, response=response),
+            answer=ServerReply,
+            cause="verifier",
+            jar=jar,
+            timeout_s=self.config.verify_timeout_s,
+            ends_session=True,
+        )
+
+    async def converse(self, body: AgentRunRequest, jar: CookieJar) -> NeMoGymResponse:
+        """What happens between seed and verify: by default, one turn of the model."""
+        if type(self).responses is ToolCallingAgent.responses:
+            return await self.responses(body.responses_create_params, jar)
+        # A subclass may have written it as a FastAPI route, so it is called as an endpoint.
+        params = body.responses_create_params
+        return await self.server_client.call(
+            self.config.name, "/v1/responses", params, answer=NeMoGymResponse, jar=jar
+        )
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
+        """One turn of the model. `output` holds every item after the input, tool outputs included."""
+        talk = Conversation.of(self.config.model_server.name, body)
+        await self.play_turn(talk, jar)
+        return talk.response()
+
+    async def play_turn(self, talk: Conversation, jar: CookieJar) -> TurnEnd:
+        """The model acts, with tools as it likes, until it says something or may not go on."""
+        silent_steps, max_steps = 0, self.config.max_steps
+        while True:
+            await asyncio.sleep(0)  # A model in this worker may never suspend us: let timers run.
+            reply = await self.ask_model(talk, jar)
+            calls = [item for item in reply.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
+            has_message = any(item.type == "message" for item in reply.output)
+            if reply.incomplete_details:
+                return "incomplete"
+            if has_message and not calls:
+                return "message"
+            silent_steps = 0 if calls else silent_steps + 1
+            if silent_steps == MAX_SILENT_STEPS:
+                return "silent"
+            talk.output.extend(await self.call_tools(calls, talk.offered, jar))
+            if max_steps is not None and talk.steps >= max_steps:
+                return "max_steps"
+
+    async def ask_model(self, talk: Conversation, jar: CookieJar) -> NeMoGymResponse:
+        """Call the conversation's model once and add its reply."""
+        started = time.perf_counter()
+        reply = await self.server_client.call(
+            talk.model_server,
+            "/v1/responses",
+            talk.request(),
+            answer=NeMoGymResponse,
+            cause="model",
+            jar=jar,
+            timeout_s=self.config.model_timeout_s,
+        )
+        if reply.status in UNFINISHED:
+            message = f"The reply of {talk.model_server} has the status '{reply.status}', expected 'completed'."
+            raise RolloutError("model", message, server=talk.model_server, code=reply.status)
+        talk.add(reply, seconds=time.perf_counter() - started)
+        return reply
+
+    async def call_tools(
+        self, calls: list[NeMoGymResponseFunctionToolCall], offered: set[str], jar: CookieJar
+    ) -> list[NeMoGymFunctionCallOutput]:
+        """All calls of one reply at once; their outputs in the order of the calls."""
+        if len(calls) < 2:
+            return [await self.call_tool(call, offered, jar) for call in calls]
+        with raise_first_error():
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(self.call_tool(call, offered, jar)) for call in calls]
+        return [task.result() for task in running]
+
+    async def call_tool(
+        self, call: NeMoGymResponseFunctionToolCall, offered: set[str], jar: CookieJar
+    ) -> NeMoGymFunctionCallOutput:
+        """The tool's reply, errors included, for the model to see. Only a server that cannot be reached, or that lost
+        the session, fails the rollout."""
+        if call.name not in offered or call.name in NOT_TOOLS or not TOOL_NAME.fullmatch(call.name):
+            listed = ", ".join(sorted(offered - NOT_TOOLS)) or "none"
+            text = encode({"error": f"There is no tool '{call.name}'. Tools: {listed}."}).decode()
+        else:
+            answer = await self.server_client.send(
+                self.config.resources_server.name,
+                f"/{call.name}",
+                call.arguments.encode(),
+                cause="tool",
+                jar=jar,
+                timeout_s=self.config.tool_timeout_s,
+            )
+            text = answer.text()
+        return NeMoGymFunctionCallOutput(call_id=call.call_id, output=text)

@@ -100,6 +100,7 @@ from nemo_gym.llm_api.responses import (
 )
 from nemo_gym.llm_api.responses import NeMoGymResponseUsage as NeMoGymResponseUsage
 from nemo_gym.llm_api.responses import NeMoGymSummary as NeMoGymSummary
+from nemo_gym.llm_api.responses import NeMoGymToolParam as NeMoGymToolParam
 from nemo_gym.llm_api.responses import for_resubmission as for_resubmission
 from nemo_gym.llm_api.responses import is_resubmittable as is_resubmittable
 from nemo_gym.llm_api.responses import training_variant_of as training_variant_of

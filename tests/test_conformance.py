@@ -48,6 +48,12 @@ LEFT_OPEN: dict[str, dict[str, Any]] = {
             "responses_api_agents": {"simple_agent": {"resources_server": {"name": "example_simple_weather"}}}
         },
     },
+    "multi_turn_agent.yaml": {
+        "config_paths": [WEATHER],
+        "multi_turn_agent": {
+            "responses_api_agents": {"multi_turn_agent": {"resources_server": {"name": "example_simple_weather"}}}
+        },
+    },
     "math_stack_overflow.yaml": {
         "math_with_judge": {
             "resources_servers": {"math_with_judge": {"judge_model_server": {"name": "policy_model"}}}

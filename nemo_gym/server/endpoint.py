@@ -16,7 +16,7 @@ from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
 from nemo_gym.llm_api.json_codec import Decoder
 from nemo_gym.server.session import Session, SessionState
-from nemo_gym.server.tools import ToolName, arguments_model
+from nemo_gym.server.tools import PARTICIPANT_COOKIE, POLICY, Participant, ToolName, arguments_model
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -140,8 +140,8 @@ class Endpoint:
         place = f"{self.function.__qualname__}() asks for '{parameter}'"
         return (
             f"{place}, which nothing provides. A handler may name: a body (a pydantic model), its session (a "
-            "SessionState subclass), a ServerClient, a Compute, a Deadline, a CookieJar, a ToolName, or FastAPI's "
-            "Request and Response."
+            "SessionState subclass), a ServerClient, a Compute, a Deadline, a CookieJar, a ToolName, a Participant, "
+            "or FastAPI's Request and Response."
         )
 
 
@@ -185,6 +185,7 @@ _PROVIDED: dict[type, Provide] = {
     CookieJar: _cookie_jar,
     Deadline: _deadline,
     ToolName: lambda call: ToolName(call.path.removeprefix("/")),
+    Participant: lambda call: Participant(call.cookies.get(PARTICIPANT_COOKIE, POLICY)),
 }
 
 

@@ -20,6 +20,16 @@ class ToolName(str):
     __slots__ = ()
 
 
+POLICY = "policy"
+PARTICIPANT_COOKIE = "nemo_gym_participant"
+
+
+class Participant(str):
+    """Who called: the name of a policy, or `user`. A handler names it in its signature to learn it."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """What `@tool` was told."""

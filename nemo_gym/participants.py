@@ -1,0 +1,129 @@
+"""Rollouts with several sides, such as a policy and a simulated user: each has a conversation of its own, and every
+item of the record says who produced it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from nemo_gym.base_resources_server import NextMessage, NextMessageReply
+from nemo_gym.base_responses_api_agent import AgentRunRequest, Conversation, ToolCallingAgent, TurnEnd
+from nemo_gym.client.reply import failure_in, read_reply
+from nemo_gym.client.server_client import CookieJar
+from nemo_gym.errors import RolloutError
+from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject, TokenIDLogProbMixin
+from nemo_gym.llm_api.json_codec import changed, set_fields
+from nemo_gym.llm_api.responses import (
+    RESPONSES_TO_TRAIN,
+    NeMoGymEasyInputMessage,
+    NeMoGymFunctionCallOutput,
+    NeMoGymMessage,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    NeMoGymResponseInputItem,
+    NeMoGymResponseOutputMessage,
+    ResponseItem,
+)
+from nemo_gym.server.tools import PARTICIPANT_COOKIE
+from nemo_gym.server.tools import POLICY as POLICY
+
+TOOL, USER, ENVIRONMENT = "tool", "user", "environment"
+"""Who produces items, besides the policies."""
+_WITHOUT_TOKENS = {with_tokens: kind for kind, with_tokens in RESPONSES_TO_TRAIN.items()}
+
+
+class Origin(NamedTuple):
+    """Who produced an item, and in which turn of the rollout, counted over all sides."""
+
+    produced_by: str
+    turn: int
+
+
+@dataclass(slots=True)
+class Side(Conversation):
+    """The conversation of one participant."""
+
+    name: str = POLICY
+    origins: list[Origin] = field(default_factory=list)
+    """One for each item of `output`."""
+
+    def hear(self, message: NextMessage, *, produced_by: str, turn: int) -> None:
+        """Add a message of another participant or of the environment."""
+        heard = NeMoGymEasyInputMessage(role=message.role, content=message.content, type="message")
+        self.output.append(heard)
+        self.origins.append(Origin(produced_by, turn))
+
+    def end_turn(self, turn: int) -> NeMoGymResponse:
+        """What this side and its tools have added in the turn."""
+        new = self.output[len(self.origins) :]
+        own = (TOOL if isinstance(item, NeMoGymFunctionCallOutput) else self.name for item in new)
+        self.origins.extend(Origin(name, turn) for name in own)
+        return changed(self.response(), output=new)
+
+    def record(self, **fields: Any) -> NeMoGymResponse:
+        """The response as it is recorded: every item labelled, with the number and the time of the model's calls."""
+        labelled = [changed(item, **one._asdict()) for item, one in zip(self.output, self.origins, strict=True)]
+        costs = {"model_calls": self.steps, "model_seconds": round(self.model_seconds, 6)}
+        return changed(self.response(), output=labelled, participant=self.name, **costs, **fields)
+
+
+class MultiSideAgent(ToolCallingAgent):
+    """The base of agents whose rollouts have more than one side."""
+
+    def side(self, name: str, model_server: str, params: NeMoGymResponseCreateParamsNonStreaming) -> Side:
+        side = Side.of(model_server, params)
+        side.name = name
+        return side
+
+    async def play_side(self, side: Side, jar: CookieJar) -> TurnEnd:
+        """One turn of a side. Tools that it calls can learn who calls them, by a cookie that no model can set."""
+        own = CookieJar({**jar, PARTICIPANT_COOKIE: side.name})
+        try:
+            return await self.play_turn(side, own)
+        finally:
+            jar.merge({name: value for name, value in own.items() if name != PARTICIPANT_COOKIE})
+
+    async def environment_message(
+        self, body: AgentRunRequest, side: Side, response: NeMoGymResponse, *, turn: int, jar: CookieJar
+    ) -> NextMessage | None:
+        """What the environment answers to the turn of a side; None if the conversation is over."""
+        server = self.config.resources_server.name
+        request = changed(body, response=response, turn=turn, participant=side.name)
+        reply = await self.server_client.send(
+            server, "/next_message", request, cause="environment", jar=jar, timeout_s=self.config.tool_timeout_s
+        )
+        if reply.status == 404:
+            message = f"'{server}' has no next_message, which {type(self).__name__} needs to continue a conversation."
+            raise RolloutError("environment", message, server=server, retryable=False)
+        if reply.status >= 300:
+            raise failure_in(reply, "/next_message", "environment")
+        return read_reply(reply, "/next_message", NextMessageReply, "environment").message
+
+
+def participant_record(side: Side, *, is_trainable: bool) -> JsonObject:
+    """What the record of a rollout holds of a side besides the main one, in the form of a rollout of its own."""
+    response = side.record()
+    if not is_trainable:
+        response = changed(response, output=[without_tokens(item) for item in response.output])
+    parts = {"responses_create_params": changed(side.params, input=side.given), "response": response}
+    as_json = {name: part.model_dump(mode="json", exclude_unset=True) for name, part in parts.items()}
+    return {**as_json, "is_trainable": is_trainable}
+
+
+def without_tokens(item: NeMoGymResponseInputItem) -> ResponseItem:
+    """The item without token ids and log-probs."""
+    if not isinstance(item, TokenIDLogProbMixin):
+        return item
+    kept = {name: value for name, value in set_fields(item).items() if name not in TOKEN_FIELDS}
+    return _WITHOUT_TOKENS[type(item)].model_construct(**kept)
+
+
+def message_text(items: Iterable[NeMoGymResponseInputItem]) -> str:
+    """What was said in messages, and nothing of reasoning and tool calls."""
+    kinds = NeMoGymEasyInputMessage | NeMoGymMessage | NeMoGymResponseOutputMessage
+    parts = (item.content for item in items if isinstance(item, kinds))
+    texts = ([part] if isinstance(part, str) else map(_said, part) for part in parts)
+    return "\n".join(text for each in texts for text in each if isinstance(text, str)).strip()
+
+
+def _said(part: Any) -> Any:
+    return part.get("text") or part.get("refusal")

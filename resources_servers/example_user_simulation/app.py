@@ -1,0 +1,153 @@
+"""A small service desk: get a customer's internet working again, and promise nothing that is not done."""
+
+import re
+from typing import Literal
+
+from pydantic import BaseModel
+
+from nemo_gym.answers import all_text
+from nemo_gym.base_resources_server import (
+    BaseSeedSessionRequest,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SessionState,
+    SimpleResourcesServer,
+    tool,
+)
+
+Day = Literal["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]
+Fault = Literal["line", "router", "cable"]
+
+EUR_PER_DAY = 2
+LINE_TEST = {
+    "line": "No signal on the line. Reset it.",
+    "router": "The line is fine. The customer's router does not answer: it has to be restarted by the customer.",
+    "cable": "The cable to the house is broken. A technician has to come.",
+}
+_NUMBER = re.compile(r"((?:€|\beuros?|\beur)?)\s{0,3}(\d[\d.,]*)\s{0,3}((?:€|euros?\b|eur\b)?)", re.IGNORECASE)
+_CONFIRMED = re.compile(r"^\W*confirmed:(.*)$", re.IGNORECASE | re.MULTILINE)
+_DAY = re.compile(r"monday|tuesday|wednesday|thursday|friday", re.IGNORECASE)
+
+
+class Account(BaseModel):
+    customer_number: str
+    customer_name: str
+    outage_days: int
+    free_days: list[Day]
+    """When a technician could come."""
+
+
+class DeskSeedSessionRequest(BaseSeedSessionRequest):
+    account: Account
+    fault: Fault
+
+
+class Desk(SessionState):
+    account: Account | None = None
+    fault: Fault | None = None
+    is_line_reset: bool = False
+    is_router_restarted: bool = False
+    technician_day: Day | None = None
+    credit_eur: int = 0
+
+    @property
+    def has_internet(self) -> bool:
+        return {"line": self.is_line_reset, "router": self.is_router_restarted}.get(self.fault or "", False)
+
+
+class DeskVerifyRequest(BaseVerifyRequest):
+    expected_credit_eur: int
+    expected_technician_day: Day | None
+
+
+class DeskVerifyResponse(BaseVerifyResponse):
+    is_solved: bool
+    """The state is what the rules of the desk ask for."""
+    promises_kept: bool
+    """The customer was told what was done, and nothing else."""
+
+
+class ServiceDeskResourcesServer(SimpleResourcesServer):
+    async def seed_session(self, body: DeskSeedSessionRequest, desk: Desk) -> None:
+        desk.account, desk.fault = body.account, body.fault
+
+    @tool
+    async def look_up_account(self, customer_number: str, desk: Desk) -> Account | dict[str, str]:
+        """Find a customer's account by its number."""
+        if desk.account is None or customer_number != desk.account.customer_number:
+            return {"error": f"There is no customer {customer_number}."}
+        return desk.account
+
+    @tool
+    async def test_line(self, desk: Desk) -> dict[str, str]:
+        """Measure the customer's line."""
+        return {"line": LINE_TEST[desk.fault or "line"]}
+
+    @tool
+    async def reset_line(self, desk: Desk) -> dict[str, str]:
+        """Reset the customer's line."""
+        desk.is_line_reset = True
+        return {"line": "It was reset."}
+
+    @tool
+    async def book_technician(self, day: Day, desk: Desk) -> dict[str, str]:
+        """Book a visit of a technician. Another booking replaces it."""
+        if desk.account is None or day not in desk.account.free_days:
+            return {"error": f"No technician is free on {day}."}
+        desk.technician_day = day
+        return {"technician": day}
+
+    @tool
+    async def give_credit(self, amount_eur: int, desk: Desk) -> dict[str, int | str]:
+        """Give the customer a credit in EUR."""
+        limit = EUR_PER_DAY * (desk.account.outage_days if desk.account else 0)
+        if not 0 < amount_eur <= limit - desk.credit_eur:
+            return {"error": f"The credits of this outage may be at most {limit} EUR in all."}
+        desk.credit_eur += amount_eur
+        return {"credit_eur": desk.credit_eur}
+
+    @tool
+    async def restart_router(self, desk: Desk) -> dict[str, str]:
+        """Restart your router."""
+        desk.is_router_restarted = True
+        return {"router": "It has restarted."}
+
+    @tool
+    async def check_internet(self, desk: Desk) -> dict[str, bool]:
+        """Look whether your internet works."""
+        return {"is_working": desk.has_internet}
+
+    async def verify(self, body: DeskVerifyRequest, desk: Desk) -> DeskVerifyResponse:
+        is_solved = (
+            (desk.has_internet or desk.fault == "cable")
+            and desk.credit_eur == body.expected_credit_eur
+            and desk.technician_day == body.expected_technician_day
+        )
+        promises_kept = keeps_promises(all_text(body.response), desk.credit_eur, desk.technician_day)
+        return DeskVerifyResponse(
+            responses_create_params=body.responses_create_params,
+            response=body.response,
+            reward=float(is_solved and promises_kept),
+            is_solved=is_solved,
+            promises_kept=promises_kept,
+        )
+
+
+def keeps_promises(said: str, credit_eur: int, technician_day: Day | None) -> bool:
+    """True if the lines that begin with "Confirmed:" name exactly the credit and the day, and no other amount of money
+    is named anywhere."""
+    confirmed = "\n".join(_CONFIRMED.findall(said))
+    days = {day.capitalize() for day in _DAY.findall(confirmed)}
+    credit = {str(credit_eur)} if credit_eur else set()
+    is_day_right = days == ({technician_day} if technician_day else set())
+    return is_day_right and amounts(confirmed) == credit and amounts(said) <= credit
+
+
+def amounts(text: str) -> set[str]:
+    """The amounts of money that a text names in figures, as they are written."""
+    found = _NUMBER.findall(text)
+    return {number.rstrip(".,") for before, number, after in found if before or after}
+
+
+if __name__ == "__main__":
+    ServiceDeskResourcesServer.run_webserver()

@@ -1,0 +1,78 @@
+"""Conversations of several turns: the policy acts until it says something, then the environment or a simulated user
+answers, until one of them ends it."""
+
+from pydantic import Field
+
+from nemo_gym.base_responses_api_agent import AgentRunRequest, ToolCallingAgentConfig
+from nemo_gym.config_types import ModelServerRef
+from nemo_gym.openai_utils import JsonObject, NeMoGymResponse
+from nemo_gym.participants import ENVIRONMENT, POLICY, MultiSideAgent, Side
+from nemo_gym.server_utils import CookieJar
+from responses_api_agents.multi_turn_agent.simulated_user import Answer, SimulatedUser, UserConfig, is_addressed
+
+
+class MultiTurnAgentConfig(UserConfig, ToolCallingAgentConfig):
+    """Which model acts in which environment, who answers it, and for how long."""
+
+    max_turns: int = Field(default=30, ge=1)
+    """How many turns the policy has at most; then the rollout is scored as it stands."""
+    user_model_server: ModelServerRef | None = None
+    """The model that plays the user. Without it the environment's `next_message` answers the policy."""
+
+
+class MultiTurnAgent(MultiSideAgent):
+    config: MultiTurnAgentConfig
+
+    async def converse(self, body: AgentRunRequest, jar: CookieJar) -> NeMoGymResponse:
+        """The policy and the other side take turns. Turn 0 is an opening by the other side, if the row needs one."""
+        policy = self.side(POLICY, self.config.model_server.name, body.responses_create_params)
+        other = self._other_side(body, policy)
+        turn, end = 0, None
+        if not is_addressed(policy.given):
+            end = await self._hear(policy, other, turn, jar)
+        while end is None:
+            turn += 1
+            reason = await self.play_side(policy, jar)
+            if reason == "message":
+                end = await self._hear(policy, other, turn, jar)
+            else:
+                policy.end_turn(turn)
+                end = reason
+            if end is None and turn == self.config.max_turns:
+                end = "max_turns"
+        return policy.record(turns=turn, ended_by=end, **other.records())
+
+    async def _hear(
+        self, policy: Side, other: "EnvironmentSide | SimulatedUser", turn: int, jar: CookieJar
+    ) -> str | None:
+        """Give the policy the answer to its turn, and return who or what ended the conversation, if it is over."""
+        answer = await other.answer(policy.end_turn(turn), turn, jar)
+        if answer.message is not None:
+            policy.hear(answer.message, produced_by=other.NAME, turn=turn)
+        return answer.end
+
+    def _other_side(self, body: AgentRunRequest, policy: Side) -> "EnvironmentSide | SimulatedUser":
+        if self.config.user_model_server is None:
+            return EnvironmentSide(self, body, policy)
+        return SimulatedUser.of(self, self.config, self.config.user_model_server.name, body, policy)
+
+
+class EnvironmentSide:
+    """The environment answers, by its `next_message`."""
+
+    NAME = ENVIRONMENT
+
+    def __init__(self, agent: MultiTurnAgent, body: AgentRunRequest, policy: Side) -> None:
+        self._agent, self._body, self._policy = agent, body, policy
+
+    async def answer(self, response: NeMoGymResponse, turn: int, jar: CookieJar) -> Answer:
+        message = await self._agent.environment_message(self._body, self._policy, response, turn=turn, jar=jar)
+        return Answer(message, ENVIRONMENT if message is None else None)
+
+    def records(self) -> JsonObject:
+        """Nothing: the environment's messages are in the policy's conversation."""
+        return {}
+
+
+if __name__ == "__main__":
+    MultiTurnAgent.run_webserver()
