@@ -16,6 +16,7 @@ from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.process_config import publish_config
 from nemo_gym.config.server_spec import ServerSpec as ServerSpec
 from nemo_gym.errors import ConfigError
+from nemo_gym.runtime.child_imports import children_can_import
 from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
@@ -71,6 +72,7 @@ class Stack:
     async def _open(self) -> None:
         spec = self.spec
         self._exit.enter_context(publish_config(spec.config))
+        self._exit.enter_context(children_can_import(spec.servers))
         http = await self._exit.enter_async_context(HttpClient.of(spec.config))
         self.client = ServerClient(
             global_config_dict=spec.config,
