@@ -11,24 +11,33 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
+from nemo_gym.common.aliases import FOLDER_ALIASES
 from nemo_gym.common.paths import search_roots
 
 
 def make_importable(server_type: str, folder: Path) -> None:
     """Let `<server_type>.<implementation>.<module>` be imported from the folder's root, with imports kept apart."""
-    root = str(folder.parent.parent.resolve())
+    package = package_of(server_type, folder)
+    root = str(folder.resolve().parents[package.count(".")])
     for known in (root, *(str(path) for path in search_roots())):
         if known not in sys.path:
             sys.path.append(known)
     if not any(isinstance(finder, _FolderFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _FolderFinder())
     importlib.invalidate_caches()
-    _FolderFinder.folders[f"{server_type}.{folder.name}"] = folder.resolve()
+    _FolderFinder.folders[package] = folder.resolve()
+
+
+def package_of(server_type: str, folder: Path) -> str:
+    """The dotted name of a server's folder. One whose implementation is `a/b` is two folders deep."""
+    outer = [parent.name for parent in folder.parents]
+    depth = outer.index(server_type) if server_type in outer else 0
+    return ".".join([server_type, *reversed(outer[:depth]), folder.name])
 
 
 def folder_of(module: str) -> Path | None:
     """The loaded folder that a module is from, if it is from one."""
-    return _FolderFinder.folders.get(".".join(module.split(".")[:2]))
+    return _FolderFinder.folders.get(_FolderFinder.package(module))
 
 
 class _FolderFinder:
@@ -37,14 +46,32 @@ class _FolderFinder:
     folders: ClassVar[dict[str, Path]] = {}
 
     @classmethod
+    def package(cls, module: str) -> str:
+        """The loaded package that a module is in, or what would be its package."""
+        parts = module.split(".")
+        deep = ".".join(parts[:3])
+        return deep if deep in cls.folders else ".".join(parts[:2])
+
+    @staticmethod
+    def _alias(name: str) -> ModuleSpec | None:
+        """`resources_servers.<second name>` is the folder that has the first name."""
+        target = FOLDER_ALIASES.get(name.replace(".", "/"))
+        for root in search_roots() if target else ():
+            if target and not root.joinpath(*name.split(".")).is_dir() and (root / target).is_dir():
+                spec = ModuleSpec(name, None, is_package=True)
+                spec.submodule_search_locations = [str(root / target)]
+                return spec
+        return None
+
+    @classmethod
     def find_spec(
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package = ".".join(name.split(".")[:2])
-        folder = cls.folders.get(package)
-        if folder is None or name == package:
-            return None
-        place = folder.joinpath(*name.split(".")[2:])
+        package = cls.package(name)
+        if name == package or package not in cls.folders:
+            return cls._alias(name)
+        folder = cls.folders[package]
+        place = folder.joinpath(*name.removeprefix(f"{package}.").split("."))
         for file, locations in ((place.with_suffix(".py"), None), (place / "__init__.py", [str(place)])):
             if file.is_file():
                 loader = _FolderLoader(name, str(file), folder, package)

@@ -1,5 +1,5 @@
-"""Where things are. A path a user gives is looked up in the working directory first, then beside the package, and then
-in both under the folder that it is an alias of."""
+"""Where things are. A path a user gives is looked up in the extra roots first, then in the working directory, beside
+the package, and then in all of them under the folder that it is an alias of."""
 
 import difflib
 import os
@@ -14,12 +14,16 @@ PARENT_DIR = PACKAGE_DIR.parent
 """The clone, or site-packages: the folder that holds `resources_servers/` and its siblings."""
 
 CACHE_ENV_VAR = "NEMO_GYM_CACHE_DIR"
+EXTRA_ROOTS_ENV_VAR = "NEMO_GYM_EXTRA_ROOTS"
+"""Folders to look in before the working directory, separated as in PATH."""
+
 SERVER_FOLDERS = ("resources_servers", "responses_api_agents", "responses_api_models")
 
 
 def search_roots() -> list[Path]:
     """The folders in which relative paths are looked up, in order."""
-    return list(dict.fromkeys((Path.cwd(), PARENT_DIR)))
+    extra = filter(None, os.environ.get(EXTRA_ROOTS_ENV_VAR, "").split(os.pathsep))
+    return list(dict.fromkeys((*(Path(path).expanduser() for path in extra), Path.cwd(), PARENT_DIR)))
 
 
 def find(path: str | Path, *, what: str = "file") -> Path:

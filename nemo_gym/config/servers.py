@@ -1,10 +1,11 @@
 """The servers of a configuration, with everything needed to start them."""
 
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
-from nemo_gym.common.paths import find, nearest
+from nemo_gym.common.paths import find, nearest, search_roots
 from nemo_gym.config.checks import server_blocks
 from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.keys import DEFAULT_HOST
@@ -13,6 +14,9 @@ from nemo_gym.config.types import ServerInstanceConfig
 from nemo_gym.errors import ConfigError, MissingPathError
 
 ServerInstance = ServerSpec
+
+PATH_SUFFIXES = ("_fpath", "_fpaths", "_path", "_paths", "_dirpath", "_file", "_dir")
+"""Settings of a server whose names end like this are paths."""
 
 
 def server_instances(config: DictConfig) -> list[ServerSpec]:
@@ -27,18 +31,35 @@ def _instance(config: DictConfig, server: ServerInstanceConfig) -> ServerSpec:
     path = (server.name, server.SERVER_TYPE, server.implementation)
     block = server.get_inner_run_server_config()
     host, port = block.host or DEFAULT_HOST, block.port or None
-    values = {**resolve(config, path), "name": server.name, "host": host}
+    folder = _folder(server, block.entrypoint)
+    values = {**_with_found_paths(resolve(config, path), folder), "name": server.name, "host": host}
     return ServerSpec(
         name=server.name,
         server_type=server.SERVER_TYPE,
         implementation=server.implementation,
         entrypoint=block.entrypoint,
-        folder=_folder(server, block.entrypoint),
+        folder=folder,
         config=values if port is None else {**values, "port": port},
         host=host,
         port=port,
         isolation=block.isolation,
     )
+
+
+def _with_found_paths(value: Any, folder: Path, key: str = "") -> Any:
+    """A server's settings with its relative paths made absolute, if they are found where a path of the user is looked
+    up, or in the server's own folder. Others stay as they are: the server may mean to create them."""
+    if isinstance(value, dict):
+        return {
+            name: item if name == "datasets" else _with_found_paths(item, folder, str(name))
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_with_found_paths(item, folder, key) for item in value]
+    if not isinstance(value, str) or not value or not key.endswith(PATH_SUFFIXES) or Path(value).is_absolute():
+        return value
+    tried = (root / value for root in (Path.cwd(), folder, *search_roots()))
+    return next((str(path) for path in tried if path.exists()), value)
 
 
 def _folder(server: ServerInstanceConfig, entrypoint: str) -> Path:

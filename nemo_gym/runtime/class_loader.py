@@ -5,7 +5,7 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
-from nemo_gym.common.folder_imports import make_importable
+from nemo_gym.common.folder_imports import make_importable, package_of
 from nemo_gym.errors import ConfigError
 from nemo_gym.server.base import SimpleServer
 
@@ -16,7 +16,7 @@ def load_server_class(server_type: str, folder: Path, entrypoint: str) -> type[S
     file = folder / entrypoint
     if not file.is_file():
         raise ConfigError(f"{folder} has no '{entrypoint}', which its config names as the entry point.")
-    parts = [server_type, folder.name, *Path(entrypoint).with_suffix("").parts]
+    parts = [package_of(server_type, folder), *Path(entrypoint).with_suffix("").parts]
     module = importlib.import_module(".".join(parts))
     if Path(module.__file__ or "").resolve() != file.resolve():
         raise ConfigError(f"'{'.'.join(parts)}' is imported from {module.__file__}, but the config means {file}.")

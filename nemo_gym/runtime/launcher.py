@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import TOKEN_HEADER, ServerClient, base_url
-from nemo_gym.config.loading import SKIP_VENV_IF_PRESENT_KEY_NAME, ServerSpec, dump, server_instances
+from nemo_gym.config.loading import ServerSpec, dump, server_instances
 from nemo_gym.config.ports import search_port
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.errors import PortError, StartupError
@@ -23,7 +23,7 @@ from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
 from nemo_gym.runtime.run_metrics import run_metrics
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.supervisor import WorkerProcess
-from nemo_gym.runtime.venvs import python_for
+from nemo_gym.runtime.venvs import VenvSettings, python_for
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serving
@@ -104,7 +104,7 @@ class Launcher:
             limits=limits,
         )
         await self._exit.enter_async_context(serving({head.getsockname()[1]: app}, [head], limits))
-        groups = await asyncio.to_thread(grouped, self._instances)
+        groups = await asyncio.to_thread(grouped, self._instances, VenvSettings.of(self._settings()))
         workers = [self._worker(index, python, group) for index, (python, group) in enumerate(groups)]
         for worker in workers:
             self._exit.push_async_callback(worker.stop)
@@ -210,16 +210,16 @@ class Launcher:
         )
 
 
-def grouped(instances: Sequence[ServerSpec]) -> list[tuple[str, list[ServerSpec]]]:
+def grouped(instances: Sequence[ServerSpec], venvs: VenvSettings | None = None) -> list[tuple[str, list[ServerSpec]]]:
     """The servers that share a process, by interpreter. Slow if a virtualenv has to be made."""
     shared: list[ServerSpec] = []
     groups: list[tuple[str, list[ServerSpec]]] = []
     for instance in instances:
-        python = python_for(instance.folder)
+        python = python_for(instance.folder, venvs)
         if python is None and instance.isolation == "shared":
             shared.append(instance)
         else:
-            groups.append((python or sys.executable, [instance]))
+            groups.append((python or sys.executable, [replace(instance, isolation="process")]))
     return [(sys.executable, shared), *groups] if shared else groups
 
 
@@ -230,11 +230,6 @@ def warn_about_ignored_keys(config: DictConfig, servers: Sequence[ServerSpec]) -
             logger.warning(
                 "%s.num_workers has no effect yet: one process serves '%s'", server.config_path, server.name
             )
-    if config.get(SKIP_VENV_IF_PRESENT_KEY_NAME):
-        logger.warning(
-            "%s has no effect yet: a virtualenv is reused if its requirements have not changed",
-            SKIP_VENV_IF_PRESENT_KEY_NAME,
-        )
 
 
 async def _watch_all(workers: Sequence[WorkerProcess]) -> None:

@@ -17,6 +17,7 @@ from nemo_gym.config.process_config import publish_config
 from nemo_gym.config.server_spec import ServerSpec as ServerSpec
 from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
 from nemo_gym.errors import ConfigError
+from nemo_gym.runtime.child_imports import children_can_import
 from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.runtime.tracing import tracing_of
 from nemo_gym.server.app import ServerApp
@@ -75,6 +76,7 @@ class Stack:
         spec = self.spec
         self._exit.enter_context(publish_config(spec.config))
         self._exit.enter_context(tracing_of(spec.config))
+        self._exit.enter_context(children_can_import(spec.servers))
         http = await self._exit.enter_async_context(HttpClient.of(spec.config))
         self.client = ServerClient(
             global_config_dict=spec.config,

@@ -4,107 +4,87 @@ in them, shared by all servers that ask for the same, and kept. On top of its ow
 import hashlib
 import logging
 import os
-import re
 import shutil
 import site
 import subprocess
 import sys
-import tomllib
-from importlib import metadata
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 from nemo_gym.common.paths import PARENT_DIR, cache_dir
-from nemo_gym.errors import ConfigError, StartupError
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
+from nemo_gym.errors import StartupError
+from nemo_gym.runtime.requirements import is_met, own_constraints, requirements_of
 
 logger = logging.getLogger(__name__)
 
 INSTALL_WITHIN_S = 1800.0
-_THIS_PACKAGE = re.compile(r"(-e|--editable)?\s*nemo[-_.]gym", re.IGNORECASE)
 
 
-def python_for(folder: Path) -> str | None:
+class VenvSettings(NamedTuple):
+    """Where virtualenvs are made and what uv may reuse, by the configuration's keys."""
+
+    venv_dir: Path | None = None
+    """Keep the virtualenv of `<type>/<name>` in this folder (`uv_venv_dir`), not in the cache."""
+
+    uv_cache_dir: str | None = None
+    keep_present: bool = False
+    """Use a virtualenv in `venv_dir` also if its requirements have changed (`skip_venv_if_present`)."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "VenvSettings":
+        venv_dir, uv_cache = config.get("uv_venv_dir"), config.get("uv_cache_dir")
+        return cls(Path(venv_dir) if venv_dir else None, uv_cache, bool(config.get("skip_venv_if_present")))
+
+
+def python_for(folder: Path, settings: VenvSettings | None = None) -> str | None:
     """The interpreter a server's folder needs, or None when this one will do."""
     wanted = requirements_of(folder)
     missing = [line for line in wanted if not is_met(line)]
     if not missing:
         return None
     logger.info("%s needs %s, which this interpreter does not have", folder.name, ", ".join(missing))
-    return str(_virtualenv(folder, wanted))
+    return str(_virtualenv(folder, wanted, settings or VenvSettings()))
 
 
-def requirements_of(folder: Path) -> list[str]:
-    """What a folder asks for beyond this package, one requirement each, from whichever file it uses."""
-    listed, project = folder / "requirements.txt", folder / "pyproject.toml"
-    if listed.is_file() and project.is_file():
-        raise ConfigError(f"{folder} has both requirements.txt and pyproject.toml. Expected one of them.")
-    if listed.is_file():
-        lines = [line.split(" #")[0].strip() for line in listed.read_text().splitlines()]
-    elif project.is_file():
-        lines = tomllib.loads(project.read_text()).get("project", {}).get("dependencies", [])
-    else:
-        lines = []
-    return [line for line in lines if line and not line.startswith("#") and not _THIS_PACKAGE.match(line)]
-
-
-def is_met(line: str) -> bool:
-    """Whether this interpreter has what a requirement line asks for, with the extras and what those need in turn."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        wanted = Requirement(line)
-    except InvalidRequirement:
-        return False
-    return _is_installed(wanted, extra="", seen=set())
-
-
-def _is_installed(wanted: "Requirement", *, extra: str, seen: set[str]) -> bool:
-    """Whether it is here, or not asked for: its marker may be about the `extra` that brought it up."""
-    from packaging.requirements import Requirement
-
-    if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
-        return True
-    try:
-        found = metadata.distribution(wanted.name)
-    except metadata.PackageNotFoundError:
-        return False
-    if not wanted.specifier.contains(found.version, prereleases=True):
-        return False
-    needs = [Requirement(line) for line in found.requires or ()] if wanted.extras else []
-    return all(
-        _is_installed(need, extra=extra, seen={*seen, extra})
-        for extra in wanted.extras - seen
-        for need in needs
-        if need.marker is not None
-    )
-
-
-def _virtualenv(folder: Path, requirements: list[str]) -> Path:
+def _virtualenv(folder: Path, requirements: list[str], settings: VenvSettings) -> Path:
     """The python of the virtualenv with these requirements, made if it is not there yet."""
+    constraints = own_constraints()
     told = "\n".join(
-        [sys.version, sys.prefix, str(PARENT_DIR), *sorted(requirements), *_local_files(folder, requirements)]
+        [
+            *(sys.version, sys.prefix, str(PARENT_DIR), *sorted(requirements), *constraints),
+            *_local_files(folder, requirements),
+        ]
     )
-    place = cache_dir() / "venvs" / hashlib.sha256(told.encode()).hexdigest()[:16]
-    python = place / "bin" / "python"
-    if (place / ".ready").exists():
+    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+    named = settings.venv_dir and settings.venv_dir / folder.parent.name / folder.name / ".venv"
+    place = (named or cache_dir() / "venvs" / digest).absolute()
+    python, ready = place / "bin" / "python", place / ".ready"
+    if ready.exists() and (named is None or settings.keep_present or ready.read_text() == digest):
         return python
-    uv = find_uv()
     logger.info("making a virtualenv for %s in %s", folder.name, place)
-    making = place.with_suffix(f".{os.getpid()}")
+    making = place.with_name(f"{place.name}.{os.getpid()}")
     shutil.rmtree(making, ignore_errors=True)
-    _run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, str(making)], folder)
-    listed = making / "requirements.txt"
-    listed.write_text("\n".join(requirements) + "\n")
-    _run(
-        [uv, "pip", "install", "--quiet", "--python", str(making / "bin/python"), "--requirement", str(listed)], folder
-    )
-    _see_our_packages(making)
-    (making / ".ready").touch()
+    _install(making, folder, requirements, constraints, settings)
+    (making / ".ready").write_text(digest)
+    if named is not None:
+        shutil.rmtree(place, ignore_errors=True)
     _move_into_place(making, place)
     return python
+
+
+def _install(
+    making: Path, folder: Path, requirements: list[str], constraints: list[str], settings: VenvSettings
+) -> None:
+    uv, python = find_uv(), str(making / "bin/python")
+    making.parent.mkdir(parents=True, exist_ok=True)
+    _run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, str(making)], folder, settings)
+    wanted, fixed = making / "requirements.txt", making / "constraints.txt"
+    wanted.write_text("\n".join(requirements) + "\n")
+    fixed.write_text("\n".join(constraints) + "\n")
+    files = ["--requirement", str(wanted), "--constraint", str(fixed)]
+    _run([uv, "pip", "install", "--quiet", "--python", python, *files], folder, settings)
+    _see_our_packages(making)
 
 
 def _local_files(folder: Path, requirements: list[str]) -> list[str]:
@@ -141,9 +121,20 @@ def find_uv() -> str:
     return found
 
 
-def _run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_WITHIN_S, check=False)
+def _run(command: list[str], folder: Path, settings: VenvSettings) -> None:
+    cache = {"UV_CACHE_DIR": settings.uv_cache_dir} if settings.uv_cache_dir else {}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **cache},
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_WITHIN_S,
+        check=False,
+    )
     if done.returncode:
+        said = done.stderr.strip() or done.stdout.strip()
         raise StartupError(
-            f"'{' '.join(command)}' for {folder.name} failed:\n{done.stderr.strip() or done.stdout.strip()}"
+            f"'{' '.join(command)}' for {folder.name} failed:\n{said}\nThe versions of NeMo Gym's own dependencies "
+            "(constraints.txt) are fixed, since its worker runs in the same virtualenv."
         )

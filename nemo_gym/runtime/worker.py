@@ -8,9 +8,11 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 from nemo_gym.common import event_loop
 from nemo_gym.common.logging import configure_logging
+from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR
 from nemo_gym.common.redaction import printable, redact
 from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import GymError
@@ -41,10 +43,20 @@ def _stop_at_end_of_input(stop: asyncio.Event) -> None:
         stop.set()
 
 
+def _enter_folder(spec: StackSpec) -> None:
+    """Work in the folder of an isolated server, as its code may expect. Paths of the user are still found."""
+    server = spec.servers[0]
+    if server.isolation == "process":
+        roots = [os.environ.get(EXTRA_ROOTS_ENV_VAR), str(Path.cwd())]
+        os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, roots))
+        os.chdir(server.folder)
+
+
 def main() -> None:
     """Entry point of the process."""
     configure_logging()
     spec = StackSpec.from_json(sys.stdin.buffer.readline())
+    _enter_folder(spec)
     if spec.secrets is not None:
         set_process_secrets(Secrets.from_json(spec.secrets))
     try:

@@ -62,10 +62,9 @@ async def test_servers_read_the_configuration_of_the_command_that_holds_them(iso
 @pytest.mark.parametrize("isolation", ["shared", "process"])
 async def test_keys_without_effect_are_named(isolation: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        async with connect_servers(config("skip_venv_if_present=true", isolation=isolation, num_workers=3)):
+        async with connect_servers(config(isolation=isolation, num_workers=3)):
             pass
     assert f"curious.resources_servers.{implementation()}.num_workers has no effect" in caplog.text
-    assert "skip_venv_if_present has no effect" in caplog.text
 
 
 async def test_no_warning_without_them(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,8 @@ from nemo_gym.common.paths import CACHE_ENV_VAR
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import ConfigError, StartupError
 from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.runtime.venvs import is_met, python_for, requirements_of
+from nemo_gym.runtime.requirements import is_met, names_this_package, own_constraints, requirements_of
+from nemo_gym.runtime.venvs import VenvSettings, python_for
 
 APP = """
 import sys
@@ -77,6 +78,42 @@ def test_a_folder_that_names_only_this_package_needs_nothing(tmp_path: Path) -> 
     assert python_for(folder) is None
 
 
+@pytest.mark.parametrize(
+    ("line", "is_ours"),
+    [
+        ("-e ../../", True),
+        ("-e ../..", True),
+        ("--editable ../..[dev]", True),
+        ("-e nemo-gym[dev] @ ../../", True),
+        ("nemo_gym[dev]>=0.2", True),
+        ("nemo-gym @ file:../../", True),
+        ("nemo-gymnastics", False),
+        ("-e .", False),
+        ("-e ./vendored", False),
+        ("pydantic", False),
+    ],
+)
+def test_lines_that_mean_this_package(tmp_path: Path, line: str, is_ours: bool) -> None:
+    folder = server_folder(tmp_path, "any", "")
+    (folder / "vendored").mkdir()
+    assert names_this_package(line, folder) is is_ours
+
+
+def test_a_package_that_is_imported_but_not_listed_is_added(tmp_path: Path) -> None:
+    folder = server_folder(tmp_path, "undeclared", "-e ../../\n")
+    (folder / "helper.py").write_text("def f():\n    import datasets\n")
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_app.py").write_text("import ray\n")
+    assert requirements_of(folder) == ["datasets"]
+    (folder / "requirements.txt").write_text("Datasets>=3\n")
+    assert requirements_of(folder) == ["Datasets>=3"]
+
+
+def test_our_own_dependencies_are_fixed_with_all_that_they_need() -> None:
+    names = {line.partition("==")[0] for line in own_constraints()}
+    assert {"omegaconf", "antlr4-python3-runtime", "pydantic", "pydantic-core"} <= names
+
+
 def test_two_files_of_requirements_are_one_too_many(tmp_path: Path) -> None:
     folder = server_folder(tmp_path, "both", "pydantic")
     (folder / "pyproject.toml").write_text("[project]\nname='x'\nversion='1'\ndependencies=['pydantic']")
@@ -110,6 +147,17 @@ async def test_a_server_runs_in_a_virtualenv_with_its_own_packages_and_ours(
         answers = [(await client.call(name, "/where", answer=dict, cause="tool")) for name in blocks]
     assert {answer["answer"] for answer in answers} == {"tiny"}
     assert {answer["prefix"] for answer in answers} == {str(next((tmp_path / "cache/venvs").iterdir()))}
+
+
+def test_the_folder_for_virtualenvs_can_be_named_and_a_present_one_kept(tmp_path: Path, wheel: Path) -> None:
+    folder = server_folder(tmp_path, "tiny", f"tiny-dependency @ {wheel.as_uri()}\n")
+    settings = VenvSettings.of({"uv_venv_dir": str(tmp_path / "venvs"), "skip_venv_if_present": True})
+    python = python_for(folder, settings)
+    assert python == str(tmp_path / "venvs/resources_servers/tiny/.venv/bin/python")
+    (folder / "requirements.txt").write_text("./no_such_file-1.0-py3-none-any.whl\n")
+    assert python_for(folder, settings) == python
+    with pytest.raises(StartupError, match="no_such_file"):
+        python_for(folder, settings._replace(keep_present=False))
 
 
 def environment(implementation: str) -> dict[str, Any]:

@@ -1,0 +1,137 @@
+"""What a server folder needs: what its files list, what its code imports without listing it, and whether this
+interpreter has that."""
+
+import re
+import tomllib
+from importlib import metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_gym.errors import ConfigError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+UNDECLARED = {
+    "datasets": "datasets",
+    "httpx": "httpx",
+    "huggingface_hub": "huggingface_hub",
+    "numpy": "numpy",
+    "openai": "openai",
+    "pandas": "pandas",
+    "PIL": "pillow",
+    "ray": "ray[default]",
+    "regex": "regex",
+    "requests": "requests",
+    "tqdm": "tqdm",
+    "yaml": "pyyaml",
+}
+"""Modules that public folders import and do not list, because the public package brings them, and their packages."""
+
+_THIS_PACKAGE = re.compile(r"nemo[-_.]gym(?![\w-])", re.IGNORECASE)
+_EDITABLE = re.compile(r"^(?:-e|--editable)(?:\s+|=)")
+_IMPORT = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(\w+)", re.MULTILINE)
+_SKIPPED = frozenset(("tests", "data", ".venv", "node_modules"))
+
+
+def requirements_of(folder: Path) -> list[str]:
+    """What a folder needs beyond this package, one requirement each."""
+    listed = [line for line in _listed(folder) if not names_this_package(line, folder)]
+    return [*listed, *_undeclared(folder, listed)]
+
+
+def missing_requirements(folder: Path) -> list[str]:
+    """Those that this interpreter does not meet."""
+    return [line for line in requirements_of(folder) if not is_met(line)]
+
+
+def _listed(folder: Path) -> list[str]:
+    """The lines of whichever file it uses."""
+    listed, project = folder / "requirements.txt", folder / "pyproject.toml"
+    if listed.is_file() and project.is_file():
+        raise ConfigError(f"{folder} has both requirements.txt and pyproject.toml. Expected one of them.")
+    if listed.is_file():
+        lines = [re.split(r"(?:^|\s)#", line)[0].strip() for line in listed.read_text().splitlines()]
+    elif project.is_file():
+        lines = tomllib.loads(project.read_text()).get("project", {}).get("dependencies", [])
+    else:
+        lines = []
+    return [line for line in lines if line]
+
+
+def names_this_package(line: str, folder: Path) -> bool:
+    """True for `nemo-gym[dev]`, `-e ../../`, `-e nemo-gym[dev] @ ../..` and the like: public folders name the project
+    by its root, two levels up, which for them is this package wherever the folder is."""
+    named = _EDITABLE.sub("", line.strip()).strip("\"' ")
+    if _THIS_PACKAGE.match(named):
+        return True
+    path = re.sub(r"\[[^\]]*\]$", "", named.rpartition(" @ ")[2].removeprefix("file:"))
+    if not path.startswith((".", "/")):
+        return False
+    place = (folder / path).resolve()
+    return place.is_dir() and folder.resolve().is_relative_to(place) and place != folder.resolve()
+
+
+def _undeclared(folder: Path, listed: list[str]) -> list[str]:
+    """Packages of `UNDECLARED` that the folder imports, does not list, and this interpreter does not have."""
+    found = {module for module in _imports(folder) if module in UNDECLARED and util.find_spec(module) is None}
+    named = {re.split(r"[^\w.-]", line.lower().replace("_", "-"))[0] for line in listed}
+    wanted = sorted(UNDECLARED[module] for module in found)
+    return [package for package in wanted if package.partition("[")[0].replace("_", "-") not in named]
+
+
+def _imports(folder: Path) -> set[str]:
+    files = (file for file in folder.rglob("*.py") if _SKIPPED.isdisjoint(file.relative_to(folder).parts))
+    return {name.decode() for file in files for name in _IMPORT.findall(file.read_bytes())}
+
+
+def own_constraints() -> list[str]:
+    """The installed versions of all that this package needs, which a folder's packages must not replace: they would
+    come first in the folder's virtualenv, and the worker imports them too."""
+    from packaging.requirements import Requirement
+
+    found: dict[str, str] = {}
+    queue = ["nemo-gym"]
+    while queue:
+        name = queue.pop()
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        found[name] = distribution.version
+        needs = [Requirement(line) for line in distribution.requires or ()]
+        wanted = [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+        queue += [name for name in wanted if name not in found and name not in queue]
+    return sorted(f"{name}=={version}" for name, version in found.items() if name != "nemo-gym")
+
+
+def is_met(line: str) -> bool:
+    """Whether this interpreter has what a requirement line asks for, with the extras and what those need in turn."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        wanted = Requirement(line)
+    except InvalidRequirement:
+        return False
+    return _is_installed(wanted, extra="", seen=set())
+
+
+def _is_installed(wanted: "Requirement", *, extra: str, seen: set[str]) -> bool:
+    """Whether it is here, or not asked for: its marker may be about the `extra` that brought it up."""
+    from packaging.requirements import Requirement
+
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
+        return True
+    try:
+        found = metadata.distribution(wanted.name)
+    except metadata.PackageNotFoundError:
+        return False
+    if not wanted.specifier.contains(found.version, prereleases=True):
+        return False
+    needs = [Requirement(line) for line in found.requires or ()] if wanted.extras else []
+    return all(
+        _is_installed(need, extra=extra, seen={*seen, extra})
+        for extra in wanted.extras - seen
+        for need in needs
+        if need.marker is not None
+    )
