@@ -6,6 +6,7 @@ in proportion to the time it takes. The stack of a coroutine is the chain of tho
 
 import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -56,9 +57,9 @@ class StackSampler:
         if not _is_idle(frame):
             self.samples[Sample(self._owner() or "(no server)", self._stack_of(frame))] += 1
             return
-        others = (other for other in sys._current_frames().values() if other is not frame and not _is_idle(other))
-        for other in others:  # the event loop waits, so a thread has used the time
-            self.samples[Sample("(threads)", self._stack_of(other))] += 1
+        for thread, other in sys._current_frames().items():  # the event loop waits, so a thread has used the time
+            if thread != threading.main_thread().ident and not _is_idle(other):
+                self.samples[Sample("(threads)", self._stack_of(other))] += 1
 
     def _stack_of(self, frame: FrameType | None) -> Stack:
         found: list[CodeType] = []
