@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig as ServerInstanceDisplayConfig
     from nemo_gym.runtime.head_server import ServerStatus as ServerStatus
     from nemo_gym.runtime.venvs import find_uv as find_uv
+    from nemo_gym.server.profiling import ProfilingMiddlewareConfig as ProfilingMiddlewareConfig
 
 _AIOHTTP_COMPAT = (
     *("MAX_NUM_TRIES", "GlobalAIOHTTPAsyncClientConfig", "get_global_aiohttp_client", "get_response_json"),
@@ -61,5 +62,6 @@ __getattr__ = lazy_attributes(
         "ServerInstanceDisplayConfig": "nemo_gym.runtime.head_server:ServerInstanceDisplayConfig",
         "ServerStatus": "nemo_gym.runtime.head_server:ServerStatus",
         "find_uv": "nemo_gym.runtime.venvs:find_uv",
+        "ProfilingMiddlewareConfig": "nemo_gym.server.profiling:ProfilingMiddlewareConfig",
     },
 )

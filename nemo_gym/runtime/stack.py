@@ -24,6 +24,7 @@ from nemo_gym.server.app import ServerApp
 from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.metrics import WorkerMetrics
+from nemo_gym.server.profiling import ProfiledServer, profiling_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,9 @@ class Stack:
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
         self._exit.enter_context(BlockingMonitor(self._handlers()))
+        files = {server.name: (server.folder / server.entrypoint).resolve() for server in spec.servers}
+        profiled = [ProfiledServer(app, files[name]) for name, app in self.apps.items()]
+        self._exit.enter_context(profiling_of(spec.config, profiled, worker=spec.worker))
         self._exit.enter_context(WorkerMetrics(self.apps, http, compute, spec.worker))
 
     def _handlers(self) -> Handlers:

@@ -142,6 +142,9 @@ class SimpleServer(BaseServer):
     def setup_exception_middleware(self, app: "FastAPI") -> None:
         """Kept for classes that call it: `setup_session_middleware` turns errors into JSON already."""
 
+    def setup_profiling(self, app: "FastAPI", profiling_config: object) -> None:
+        """Kept for classes that call it: the worker profiles all its servers."""
+
     @classmethod
     def run_webserver(cls) -> None:
         """Serve this one server, in a process of its own, until it is interrupted."""

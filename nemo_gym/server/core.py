@@ -1,6 +1,6 @@
 """What a server's handlers run in: sessions, the client for other servers, error responses."""
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -31,10 +31,14 @@ class ServerCore:
         self.name, self.session_cookie, self.sessions, self.client = name, session_cookie, sessions, client
         self.compute = compute
         self.is_stateful = True
+        self.around: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]] | None = None
+        """Wraps every call, for a profiler."""
 
     def run(self, endpoint: Endpoint, call: Call, *, ends_session: bool = False) -> Coroutine[Any, Any, ServerReply]:
         """Call a handler. An exception becomes an error response."""
         running = self._run(endpoint, call, ends_session=ends_session)
+        if self.around is not None:
+            running = self.around(running)
         if tracing.active is None:
             return running
         return tracing.traced(

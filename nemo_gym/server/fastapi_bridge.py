@@ -65,7 +65,8 @@ class SessionMiddleware:
             session = core.sessions.open(parse_cookies(headers.get(b"cookie", b"")).get(core.session_cookie))
             session.users += 1
             scope["session"], scope[SESSION_IN_SCOPE] = session.data, session
-            await self._app(scope, receive, send_with_cookie)
+            running = self._app(scope, receive, send_with_cookie)
+            await (running if core.around is None else core.around(running))
         except Exception as error:
             if status:
                 raise

@@ -63,6 +63,7 @@ async def test_every_step_is_a_span_inside_the_rollouts_own(transport: Transport
     assert set(parents.values()) == {"agent/run"}
 
 
+@pytest.mark.slow
 async def test_one_trace_a_rollout_across_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_bytes(b"".join(orjson.dumps(ROW) + b"\n" for _ in range(3)))

@@ -1,0 +1,151 @@
+"""`+profiling_enabled=true`: where the servers of a worker spend CPU time. One log for each server, with the functions
+of its entry point, and one flame graph for the worker. The log is also live, at `GET /stats`."""
+
+import asyncio
+import contextlib
+import io
+import logging
+import threading
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nemo_gym.common.atomic_files import atomic_write, make_folder
+from nemo_gym.config.command_options import CommandConfig
+from nemo_gym.errors import ConfigError
+from nemo_gym.server.app import ServerApp
+from nemo_gym.server.core import ServerCore
+from nemo_gym.server.flame_graph import StackSampler, flame_graph_page
+
+logger = logging.getLogger(__name__)
+
+COLUMNS = {0: ("name", 200), 1: ("ncall", 10), 2: ("tsub", 8), 3: ("ttot", 8), 4: ("tavg", 8)}
+_BELOW = {ServerCore._run.__code__, asyncio.Runner.run.__code__}
+"""The functions that run a handler and the event loop: those above them are the same for all."""
+_server: ContextVar[int] = ContextVar("nemo_gym_profiled_server", default=0)
+"""The number of the server that the running code works for, from 1."""
+
+
+class ProfilingMiddlewareConfig(CommandConfig):
+    """Global keys of a configuration."""
+
+    profiling_enabled: bool = False
+    """Write down where servers spend CPU time. It slows them down."""
+
+    profiling_results_dirpath: str | None = None
+    """The folder for the results. Earlier results of the same servers are overwritten."""
+
+
+class ProfiledServer(NamedTuple):
+    """A server, and the file that its functions are in."""
+
+    app: ServerApp
+    entrypoint: Path
+
+    @property
+    def stem(self) -> str:
+        """The name of its files: class and instance."""
+        return self.app.core.session_cookie
+
+
+@contextlib.contextmanager
+def profiling_of(config: Mapping[str, Any], servers: Sequence[ProfiledServer], *, worker: int = 0) -> Iterator[None]:
+    """Profile this process while the block runs, if `config` asks for it, and write the results when it ends."""
+    names = [name for name in ProfilingMiddlewareConfig.model_fields if config.get(name) is not None]
+    settings = ProfilingMiddlewareConfig.read({name: config[name] for name in names})
+    if not settings.profiling_enabled:
+        yield
+        return
+    if settings.profiling_results_dirpath is None:
+        raise ConfigError("profiling_enabled needs a folder for the results: +profiling_results_dirpath=<folder>")
+    folder = Path(settings.profiling_results_dirpath)
+    make_folder(folder)
+    for number, server in enumerate(servers, 1):
+        server.app.core.around = _Attribution(number)
+        log = folder / f"{server.stem}.log"
+        logger.info("profiling '%s'; the results will be in %s when the servers stop", server.app.name, log)
+    with _function_profile(servers) as logs:
+        sampler = None
+        try:
+            with _sampler(servers) as sampler:
+                yield
+        finally:
+            for server, log_of in zip(servers, logs, strict=True):
+                _write(folder / f"{server.stem}.log", log_of.text())
+            if sampler is not None:
+                page = flame_graph_page(f"CPU time of worker {worker}", sampler.samples)
+                _write(folder / f"worker_{worker}_flame_graph.html", page)
+
+
+class _Attribution:
+    """Runs a call with the number of its server in the context, which tasks and threads inherit."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    async def __call__(self, running: Awaitable[Any]) -> Any:
+        mark = _server.set(self._number)
+        try:
+            return await running
+        finally:
+            _server.reset(mark)
+
+
+class _Log(NamedTuple):
+    """The log of one server."""
+
+    entrypoint: str
+    tag: int | None
+
+    def text(self) -> bytes:
+        """As of now."""
+        import yappi  # type: ignore[import-untyped]
+
+        options = {} if self.tag is None else {"filter": {"tag": self.tag}}
+        found = yappi.get_func_stats(filter_callback=lambda stat: stat.module == self.entrypoint, **options)
+        text = io.StringIO()
+        found.sort("totaltime", "desc").print_all(out=text, columns=COLUMNS)
+        return text.getvalue().encode()
+
+
+@contextlib.contextmanager
+def _function_profile(servers: Sequence[ProfiledServer]) -> Iterator[list[_Log]]:
+    try:
+        import yappi
+    except ImportError as error:
+        raise ConfigError(
+            "profiling_enabled needs yappi, which is not installed: pip install 'nemo-gym[profiling]'"
+        ) from error
+    files = [str(server.entrypoint) for server in servers]
+    shares_code = len(set(files)) < len(files)
+    yappi.set_clock_type("cpu")
+    # only where two servers share their code, since it costs a call for each call
+    yappi.set_tag_callback(_server.get if shares_code else None)
+    yappi.start(builtins=False)
+    logs = [_Log(file, number if shares_code else None) for number, file in enumerate(files, 1)]
+    for server, log in zip(servers, logs, strict=True):
+        server.app.pages["/stats"] = log.text
+    try:
+        yield logs
+    finally:
+        yappi.stop()
+        yappi.clear_stats()
+        yappi.set_tag_callback(None)
+
+
+@contextlib.contextmanager
+def _sampler(servers: Sequence[ProfiledServer]) -> Iterator[StackSampler | None]:
+    if threading.current_thread() is not threading.main_thread():
+        logger.warning("no flame graph: only the main thread of a process can be sampled")
+        yield None
+        return
+    names = ["", *(server.app.name for server in servers)]
+    with StackSampler(lambda: names[_server.get()], starts_below=_BELOW) as sampler:
+        yield sampler
+
+
+def _write(path: Path, content: bytes) -> None:
+    with atomic_write(path) as file:
+        file.write(content)
+    logger.info("profiling results are in %s", path)
