@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from nemo_gym.config.keys import TASK_INDEX_FIELD
-from nemo_gym.llm_api.base import JsonObject, TokenIDLogProbMixin
+from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME
 
-_FIELDS = tuple(TokenIDLogProbMixin.model_fields)
+_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 
 
 class Turn(NamedTuple):

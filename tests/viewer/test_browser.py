@@ -78,7 +78,7 @@ def page(browser: Any, expected_errors: list[str]) -> Iterator[Any]:
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: message.type == "error" and errors.append(message.text))
+    page.on("console", lambda message: errors.extend([message.text] if message.type == "error" else []))
     page.on("dialog", lambda dialog: errors.append(dialog.message))
     yield page
     context.close()
