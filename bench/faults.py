@@ -282,7 +282,7 @@ class FaultRun:
 def _workers(pid: int) -> list[psutil.Process]:
     """The worker processes of a collector: one for the servers that share it, one for the isolated environment."""
     children = psutil.Process(pid).children()
-    return [child for child in children if "nemo_gym.runtime.worker" in " ".join(child.cmdline())]
+    return [child for child in children if "nemo_gym.rollouts.worker" in " ".join(child.cmdline())]
 
 
 def _num_listening(worker: psutil.Process) -> int:

@@ -114,7 +114,7 @@ def measure(scenario: Scenario, *, rows: int) -> RolloutCost:
     """Measure one scenario, the bare request before and after it."""
     with serving_endpoint() as endpoint, tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        files = {count: _write_rows(place / f"rows_{count}.jsonl", scenario, count) for count in (WARM_UP_ROWS, rows)}
+        files = {count: write_rows(place / f"rows_{count}.jsonl", scenario, count) for count in (WARM_UP_ROWS, rows)}
         settings = [
             f"+config_paths=[{scenario.config},{MODEL_CONFIG}]",
             *(f"+policy_base_url={endpoint.url}", "+policy_api_key=none", "+policy_model_name=stub"),
@@ -214,7 +214,7 @@ def _own_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _write_rows(path: Path, scenario: Scenario, count: int) -> Path:
+def write_rows(path: Path, scenario: Scenario, count: int) -> Path:
     """Rows that differ, as real ones do."""
     with path.open("wb") as file:
         for number in range(count):

@@ -19,7 +19,7 @@ from nemo_gym.cli.command import command, read_command_line
 from nemo_gym.client.server_client import base_url, get_from_head, run_token, run_token_file
 from nemo_gym.common.redaction import one_line
 from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictParserConfig
-from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig
+from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig, NumWorkers
 from nemo_gym.errors import GymError, HeadServerError, StartupError
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
@@ -46,6 +46,9 @@ class RunConfig(BaseNeMoGymCLIConfig):
 
     config_paths: list[str] | None = None
     """YAML files that define the servers to start."""
+
+    num_workers: NumWorkers = None
+    """Number of worker processes, each with all servers that can share one. `auto`: one per core. Default: 1."""
 
     entrypoint: str | None = None
     """Not used. Accepted so that it may be set in env.yaml."""

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
 from http.cookies import Morsel
 from pathlib import Path
@@ -64,7 +64,7 @@ class LocalServer(Protocol):
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool
     ) -> ServerReply: ...
 
-    def release(self, token: str) -> None: ...
+    def release(self, token: str) -> Awaitable[object] | None: ...
 
     def blocked(self) -> dict[str, dict[str, float]]: ...
 
@@ -91,7 +91,7 @@ class ServerClient:
         self.addresses = dict(addresses or {})
         self.local: Mapping[str, LocalServer] = {} if local is None else local
         self._http = http
-        self._token = token
+        self.token = token
         self.tap: Tap | None = None
         """Stands between this client and every peer, to record calls or to answer for the peer."""
 
@@ -244,7 +244,10 @@ class ServerClient:
     async def _release(self, cookie: str, token: str) -> None:
         server = _server_of(cookie)
         if server in self.local:
-            self.local[server].release(token)
+            ending = self.local[server].release(token)
+            if ending is not None:
+                with suppress(RolloutError, UpstreamError):
+                    await ending
         elif server in self.addresses or server in self._config:
             try:
                 url = self.url_of(server) + "/session"
@@ -279,7 +282,7 @@ class ServerClient:
         return address
 
     def _headers(self) -> dict[str, str]:
-        return {TOKEN_HEADER: self._token} if self._token else {}
+        return {TOKEN_HEADER: self.token} if self.token else {}
 
     def _send(
         self,

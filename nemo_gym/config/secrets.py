@@ -23,6 +23,7 @@ PUBLIC_KEYS = frozenset(
         *("config_paths", "entrypoint", "default_host", "head_server", "python_version", "ray_head_node_address"),
         *("hf_organization", "hf_collection_name", "hf_collection_slug", "hf_dataset_prefix", "mlflow_tracking_uri"),
         *("agent_name", "resources_server", "resources_server_name", "name", "record", "replay", "resume"),
+        *("num_workers",),
         *("responses_create_params", "straggler_action", "format", "select", "reasoning", "mode", "data_source"),
         *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
         *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
@@ -32,7 +33,7 @@ PUBLIC_KEYS = frozenset(
 """Top-level keys whose text is not secret even if it is in `env.yaml`: settings, and parameters of commands."""
 
 PUBLIC_BLOCK_KEYS = frozenset(
-    ("entrypoint", "host", "domain", "isolation", "datasets", "description", "value", "verified_url")
+    ("entrypoint", "host", "domain", "isolation", "num_workers", "datasets", "description", "value", "verified_url")
 )
 """Keys of a server block whose text is not secret."""
 

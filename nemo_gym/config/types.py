@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from nemo_gym.config.command_options import BaseNeMoGymCLIConfig as BaseNeMoGymCLIConfig
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def check_num_workers(value: Any) -> Any:
+    if value not in (None, "auto") and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError("expected a whole number of workers from 1, or 'auto'")
+    return value
+
+
+NumWorkers = Annotated[int | Literal["auto"] | None, BeforeValidator(check_num_workers)]
+"""`auto` is one for each core."""
 Isolation = Literal["shared", "process"]
 """Run a server in a worker with others (`shared`), or in a process of its own."""
 
@@ -186,7 +196,7 @@ class DatasetConfig(BaseModel):
 class BaseServerConfig(BaseModel):
     host: str
     port: int
-    num_workers: int | None = None
+    num_workers: int | Literal["auto"] | None = None
 
 
 class BaseRunServerConfig(BaseServerConfig):
@@ -213,8 +223,8 @@ class BaseRunServerTypeConfig(BaseModel):
     host: str | None = None
     port: Port | None = None
 
-    num_workers: int | None = Field(default=None, ge=1)
-    """Number of processes that serve it."""
+    num_workers: NumWorkers = None
+    """Number of workers that serve it, and with it all servers that share its process. `auto`: one per core."""
 
     isolation: Isolation = "shared"
     datasets: list[DatasetConfig] | None = None

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -33,19 +33,34 @@ _ATTEMPT_INDEX = ATTEMPT_INDEX_KEY_NAME.encode()
 
 Run = Callable[[Row], Awaitable[Outcome]]
 
+WORKER_LOST = "worker_lost"
+"""The code of an attempt whose worker died. It is made again, whatever `max_attempts` is."""
+MAX_WORKERS_LOST = 3
+"""A row that this many workers died of gets no further attempt: it may be what kills them."""
 
-def retrying_run(client: ServerClient, config: RolloutCollectionConfig, write: WriteOutcome) -> Run:
+
+class MakeAttempt(Protocol):
+    """Makes one attempt at a rollout, in this process or in a worker."""
+
+    def __call__(self, row: Row, *, timeout_s: float, number: int) -> Awaitable[Outcome]: ...
+
+
+def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, write: WriteOutcome) -> Run:
     """The function that makes a rollout of a row: it retries what is retryable, writes each failed attempt, and
     applies the straggler policy."""
 
     async def run(row: Row) -> Outcome:
-        number = 1
+        number, lost = 1, 0
         while True:
-            outcome = await traced_attempt(client, row, timeout_s=config.rollout_timeout_s, number=number)
-            if isinstance(outcome, Scored) or number == config.max_attempts or not outcome.retryable:
+            outcome = await make_attempt(row, timeout_s=config.rollout_timeout_s, number=number)
+            if isinstance(outcome, Scored) or not outcome.retryable:
+                return outcome
+            is_lost = outcome.code == WORKER_LOST
+            lost += is_lost
+            if lost == MAX_WORKERS_LOST or (number - lost >= config.max_attempts and not is_lost):
                 return outcome
             await write(replace(outcome, is_final=False))
-            pause_s = backoff_s(number)
+            pause_s = 0.0 if is_lost else backoff_s(number)
             failed = f"row {row.id.task_index} has no result ({outcome.cause}): {outcome.message[:300]}"
             rate_limited_log.warning(
                 outcome.cause, "%s; attempt %d of %d, next in %.1f s", failed, number, config.max_attempts, pause_s

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.rollouts.attempts import Run, parse_scored, retrying_run, run_agent
+from nemo_gym.rollouts.attempts import Run, parse_scored, retrying_run, run_agent, traced_attempt
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
 from nemo_gym.rollouts.concurrency import (
     DESCRIPTORS_PER_LOCAL_ROLLOUT,
@@ -22,6 +23,7 @@ from nemo_gym.rollouts.concurrency import (
 )
 from nemo_gym.rollouts.config import MAX_PARALLEL, MIN_PARALLEL, RolloutCollectionConfig
 from nemo_gym.rollouts.dataset import dataset_path, fingerprint_dataset, read_rows
+from nemo_gym.rollouts.dispatch import open_dispatch
 from nemo_gym.rollouts.grouped_writer import GroupedWriter
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import check_paths, metrics_path
@@ -127,9 +129,10 @@ class RolloutCollectionHelper:
     ) -> None:
         if config.agent_name is not None and config.agent_name not in client.local:
             client.url_of(config.agent_name)  # raises if there is none: not an error of any row
-        self._limiter = AdaptiveLimiter(_window(config, client))
-        async with _run_limit(config.run_timeout_s), store.writing() as write:
-            rows, run = read_rows(config, completed), retrying_run(client, config, write)
+        async with _run_limit(config.run_timeout_s), store.writing() as write, open_dispatch(client) as workers:
+            make_attempt = workers.attempt if workers else partial(traced_attempt, client)
+            self._limiter = AdaptiveLimiter(_window(config, client, has_workers=workers is not None))
+            rows, run = read_rows(config, completed), retrying_run(make_attempt, config, write)
             if not config.group_output:
                 return await collect(rows, run, write, self._limiter)
             grouped = GroupedWriter(write)
@@ -176,10 +179,11 @@ class RolloutCollectionHelper:
         return ServerClient.load_from_global_config(head_server_config)
 
 
-def _window(config: RolloutCollectionConfig, client: ServerClient) -> AimdWindow:
+def _window(config: RolloutCollectionConfig, client: ServerClient, *, has_workers: bool) -> AimdWindow:
     fixed = config.num_samples_in_parallel
-    wanted = config.max_samples_in_parallel if fixed is None else fixed
-    most = limit_to_descriptors(wanted, per_rollout=_descriptors_per_rollout(client))
+    most = config.max_samples_in_parallel if fixed is None else fixed
+    if not has_workers:  # each worker has a limit of its own, and all rollouts share one connection to it
+        most = limit_to_descriptors(most, per_rollout=_descriptors_per_rollout(client))
     return AimdWindow(min(MIN_PARALLEL, most) if fixed is None else most, most)
 
 

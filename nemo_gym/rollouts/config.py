@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from nemo_gym.config.types import CommandConfig
+from nemo_gym.config.types import CommandConfig, NumWorkers
 from nemo_gym.rollouts.stragglers import Action
 
 WEEK_S = 7 * 86400.0
@@ -38,6 +38,10 @@ class RolloutCollectionConfig(CommandConfig):
 
     num_samples_in_parallel: int | None = Field(default=None, ge=1)
     """Number of rollouts in flight. By default it adapts to the endpoint."""
+
+    num_workers: NumWorkers = None
+    """Number of worker processes that make the rollouts, if this command starts the servers itself. `auto`: one per
+    core. By default this process makes them."""
 
     max_samples_in_parallel: int = Field(default=MAX_PARALLEL, ge=1)
     """Upper bound for adaptive concurrency. Each rollout in flight needs an open file."""

@@ -1,5 +1,6 @@
 """Connect a command to its servers: those of a running `ng_run`, or servers that the command holds itself."""
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
@@ -10,13 +11,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url, get_from_head, run_token
+from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.config.loading import CONFIG_PATHS_KEY_NAME, ServerSpec, dump, server_instances
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import ConfigError, HeadServerError
-from nemo_gym.runtime.launcher import Launcher, grouped, warn_about_ignored_keys
+from nemo_gym.runtime.launcher import Launcher, grouped
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.runtime.supervisor import default_echo
 from nemo_gym.runtime.tracing import tracing_of
+from nemo_gym.runtime.worker_count import worker_count
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +44,11 @@ async def _started(config: DictConfig) -> AsyncIterator[ServerClient]:
     servers = server_instances(config)
     if not servers:
         raise ConfigError("The configuration has no server. Expected an agent, an environment and a model.")
-    if len(grouped(servers)) == 1 and all(server.isolation == "shared" for server in servers):
-        warn_about_ignored_keys(config, servers)
+    if (
+        len(grouped(servers)) == 1
+        and all(server.isolation == "shared" for server in servers)
+        and worker_count(config, servers) == 1
+    ):
         settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
         async with Stack(StackSpec(servers, settings)) as stack:
             yield stack.client
@@ -50,7 +56,11 @@ async def _started(config: DictConfig) -> AsyncIterator[ServerClient]:
     own = config.copy()
     own.head_server.port = 0
     async with Launcher(own, echo=default_echo) as launcher, launcher.client() as client:
-        yield client
+        with raise_first_error():
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(launcher.watch())  # if it raises, so does the block
+                yield client
+                watching.cancel()
 
 
 def _runs_the_same(config: DictConfig, head: BaseServerConfig) -> bool:

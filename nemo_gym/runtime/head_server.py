@@ -31,6 +31,7 @@ class ServerInstanceDisplayConfig(BaseModel):
     port: int | None = None
     url: str | None = None
     pid: int | None = None
+    num_workers: int | None = None
     start_time: float | None = None
     status: ServerStatus | None = None
     uptime_seconds: float | None = None
@@ -46,6 +47,7 @@ class HeadServer:
         instances: Callable[[], list[ServerInstanceDisplayConfig]],
         health: Callable[[], dict[str, str]],
         metrics: Callable[[], Awaitable[bytes]],
+        workers: Callable[[], list[dict[str, Any]]] | None = None,
         token: str | None = None,
         limits: ServerLimits | None = None,
     ) -> None:
@@ -55,6 +57,7 @@ class HeadServer:
             "/health": lambda: {"status": "ok", "servers": health()},
             "/run": run_identity,
             "/metrics": metrics,
+            **({} if workers is None else {"/workers": workers}),
         }
         self._token, self._allowed_hosts = token, (limits or ServerLimits()).allowed_hosts
 

@@ -10,20 +10,23 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.server_client import TOKEN_HEADER, ServerClient, base_url
+from nemo_gym.client.server_client import ServerClient, base_url
 from nemo_gym.config.loading import ServerSpec, dump, server_instances
 from nemo_gym.config.ports import search_port
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
+from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import PortError, StartupError
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
 from nemo_gym.runtime.run_metrics import run_metrics
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.supervisor import WorkerProcess
 from nemo_gym.runtime.venvs import VenvSettings, python_for
+from nemo_gym.runtime.worker_count import worker_count
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serving
@@ -31,7 +34,6 @@ from nemo_gym.server.uvicorn_runner import bind, serving
 logger = logging.getLogger(__name__)
 
 READY_TIMEOUT_S = 300.0
-HEALTH_CHECK_EVERY_S = 0.1
 MAX_PORT_TRIES = 200
 
 
@@ -41,7 +43,6 @@ class Launcher:
     def __init__(self, config: DictConfig, *, echo: Callable[[str], None]) -> None:
         self.config, self._echo = config.copy(), echo
         self._instances = server_instances(config)
-        warn_about_ignored_keys(config, self._instances)
         self.token: str | None = config.get("run_token") or (
             None if all(is_loopback(host) for host in self._hosts()) else secrets.token_urlsafe(24)
         )
@@ -49,7 +50,7 @@ class Launcher:
             set_process_secrets(process_secrets() | Secrets(frozenset((self.token,))))
         self._secret = secrets.token_hex(32)
         self._sockets: dict[str, socket.socket] = {}
-        self._workers: dict[str, WorkerProcess] = {}
+        self._workers: list[WorkerProcess] = []
         self._exit = contextlib.AsyncExitStack()
         self._watch: asyncio.Task[None] | None = None
 
@@ -71,20 +72,30 @@ class Launcher:
 
     def client(self) -> ServerClient:
         """A client of the servers, with the run's token."""
-        return ServerClient(global_config_dict=self.config, token=self.token, http=HttpClient.of(self.config))
+        return ServerClient(
+            head_server_config=BaseServerConfig.model_validate(dict(self.config.head_server)),
+            global_config_dict=self.config,
+            token=self.token,
+            http=HttpClient.of(self.config),
+        )
 
     def running(self) -> list[ServerInstanceDisplayConfig]:
         """The servers, as `ng_status` shows them."""
         return [self._displayed(instance) for instance in self._instances]
 
     def health(self) -> dict[str, str]:
-        """'up' or 'down' for each server."""
-        return {name: "up" if worker.pid and worker.was_ready else "down" for name, worker in self._workers.items()}
+        """'up' for each server that at least one worker serves, else 'down'."""
+        up = {server.name for worker in self._workers if worker.ready.is_set() for server in worker.spec.servers}
+        return {instance.name: "up" if instance.name in up else "down" for instance in self._instances}
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The workers, as the head server lists them."""
+        return [worker.address()._asdict() for worker in self._workers]
 
     async def metrics(self) -> bytes:
         """The metrics of all processes of the run, in the text format of Prometheus."""
-        first = {worker: name for name, worker in reversed(self._workers.items())}
-        addresses = {str(worker.spec.worker): _address(self._sockets[name]) for worker, name in first.items()}
+        urls = {str(worker.spec.worker): urlsplit(worker.address().url) for worker in self._workers}
+        addresses = {name: (url.hostname or "", url.port or 0) for name, url in urls.items()}
         return await run_metrics(addresses, token=self.token)
 
     async def _open(self) -> None:
@@ -100,55 +111,67 @@ class Launcher:
             instances=self.running,
             health=self.health,
             metrics=self.metrics,
+            workers=self.workers,
             token=self.token,
             limits=limits,
         )
         await self._exit.enter_async_context(serving({head.getsockname()[1]: app}, [head], limits))
         groups = await asyncio.to_thread(grouped, self._instances, VenvSettings.of(self._settings()))
-        workers = [self._worker(index, python, group) for index, (python, group) in enumerate(groups)]
-        for worker in workers:
-            self._exit.push_async_callback(worker.stop)
-        self._watch = asyncio.create_task(_watch_all(workers))
+        for python, group in groups:
+            self._workers += self._add_workers(python, group)
+        self._exit.push_async_callback(self._stop_workers)
+        self._watch = asyncio.create_task(_watch_all(self._workers))
         self._exit.push_async_callback(_cancelled, self._watch)
-        await self._until_ready()
+        await self._until_ready(self._watch)
 
-    def _worker(self, index: int, python: str, group: Sequence[ServerSpec]) -> WorkerProcess:
+    def _add_workers(self, python: str, group: Sequence[ServerSpec]) -> list[WorkerProcess]:
+        """As many workers with these servers as asked for. They share the servers' sockets, and each has two of its
+        own: one for requests, so that others can forward to it, and one for rows of collectors."""
+        host, first = group[0].host, len(self._workers)
+        count = worker_count(self.config, group)
+        own = [[self._exit.enter_context(bind(host, 0)) for _ in range(2)] for _ in range(count)]
+        urls = {str(first + number): base_url(*_address(http)) for number, (http, _) in enumerate(own)}
+        label = group[0].name if len(group) == 1 and count == 1 else "worker {}"
         spec = StackSpec(
             servers=[self._bound(instance) for instance in group],
             config=self._settings(),
             addresses={name: base_url(*_address(bound)) for name, bound in self._sockets.items()},
             secret=self._secret,
             token=self.token,
-            worker=index,
             secrets=process_secrets().to_json(),
         )
-        label = group[0].name if len(group) == 1 else f"worker {index}"
-        worker = WorkerProcess(label, spec, python=python, echo=self._echo)
-        self._workers.update({instance.name: worker for instance in group})
-        return worker
+        return [
+            WorkerProcess(
+                label.format(first + number),
+                replace(
+                    spec,
+                    worker=first + number,
+                    http_fd=http.fileno(),
+                    rows_fd=rows.fileno(),
+                    others={index: url for index, url in urls.items() if index != str(first + number)},
+                ),
+                python=python,
+                echo=self._echo,
+                url=base_url(*_address(http)),
+                rows=base_url(*_address(rows)).removeprefix("http://"),
+            )
+            for number, (http, rows) in enumerate(own)
+        ]
 
-    async def _until_ready(self) -> None:
-        """Wait for a health check of every server. The sockets exist already, so one request each is enough."""
-        if self._watch is None:
-            raise AssertionError("the workers are not started")
-        asking = asyncio.gather(*(self._check_health(name) for name in self._sockets))
-        waiting: set[asyncio.Future[Any]] = {asking, self._watch}
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if self._watch in done:
-            await _cancelled(asking)
-            await self._watch
-        await asking
-        for worker in self._workers.values():
-            worker.was_ready = True
+    async def _stop_workers(self) -> None:
+        await asyncio.gather(*(worker.stop() for worker in self._workers))
 
-    async def _check_health(self, name: str) -> None:
-        try:
-            async with asyncio.timeout(READY_TIMEOUT_S):
-                answer = await _health(*_address(self._sockets[name]), token=self.token)
-        except TimeoutError as error:
-            raise StartupError(f"'{name}' was not ready within {READY_TIMEOUT_S:g} s.") from error
-        if b" 200 " not in answer.splitlines()[0]:
-            raise StartupError(f"The health check of '{name}' failed: {answer[:300]!r}")
+    async def _until_ready(self, watch: asyncio.Task[None]) -> None:
+        """Wait until every worker says that it serves."""
+        ready = asyncio.gather(*(worker.ready.wait() for worker in self._workers))
+        waiting: set[asyncio.Future[Any]] = {ready, watch}
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=READY_TIMEOUT_S)
+        if ready not in done:
+            names = "; ".join(worker.names for worker in self._workers if not worker.ready.is_set())
+            await _cancelled(ready)
+            if watch in done:
+                await watch
+            raise StartupError(f"Not ready within {READY_TIMEOUT_S:g} s: {names}.")
 
     def _hosts(self) -> Iterator[str]:
         yield self.config.head_server.host
@@ -194,7 +217,8 @@ class Launcher:
 
     def _displayed(self, instance: ServerSpec) -> ServerInstanceDisplayConfig:
         host, port = _address(self._sockets[instance.name])
-        worker = self._workers.get(instance.name)
+        workers = [worker for worker in self._workers if instance.name in {each.name for each in worker.spec.servers}]
+        worker = next((worker for worker in workers if worker.pid), None)
         return ServerInstanceDisplayConfig(
             process_name=instance.name,
             server_type=instance.server_type,
@@ -207,6 +231,7 @@ class Launcher:
             url=base_url(host, port),
             pid=worker.pid if worker else None,
             start_time=worker.started_at if worker else None,
+            num_workers=len(workers) if len(workers) > 1 else None,
         )
 
 
@@ -223,15 +248,6 @@ def grouped(instances: Sequence[ServerSpec], venvs: VenvSettings | None = None) 
     return [(sys.executable, shared), *groups] if shared else groups
 
 
-def warn_about_ignored_keys(config: DictConfig, servers: Sequence[ServerSpec]) -> None:
-    """Name the keys that are accepted but have no effect yet."""
-    for server in servers:
-        if (server.config.get("num_workers") or 1) > 1:
-            logger.warning(
-                "%s.num_workers has no effect yet: one process serves '%s'", server.config_path, server.name
-            )
-
-
 async def _watch_all(workers: Sequence[WorkerProcess]) -> None:
     """Supervise all workers until one is given up, then stop supervising the others."""
     tasks = [asyncio.create_task(worker.watch()) for worker in workers]
@@ -242,21 +258,6 @@ async def _watch_all(workers: Sequence[WorkerProcess]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _health(host: str, port: int, *, token: str | None) -> bytes:
-    """The raw response to a health check. Without an HTTP client, because importing one would take longer than all
-    else that the supervisor does to start."""
-    shown = f"{TOKEN_HEADER}: {token}\r\n" if token else ""
-    question = f"GET /health HTTP/1.1\r\nhost: {host}\r\n{shown}connection: close\r\n\r\n".encode()
-    while True:
-        with contextlib.suppress(OSError):
-            reader, writer = await asyncio.open_connection(host, port)
-            with contextlib.closing(writer):
-                writer.write(question)
-                if answer := await reader.read():
-                    return answer
-        await asyncio.sleep(HEALTH_CHECK_EVERY_S)
 
 
 async def _cancelled(task: "asyncio.Future[Any]") -> None:

@@ -22,6 +22,7 @@ from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.runtime.tracing import tracing_of
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
+from nemo_gym.server.forwarding import OtherWorkers
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.metrics import WorkerMetrics
 from nemo_gym.server.profiling import ProfiledServer, profiling_of
@@ -39,6 +40,12 @@ class StackSpec:
     token: str | None = None
     """What servers require of callers, if they listen beyond loopback."""
     worker: int = 0
+    http_fd: int | None = None
+    """The listening socket of this worker alone, for requests that name their server."""
+    rows_fd: int | None = None
+    """The listening socket of this worker alone, for rows of collectors."""
+    others: dict[str, str] = field(default_factory=dict)
+    """The base URLs of the other workers that have these servers, by index."""
     secrets: dict[str, Any] | None = None
     """What the worker must not log, write or send as an error, as `Secrets.to_json` gives it."""
 
@@ -90,8 +97,10 @@ class Stack:
             Compute(workers=spec.config.get("compute_workers"), memory_mb=spec.config.get("compute_memory_mb"))
         )
         secret = bytes.fromhex(spec.secret) if spec.secret else secrets.token_bytes(32)
+        urls = {int(worker): url for worker, url in spec.others.items()}
         for server in spec.servers:
-            self.apps[server.name] = self._load(server, secret, compute)
+            self.apps[server.name] = app = self._load(server, secret, compute)
+            app.others = OtherWorkers(urls, http, token=spec.token) if urls else None
         for app in self.apps.values():
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)

@@ -11,14 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.redaction import one_line, redact
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.errors import StartupError
 from nemo_gym.runtime.stack import StackSpec
-from nemo_gym.runtime.worker import EXIT_CONFIG
+from nemo_gym.runtime.worker import EXIT_CONFIG, READY
 
 logger = logging.getLogger(__name__)
 
+WORKER_MODULE = "nemo_gym.rollouts.worker"
+"""The program of a worker."""
 LAST_LINES = 40
 STOP_AFTER_S = 5.0
 """Longer than uvicorn_runner.GRACE_S, which requests in flight get."""
@@ -44,10 +47,22 @@ class Restarts:
 class WorkerProcess:
     """Starts a worker, keeps its last lines of output, restarts it when it dies, and stops it."""
 
-    def __init__(self, label: str, spec: StackSpec, *, python: str, echo: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        label: str,
+        spec: StackSpec,
+        *,
+        python: str,
+        echo: Callable[[str], None],
+        url: str = "",
+        rows: str = "",
+    ) -> None:
         self.label, self.spec, self._python, self._echo = label, spec, python, echo
+        self._url, self._rows = url, rows
         self.started_at = 0.0
-        self.was_ready = False
+        self.ready = asyncio.Event()
+        """Set while the worker serves."""
+        self._was_ready = False
         self._process: asyncio.subprocess.Process | None = None
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._restarts = Restarts()
@@ -61,6 +76,11 @@ class WorkerProcess:
     def names(self) -> str:
         return ", ".join(f"'{server.name}'" for server in self.spec.servers)
 
+    def address(self) -> WorkerAddress:
+        """Where it is, as the head server lists it."""
+        servers = tuple(server.name for server in self.spec.servers)
+        return WorkerAddress(self.spec.worker, self._url, self._rows, servers, self.pid)
+
     async def watch(self) -> None:
         """Keep the worker running until `stop`. Raises StartupError if restarting it makes no sense."""
         while not self._stopping:
@@ -69,7 +89,7 @@ class WorkerProcess:
                 return
             words = "\n".join(f"  {line}" for line in self._last) or "  (it printed nothing)"
             ended = f"The worker with {self.names} ended with {_ending(code)}. Its last output:\n{words}"
-            if code == EXIT_CONFIG or not self.was_ready:
+            if code == EXIT_CONFIG or not self._was_ready:
                 raise StartupError(ended)
             pause = self._restarts.pause_after(time.monotonic())
             if pause is None:
@@ -97,15 +117,15 @@ class WorkerProcess:
 
     async def _run_once(self) -> int:
         self._last.clear()
-        fds = [server.fd for server in self.spec.servers if server.fd is not None]
+        fds = [*(server.fd for server in self.spec.servers), self.spec.http_fd, self.spec.rows_fd]
         self._process = process = await asyncio.create_subprocess_exec(
             self._python,
             "-m",
-            "nemo_gym.runtime.worker",
+            WORKER_MODULE,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            pass_fds=fds,
+            pass_fds=[fd for fd in fds if fd is not None],
             start_new_session=True,
         )
         self.started_at = time.time()
@@ -115,11 +135,19 @@ class WorkerProcess:
             process.stdin.write(self.spec.to_json() + b"\n")
             await process.stdin.drain()
         async for line in _lines(process.stdout):
-            self._last.append(line)
-            self._echo(f"({self.label}) {line}")
+            if line == _READY_LINE:
+                self._was_ready = True
+                self.ready.set()
+            else:
+                self._last.append(line)
+                self._echo(f"({self.label}) {line}")
+        self.ready.clear()
         code = await process.wait()
         _signal_group(process.pid, signal.SIGKILL)
         return code
+
+
+_READY_LINE = one_line(READY)
 
 
 async def _lines(stream: asyncio.StreamReader) -> "asyncio.AsyncIterator[str]":  # type: ignore[name-defined]

@@ -1,13 +1,16 @@
-"""The worker process: one event loop that serves one stack.
+"""The life of a worker: one event loop that serves one stack.
 
-Started with `python -m nemo_gym.runtime.worker`, it reads its `StackSpec` from standard input and inherits its
-listening sockets. It stops when standard input is closed, so it ends with its supervisor."""
+`python -m nemo_gym.rollouts.worker` reads a `StackSpec` from standard input and inherits its listening sockets. It
+stops when standard input is closed, so it ends with its supervisor."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from nemo_gym.common import event_loop
@@ -17,24 +20,43 @@ from nemo_gym.common.redaction import printable, redact
 from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import GymError
 from nemo_gym.runtime.stack import Stack, StackSpec
+from nemo_gym.server.asgi import App
+from nemo_gym.server.forwarding import by_server_header
 from nemo_gym.server.uvicorn_runner import serving
 
 EXIT_CONFIG = 78
 """Exit code of a worker that would fail the same way if it were started again (EX_CONFIG of sysexits.h)."""
+READY = "\x1enemo-gym worker ready"
+"""The line that a worker prints when it serves."""
+
+ServeRows = Callable[[Stack, socket.socket], AbstractAsyncContextManager[None]]
+"""Accepts rows of collectors on a socket while the block runs."""
 
 
-async def serve(spec: StackSpec) -> None:
-    """Serve a stack on its inherited sockets until a signal or the end of standard input."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+async def serve(spec: StackSpec, stop: asyncio.Event, serve_rows: ServeRows, on_ready: Callable[[], None]) -> None:
+    """Serve a stack on its sockets until `stop` is set, then finish what is in flight: rows first, which need the
+    servers."""
+    async with contextlib.AsyncExitStack() as opened:
+        stack = await opened.enter_async_context(Stack(spec))
+        sockets = {server.name: socket.socket(fileno=server.fd) for server in spec.servers if server.fd is not None}
+        apps: dict[int, App] = {bound.getsockname()[1]: stack.apps[name] for name, bound in sockets.items()}
+        listening = list(sockets.values())
+        if spec.http_fd is not None:
+            listening.append(socket.socket(fileno=spec.http_fd))
+            apps[listening[-1].getsockname()[1]] = by_server_header(stack.apps)
+        await opened.enter_async_context(serving(apps, listening, stack.limits))
+        if spec.rows_fd is not None:
+            await opened.enter_async_context(serve_rows(stack, socket.socket(fileno=spec.rows_fd)))
+        on_ready()
+        await stop.wait()
+
+
+async def _serve_supervised(spec: StackSpec, serve_rows: ServeRows) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     loop.add_reader(sys.stdin.fileno(), lambda: _stop_at_end_of_input(stop))
-    async with Stack(spec) as stack:
-        sockets = {server.name: socket.socket(fileno=server.fd) for server in spec.servers if server.fd is not None}
-        ports = {bound.getsockname()[1]: stack.apps[name] for name, bound in sockets.items()}
-        async with serving(ports, list(sockets.values()), stack.limits):
-            await stop.wait()
+    await serve(spec, stop, serve_rows, lambda: print(READY, flush=True))  # noqa: T201 - read by the supervisor
 
 
 def _stop_at_end_of_input(stop: asyncio.Event) -> None:
@@ -52,19 +74,15 @@ def _enter_folder(spec: StackSpec) -> None:
         os.chdir(server.folder)
 
 
-def main() -> None:
-    """Entry point of the process."""
+def run_supervised(serve_rows: ServeRows) -> None:
+    """Entry point of a worker process."""
     configure_logging()
     spec = StackSpec.from_json(sys.stdin.buffer.readline())
     _enter_folder(spec)
     if spec.secrets is not None:
         set_process_secrets(Secrets.from_json(spec.secrets))
     try:
-        event_loop.run(serve(spec))
+        event_loop.run(_serve_supervised(spec, serve_rows))
     except GymError as error:
         sys.stderr.write(printable(redact(f"{error}\n")))
         sys.exit(EXIT_CONFIG)
-
-
-if __name__ == "__main__":
-    main()

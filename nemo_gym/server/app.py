@@ -1,14 +1,15 @@
 """One server as an ASGI app and for direct calls. Both end in the same handler and give the same reply."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
-from nemo_gym.client.server_client import ServerReply
+from nemo_gym.client.server_client import END_SESSION_HEADER, ServerReply
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.metrics import RequestStats
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, track_retries
+from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.sse import EventStream
 from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
 from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
@@ -23,6 +24,7 @@ from nemo_gym.server.fastapi_bridge import (
     our_endpoints,
     own_routes,
 )
+from nemo_gym.server.forwarding import FORWARDED, OtherWorkers
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import (
     END_SESSION,
@@ -61,6 +63,8 @@ class ServerApp:
         self.route_stats = {} if fastapi_app is None else {path: RequestStats() for path in own_routes(fastapi_app)}
         self.pages: dict[str, Callable[[], bytes]] = {}
         """What GET answers at a path that no route of the server has, such as `/metrics`."""
+        self.others: OtherWorkers | None = None
+        """The other workers behind this server's address, if there are any."""
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -85,13 +89,20 @@ class ServerApp:
             if handler.times
         }
 
-    def release(self, token: str) -> None:
+    def release(self, token: str) -> Awaitable[object] | None:
+        """End a session. If it is in another worker, the result is to be awaited."""
+        cookies = {self.core.session_cookie: token}
+        if self.others is not None and (worker := self._other_worker(cookies)) is not None:
+            return self.others.send(worker, self.name, "DELETE", "/session", body=None, cookies=cookies, headers={})
         self.core.sessions.release(token)
+        return None
 
     async def direct(
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
     ) -> ServerReply:
         """Answer a caller in the same worker."""
+        if self.others is not None and (worker := self._other_worker(cookies)) is not None:
+            return await self._ask_other(self.others, worker, method, path, body, cookies, ends_session=ends_session)
         endpoint = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None
         call = Call(path, body, cookies, self.core.client, self.core.compute, body_is_owned=ends_session)
         if endpoint is not None:
@@ -139,11 +150,18 @@ class ServerApp:
         if path in self.pages and method == "GET" and path not in self.route_stats:
             return ServerReply(self.name, 200, self.pages[path]())
         cookies = parse_cookies(headers.get(b"cookie", b""))
-        if path == "/session" and method == "DELETE":
-            self.release(cookies.get(self.core.session_cookie, ""))
-            return ServerReply(self.name, 200, {})
         # uvicorn passes on no more than the declared length, which is checked
         limited = receive if b"content-length" in headers else limit_body(receive, self.limits.max_body_bytes)
+        if (
+            self.others is not None
+            and FORWARDED not in headers
+            and (worker := self._other_worker(cookies)) is not None
+        ):
+            await self.others.forward(worker, self.name, scope, limited, send, cookies)
+            return None
+        if path == "/session" and method == "DELETE":
+            self.core.sessions.release(cookies.get(self.core.session_cookie, ""))
+            return ServerReply(self.name, 200, {})
         endpoint = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None
         if endpoint is not None:
             check_json(headers)
@@ -155,6 +173,31 @@ class ServerApp:
         else:
             return self._not_found(method, path)
         return None
+
+    def _other_worker(self, cookies: Mapping[str, str]) -> int | None:
+        """The worker that has the session of a request, if it is not this one."""
+        token = cookies.get(self.core.session_cookie)
+        return self.core.sessions.other_worker(token) if token else None
+
+    async def _ask_other(
+        self,
+        others: OtherWorkers,
+        worker: int,
+        method: str,
+        path: str,
+        body: Any,
+        cookies: Mapping[str, str],
+        *,
+        ends_session: bool,
+    ) -> ServerReply:
+        """A direct call whose session is in another worker."""
+        raw = None if body is None else encode(body, exclude_unset=True)
+        headers = {END_SESSION_HEADER: "1"} if ends_session else {}
+        try:
+            reply = await others.send(worker, self.name, method, path, body=raw, cookies=cookies, headers=headers)
+        except Exception as error:
+            return self.core.failed(error)
+        return ServerReply(self.name, reply.status, reply.body, reply.cookies, reply.headers)
 
     def _health(self) -> ServerReply:
         health = {"status": "ok", "server": self.name}

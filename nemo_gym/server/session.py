@@ -96,6 +96,13 @@ class SessionStore:
         self._sweep_later()
         return session
 
+    def other_worker(self, token: str) -> int | None:
+        """The worker that issued a token, if it is another than this one."""
+        worker = token.partition(".")[0]
+        if worker == str(self.worker) or not worker.isdecimal() or not self._is_signed(token):
+            return None
+        return int(worker)
+
     def release(self, token: str) -> None:
         """End a session. Ending one that is gone is fine."""
         session = self._sessions.pop(token, None)
@@ -117,8 +124,8 @@ class SessionStore:
 
     def _refusal(self, token: str) -> SessionError:
         """Why there is no session for a token."""
-        payload, _, _signature = token.rpartition(".")
-        if not hmac.compare_digest(self._signed(payload).encode(), token.encode()):
+        payload = token.rpartition(".")[0]
+        if not self._is_signed(token):
             return SessionError(
                 f"'{self.server}' did not issue this session token, or has been restarted with another secret. "
                 "Send no session cookie to start a new session.",
@@ -132,6 +139,9 @@ class SessionStore:
             )
         reason = "it ended or expired" if incarnation == self._incarnation else "its worker was restarted"
         return SessionLostError(f"'{self.server}' lost session {session_id}: {reason}.", server=self.server)
+
+    def _is_signed(self, token: str) -> bool:
+        return hmac.compare_digest(self._signed(token.rpartition(".")[0]).encode(), token.encode())
 
     def _signed(self, payload: str) -> str:
         signature = hmac.digest(self._secret, f"{self.server}.{payload}".encode(), "sha256").hex()[:32]

@@ -204,7 +204,7 @@ def test_a_block_may_be_an_omegaconf_container() -> None:
             "found 'proces'. Did you mean 'process'?",
         ),
         (agent_block(port=70000), "simple_agent -> port: Input should be less than or equal to 65535; found 70000."),
-        (agent_block(num_workers=0), "num_workers: Input should be greater than or equal to 1; found 0."),
+        (agent_block(num_workers=0), "num_workers: expected a whole number of workers from 1, or 'auto'; found 0."),
         ({"responses_api_agents": {}}, "responses_api_agents: Dictionary should have at least 1 item"),
         (
             {"responses_api_agents": {name: {"entrypoint": "app.py"} for name in "ab"}},

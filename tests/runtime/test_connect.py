@@ -1,15 +1,18 @@
-"""A command that holds its servers itself: they see its configuration, and keys without effect are named."""
+"""A command that holds its servers itself: they see its configuration, and are as many as it says."""
 
-import logging
+import os
 from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig
 
 from nemo_gym.client.server_client import ServerReply
-from nemo_gym.config.loading import get_global_config_dict, load_config
+from nemo_gym.client.workers import list_workers
+from nemo_gym.config.loading import get_global_config_dict, load_config, server_instances
 from nemo_gym.config.process_config import process_config, publish_config
+from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.connect import connect_servers
+from nemo_gym.runtime.worker_count import worker_count
 from tests.commands import free_port
 
 CURIOUS = """
@@ -40,7 +43,7 @@ def implementation() -> str:
     return f"curious_{abs(hash(Path.cwd()))}"
 
 
-def config(*arguments: str, isolation: str = "shared", num_workers: int = 1) -> DictConfig:
+def config(*arguments: str, isolation: str = "shared", num_workers: int | None = None) -> DictConfig:
     block = {"entrypoint": "app.py", "domain": "other", "isolation": isolation, "num_workers": num_workers}
     initial = {
         "config_paths": [],
@@ -60,17 +63,25 @@ async def test_servers_read_the_configuration_of_the_command_that_holds_them(iso
 
 
 @pytest.mark.parametrize("isolation", ["shared", "process"])
-async def test_keys_without_effect_are_named(isolation: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        async with connect_servers(config(isolation=isolation, num_workers=3)):
+async def test_a_server_gets_as_many_workers_as_it_asks_for(isolation: str) -> None:
+    async with connect_servers(config(isolation=isolation, num_workers=3)) as client:
+        workers = await list_workers(client) or []
+        assert len({worker.pid for worker in workers}) == 3
+        assert {worker.servers for worker in workers} == {("curious",)}
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "many", "true", "1.5"])
+async def test_a_number_of_workers_that_makes_no_sense_is_refused(given: str) -> None:
+    with pytest.raises(ConfigError, match=r"num_workers is .*; expected a whole number of workers from 1, or 'auto'"):
+        async with connect_servers(config(f"num_workers={given}")):
             pass
-    assert f"curious.resources_servers.{implementation()}.num_workers has no effect" in caplog.text
 
 
-async def test_no_warning_without_them(caplog: pytest.LogCaptureFixture) -> None:
-    async with connect_servers(config()):
-        pass
-    assert "no effect" not in caplog.text
+def test_auto_is_one_worker_for_each_core() -> None:
+    servers = server_instances(config())
+    assert worker_count({"num_workers": "auto"}, servers) == len(os.sched_getaffinity(0))
+    assert worker_count({"num_workers": 5}, servers) == 5
+    assert worker_count({}, servers) == 1
 
 
 def test_the_configuration_is_published_only_inside_the_block() -> None:

@@ -133,7 +133,7 @@ async def test_servers_beyond_loopback_ask_for_the_token_that_the_client_has() -
         assert launcher.token
         async with launcher.client() as client:
             assert (await client.send("one", "/pid")).status == 200
-            client._token = None
+            client.token = None
             assert (await client.send("one", "/pid")).status == 401
 
 

@@ -1,6 +1,5 @@
 """One rollout is one trace, wherever its servers run."""
 
-import os
 import socket
 from collections import Counter
 from pathlib import Path
@@ -93,9 +92,9 @@ async def test_one_trace_a_rollout_across_processes(tmp_path: Path, monkeypatch:
     assert len(traces) == 3
     for spans in traces:
         assert Counter(span["name"] for span in spans) == STAGES
-        assert len({span["pid"] for span in spans}) == 4  # the collector, and three workers
+        assert len({span["pid"] for span in spans}) == 3  # three workers; the rollout begins in that of the agent
         [root] = [span for span in spans if not span["parent"]]
-        assert (root["name"], root["pid"]) == ("rollout", os.getpid())
+        assert root["name"] == "rollout"
         ids = {span["id"] for span in spans}
         assert all(span["parent"] in ids for span in spans if span is not root)
 

@@ -1,0 +1,179 @@
+"""Send each row to the ready worker with the fewest rollouts in flight."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.client.workers import WorkerAddress, list_workers
+from nemo_gym.common.retry_stats import record_retry
+from nemo_gym.errors import ConfigError, HeadServerError, StartupError
+from nemo_gym.rollouts.row_protocol import RowRequest, failed_attempt
+from nemo_gym.rollouts.types import Outcome, Row
+from nemo_gym.rollouts.worker_link import WorkerLink
+
+logger = logging.getLogger(__name__)
+
+ListWorkers = Callable[[], Awaitable[list[WorkerAddress] | None]]
+
+REFRESH_S = 2.0
+"""How often the list of workers is read: they may come and go."""
+FIRST_WAIT_S = 2.0
+NO_WORKER_TIMEOUT_S = 300.0
+"""How long rows wait while no worker is ready. One may be starting again."""
+
+
+@contextlib.asynccontextmanager
+async def open_dispatch(client: ServerClient) -> "AsyncIterator[WorkerPool | None]":
+    """The workers of the client's run. None if there are none: the client holds the servers itself, or nobody
+    supervises those that it calls."""
+    if client.local or await list_workers(client) is None:
+        yield None
+        return
+    pool = WorkerPool(partial(list_workers, client), token=client.token)
+    async with pool.connected():
+        yield pool
+
+
+class WorkerPool:
+    """The workers of a run. Rows for which no worker has room wait, in order."""
+
+    def __init__(self, list_workers: ListWorkers, *, token: str | None = None) -> None:
+        self._list_workers, self._token = list_workers, token
+        self._links: dict[str, WorkerLink] = {}
+        self._numbers = itertools.count()
+        self._waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
+        """For a place in a worker, by agent."""
+        self._ready_at = time.monotonic()
+        """When a worker was ready last."""
+        self._told_full = False
+
+    @property
+    def capacity(self) -> int:
+        """How many rollouts the ready workers take at once."""
+        return sum(link.capacity for link in self._links.values() if link.is_ready)
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Stay connected to all workers while the block runs."""
+        await self._refresh()
+        await self._wait_for_all()
+        refreshing = asyncio.create_task(self._keep_refreshing())
+        try:
+            yield
+        finally:
+            refreshing.cancel()
+            await asyncio.gather(refreshing, *(link.close() for link in self._links.values()), return_exceptions=True)
+
+    async def _wait_for_all(self) -> None:
+        """Give the workers a moment, so that the first one to answer does not get all the first rows."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_WAIT_S):
+                await asyncio.gather(*(link.answered.wait() for link in self._links.values()))
+
+    async def attempt(self, row: Row, *, timeout_s: float, number: int) -> Outcome:
+        """One attempt at a rollout, made by a worker."""
+        request = RowRequest(next(self._numbers), row, float(timeout_s), number)
+        link = self._least_busy(row.agent)
+        if link is None:
+            try:
+                link = await self._wait_for_room(row.agent)
+            except ConfigError as error:
+                return failed_attempt(request, cause="input", message=str(error), server=row.agent, retryable=False)
+        try:
+            reply = await link.send(request)
+        except BaseException:
+            link.cancel(request.number)
+            raise
+        if reply.retries or reply.throttled:
+            record_retry(retries=reply.retries, throttled=reply.throttled)
+        return reply.outcome
+
+    def _least_busy(self, agent: str) -> WorkerLink | None:
+        best: WorkerLink | None = None
+        for link in self._links.values():
+            if link.has_room and agent in link.agents and (best is None or len(link.requests) < len(best.requests)):
+                best = link
+        return best
+
+    async def _wait_for_room(self, agent: str) -> WorkerLink:
+        self._warn_if_full()
+        while True:
+            self._check_agent(agent)
+            self._raise_refusal()
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting[agent].append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():  # the place is for another
+                    _wake(self._waiting[agent], 1)
+                raise
+            link = self._least_busy(agent)
+            if link is not None:
+                return link
+
+    def _on_change(self, link: WorkerLink) -> None:
+        """Called when a worker may have room, or refuses all rows."""
+        if link.refusal:
+            self._wake_all()
+        for agent, waiting in self._waiting.items():
+            if waiting and agent in link.agents:
+                _wake(waiting, link.capacity - len(link.requests))
+
+    def _wake_all(self) -> None:
+        for waiting in self._waiting.values():
+            _wake(waiting, len(waiting))
+
+    def _check_agent(self, agent: str) -> None:
+        """Raise if no worker has this agent: all that there are say so."""
+        served = {name for link in self._links.values() for name in link.address.servers}
+        if served and agent not in served:
+            raise ConfigError(f"No server is called '{agent}'. Servers of this run: {', '.join(sorted(served))}.")
+
+    def _raise_refusal(self) -> None:
+        refusals = [link.refusal for link in self._links.values()]
+        if refusals and all(refusals):
+            raise StartupError("\n".join(str(refusal) for refusal in refusals))
+        if time.monotonic() - self._ready_at > NO_WORKER_TIMEOUT_S:
+            raise StartupError(f"No worker was ready for {NO_WORKER_TIMEOUT_S:g} s. Is `ng_run` still up?")
+
+    def _warn_if_full(self) -> None:
+        if self.capacity and not self._told_full:
+            self._told_full = True
+            logger.warning(
+                "The workers take %d rollouts at once; others wait. Raise the limit on open files with `ulimit -n`, "
+                "or start more workers with +num_workers.",
+                self.capacity,
+            )
+
+    async def _keep_refreshing(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            with contextlib.suppress(HeadServerError):
+                await self._refresh()
+            if self.capacity:
+                self._ready_at = time.monotonic()
+            elif time.monotonic() - self._ready_at > NO_WORKER_TIMEOUT_S:
+                self._wake_all()
+
+    async def _refresh(self) -> None:
+        found = {address.rows: address for address in await self._list_workers() or ()}
+        for rows in self._links.keys() - found.keys():
+            await self._links.pop(rows).close()
+        for rows in found.keys() - self._links.keys():
+            self._links[rows] = WorkerLink(found[rows], token=self._token, on_change=self._on_change)
+
+
+def _wake(waiting: "deque[asyncio.Future[None]]", count: int) -> None:
+    """Let the first `count` of those that still wait go on."""
+    while waiting and count > 0:
+        turn = waiting.popleft()
+        if not turn.done():
+            turn.set_result(None)
+            count -= 1

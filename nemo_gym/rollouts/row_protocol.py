@@ -1,0 +1,180 @@
+"""The protocol between a collector and a worker: frames over one TCP connection, many rollouts at a time.
+
+A frame is two lengths, a JSON list and a body of bytes. The collector sends a hello, then rows; the worker answers
+the hello when its servers are ready, then sends an outcome for each row, in any order. Frames sent in one turn of the
+event loop leave in one write. There is no connection per rollout, so a worker's descriptors are for its model."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import orjson
+
+from nemo_gym.common.retry_stats import RetryStats
+from nemo_gym.errors import GymError
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored, raw_json_or_text
+
+VERSION = 1
+LENGTHS = struct.Struct("!II")
+MAX_HELLO_BYTES = 4096
+MAX_FRAME_BYTES = 2**29
+"""A record with the token ids and log-probs of a long rollout has tens of megabytes."""
+
+
+class Kind(IntEnum):
+    """The first item of every frame's list."""
+
+    HELLO = 1
+    """Collector: version, token. Worker: version, index, process id, rollouts it takes at once, servers."""
+    REFUSED = 2
+    """Worker: why the hello was not accepted."""
+    ROW = 3
+    """Collector: number, agent, task index, repeat index, row hash, timeout, attempt. The body is the row."""
+    CANCEL = 4
+    """Collector: the number of a row whose outcome nobody waits for."""
+    SCORED = 5
+    """Worker: number, retries, throttled, seconds, figures. The body is the record."""
+    NO_RESULT = 6
+    """Worker: number, retries, throttled, fields of the failure."""
+    PING = 7
+    PONG = 8
+    DRAINING = 9
+    """Worker: it is about to stop, so send no more rows."""
+
+
+class ProtocolError(GymError):
+    """The other side sent what is no frame."""
+
+
+class FrameConnection(asyncio.Protocol):
+    """Frames in both directions."""
+
+    def __init__(
+        self,
+        on_frame: "Callable[[FrameConnection, list[Any], bytes], None]",
+        on_lost: "Callable[[FrameConnection, Exception | None], None]",
+        *,
+        max_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        self._on_frame, self._on_lost = on_frame, on_lost
+        self.max_bytes = max_bytes
+        """The largest frame that is accepted. It may be raised once the other side is known."""
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._unsent: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        received, start = self._received, 0
+        received += data
+        try:
+            while len(received) - start >= LENGTHS.size:
+                head_bytes, body_bytes = LENGTHS.unpack_from(received, start)
+                if head_bytes + body_bytes > self.max_bytes:
+                    raise ProtocolError(f"a frame of {head_bytes + body_bytes} bytes; the limit is {self.max_bytes}")
+                head, body = start + LENGTHS.size, start + LENGTHS.size + head_bytes
+                if len(received) < body + body_bytes:
+                    break
+                start = body + body_bytes
+                self._on_frame(self, _list(received[head:body]), bytes(received[body:start]))
+        except ProtocolError as error:
+            self._close(error)
+        if start:
+            del received[:start]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._transport is not None:
+            self._transport = None
+            self._on_lost(self, error)
+
+    def send(self, head: list[Any], body: bytes = b"") -> None:
+        """Send a frame, with all others of this turn of the event loop."""
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        encoded = orjson.dumps(head)
+        self._unsent += (LENGTHS.pack(len(encoded), len(body)), encoded, body)
+
+    def close(self) -> None:
+        """Send what is to be sent, then close."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        if unsent and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(unsent))
+
+    def _close(self, error: Exception) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+            self._on_lost(self, error)
+
+
+def _list(encoded: bytearray) -> list[Any]:
+    try:
+        found = orjson.loads(encoded)
+    except ValueError as error:
+        raise ProtocolError(f"a frame whose head is not JSON: {error}") from error
+    if not isinstance(found, list) or not found:
+        raise ProtocolError(f"a frame whose head is {found!r:.100}; expected a list")
+    return found
+
+
+class RowRequest(NamedTuple):
+    """One attempt at a rollout, as a collector asks for it."""
+
+    number: int
+    """Names the request on its connection."""
+    row: Row
+    timeout_s: float
+    attempt: int
+
+
+def row_frame(request: RowRequest) -> tuple[list[Any], bytes]:
+    """The frame that asks for an attempt."""
+    row = request.row
+    return [Kind.ROW, request.number, row.agent, *row.id, request.timeout_s, request.attempt], row.body
+
+
+def read_row(head: list[Any], body: bytes) -> RowRequest:
+    match head:
+        case [_, int(number), str(agent), int(task), int(repeat), str(row_hash), float(timeout_s), int(attempt)]:
+            return RowRequest(number, Row(RowId(task, repeat, row_hash), agent, body), timeout_s, attempt)
+    raise ProtocolError(f"the row {head!r:.200}")
+
+
+def outcome_frame(number: int, outcome: Outcome, stats: RetryStats) -> tuple[list[Any], bytes]:
+    """The frame with the outcome of a request."""
+    counts = (number, stats.retries, stats.throttled)
+    if isinstance(outcome, Scored):
+        return [Kind.SCORED, *counts, outcome.seconds, outcome.figures], outcome.record
+    return [Kind.NO_RESULT, *counts, {name: getattr(outcome, name) for name in _FAILURE_FIELDS}], b""
+
+
+_FAILURE_FIELDS = ("cause", "message", "server", "code", "started_at", "seconds", "retryable", "response")
+"""Of a NoResult. The collector knows the others."""
+
+
+def read_outcome(head: list[Any], body: bytes, request: RowRequest) -> Outcome:
+    """The outcome in a frame. The other side is trusted: it has shown the run's token, or is on this machine."""
+    if head[0] == Kind.SCORED:
+        _, _, retries, _, seconds, figures = head
+        return Scored(request.row.id, body, figures, attempts=request.attempt, retries=retries, seconds=seconds)
+    return failed_attempt(request, **head[4])
+
+
+def failed_attempt(request: RowRequest, **fields: Any) -> NoResult:
+    """A failure of an attempt that this process did not make itself."""
+    return NoResult(request.row.id, attempt=request.attempt, row=raw_json_or_text(request.row.body), **fields)

@@ -1,0 +1,136 @@
+"""The worker's side of row dispatch: make the rollouts that collectors ask for, with the servers of this worker."""
+
+import asyncio
+import hmac
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.retry_stats import track_retries
+from nemo_gym.rollouts.attempts import traced_attempt
+from nemo_gym.rollouts.row_protocol import (
+    MAX_FRAME_BYTES,
+    MAX_HELLO_BYTES,
+    VERSION,
+    FrameConnection,
+    Kind,
+    ProtocolError,
+    RowRequest,
+    failed_attempt,
+    outcome_frame,
+    read_row,
+)
+
+logger = logging.getLogger(__name__)
+
+HELLO_TIMEOUT_S = 10.0
+DRAIN_POLL_S = 0.01
+
+
+class RowServer:
+    """Serves any number of collectors. When a collector disconnects, its rollouts are cancelled."""
+
+    def __init__(self, client: ServerClient, *, worker: int, capacity: int, token: str | None) -> None:
+        self._client, self._token = client, token
+        self._hello = [Kind.HELLO, VERSION, worker, os.getpid(), capacity, list(client.local)]
+        self._collectors: dict[FrameConnection, dict[int, asyncio.Task[None]]] = {}
+
+    @asynccontextmanager
+    async def serving(self, listening: socket.socket, *, drain_s: float) -> AsyncIterator[None]:
+        """Accept collectors while the block runs. At its end, rollouts in flight get `drain_s` to finish; those that
+        do not are cancelled, and their collectors dispatch them to another worker."""
+        server = await asyncio.get_running_loop().create_server(self._connection, sock=listening)
+        try:
+            yield
+        finally:
+            server.close()
+            await self._drain(drain_s)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(map(len, self._collectors.values()))
+
+    def _connection(self) -> FrameConnection:
+        connection = FrameConnection(self._on_frame, self._on_lost, max_bytes=MAX_HELLO_BYTES)
+        asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._close_silent, connection)
+        return connection
+
+    def _close_silent(self, connection: FrameConnection) -> None:
+        if connection not in self._collectors:
+            connection.abort()
+
+    def _on_frame(self, connection: FrameConnection, head: list[Any], body: bytes) -> None:
+        running = self._collectors.get(connection)
+        if running is None:
+            self._on_hello(connection, head)
+        elif head[0] == Kind.ROW:
+            request = read_row(head, body)
+            running[request.number] = asyncio.create_task(self._run(connection, request))
+        elif head[0] == Kind.CANCEL and isinstance(head[-1], int):
+            if (task := running.get(head[-1])) is not None:
+                task.cancel()
+        elif head[0] == Kind.PING:
+            connection.send([Kind.PONG])
+        else:
+            raise ProtocolError(f"the frame {head!r:.200}")
+
+    def _on_hello(self, connection: FrameConnection, head: list[Any]) -> None:
+        match head:
+            case [Kind.HELLO, int(version), str(token)]:
+                refusal = self._refusal(version, token)
+            case _:
+                raise ProtocolError("no hello")
+        if refusal is None:
+            self._collectors[connection] = {}
+            connection.max_bytes = MAX_FRAME_BYTES
+            connection.send(self._hello)
+        else:
+            connection.send([Kind.REFUSED, refusal])
+            connection.close()
+
+    def _refusal(self, version: int, token: str) -> str | None:
+        if version != VERSION:
+            return f"it uses version {VERSION} of the row protocol, and this command version {version}"
+        if self._token is not None and not hmac.compare_digest(token.encode(), self._token.encode()):
+            return "it requires the run's token (NEMO_GYM_RUN_TOKEN)"
+        return None
+
+    def _on_lost(self, connection: FrameConnection, _error: Exception | None) -> None:
+        for task in self._collectors.pop(connection, {}).values():
+            task.cancel()
+
+    async def _run(self, connection: FrameConnection, request: RowRequest) -> None:
+        try:
+            with track_retries() as stats:
+                outcome = await traced_attempt(
+                    self._client, request.row, timeout_s=request.timeout_s, number=request.attempt
+                )
+            try:
+                connection.send(*outcome_frame(request.number, outcome, stats))
+            except TypeError as error:  # what JSON cannot hold
+                unsent = failed_attempt(
+                    request, cause="internal", message=ascii(f"The outcome cannot be sent: {error}")
+                )
+                connection.send(*outcome_frame(request.number, unsent, stats))
+        finally:
+            self._collectors.get(connection, {}).pop(request.number, None)
+
+    async def _drain(self, seconds: float) -> None:
+        for connection in self._collectors:
+            connection.send([Kind.DRAINING])
+        try:
+            async with asyncio.timeout(seconds):
+                while self.in_flight:  # noqa: ASYNC110 - an event would cost every rollout something
+                    await asyncio.sleep(DRAIN_POLL_S)
+        except TimeoutError:
+            logger.warning("%d rollouts took longer than %g s to finish and are cancelled", self.in_flight, seconds)
+        tasks = [task for running in self._collectors.values() for task in running.values()]
+        for connection in list(self._collectors):
+            connection.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,171 @@
+"""The connection of a collector to one worker, made anew whenever it is lost.
+
+Every request ends in exactly one reply. If the worker dies, those it was making end as failed attempts with the code
+`worker_lost`, and what it may still send is not read."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from nemo_gym.client.workers import WorkerAddress
+from nemo_gym.common.retry import backoff_s
+from nemo_gym.rollouts.attempts import WORKER_LOST
+from nemo_gym.rollouts.row_protocol import (
+    VERSION,
+    FrameConnection,
+    Kind,
+    RowRequest,
+    failed_attempt,
+    read_outcome,
+    row_frame,
+)
+from nemo_gym.rollouts.types import Outcome
+
+logger = logging.getLogger(__name__)
+
+PING_EVERY_S = 5.0
+SILENT_AFTER_S = 60.0
+"""A worker that has not answered for so long is taken for dead: its machine may be gone without a word."""
+MAX_BACKOFF_ATTEMPT = 3
+"""Reconnect after two seconds at most: whoever starts a worker again does it at once."""
+
+
+class RowReply(NamedTuple):
+    outcome: Outcome
+    retries: int = 0
+    throttled: int = 0
+
+
+class WorkerLink:
+    """Whether a worker is ready, what it is making, and how to send it more. `on_change` is called when it may have
+    room that it did not have before."""
+
+    def __init__(
+        self, address: WorkerAddress, *, token: str | None, on_change: "Callable[[WorkerLink], None]"
+    ) -> None:
+        self.address, self._token, self._on_change = address, token, on_change
+        self.requests: dict[int, tuple[RowRequest, asyncio.Future[RowReply]]] = {}
+        self.is_ready = False
+        self.capacity = 0
+        self.agents: frozenset[str] = frozenset()
+        self.answered = asyncio.Event()
+        """Set once the worker has answered the first hello."""
+        self.refusal: str | None = None
+        """Why the worker accepts no rows of this process, if it said so."""
+        self._name = f"worker {address.worker} at {address.rows}"
+        self._connection: FrameConnection | None = None
+        self._lost = asyncio.Event()
+        self._last_frame_at = 0.0
+        self._task = asyncio.create_task(self._stay_connected())
+
+    @property
+    def has_room(self) -> bool:
+        return self.is_ready and len(self.requests) < self.capacity
+
+    def send(self, request: RowRequest) -> "asyncio.Future[RowReply]":
+        """Ask a ready worker for an attempt."""
+        future: asyncio.Future[RowReply] = asyncio.get_running_loop().create_future()
+        if self._connection is None:
+            raise AssertionError(f"{self._name} is not ready")
+        self.requests[request.number] = request, future
+        self._connection.send(*row_frame(request))
+        return future
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits for this reply any more."""
+        if self.requests.pop(number, None) is not None and self._connection is not None:
+            self._connection.send([Kind.CANCEL, number])
+            self._on_change(self)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _stay_connected(self) -> None:
+        failures = 0
+        while self.refusal is None:
+            try:
+                failures = 0 if await self._connect_once() else failures + 1
+            except OSError as error:
+                logger.debug("no connection to %s: %s", self._name, error)
+                failures += 1
+            if failures:
+                await asyncio.sleep(backoff_s(min(failures, MAX_BACKOFF_ATTEMPT)))
+
+    async def _connect_once(self) -> bool:
+        """One connection, from its hello to its end. Returns whether the worker was ready."""
+        loop, (host, port) = asyncio.get_running_loop(), self.address.rows_address
+        self._lost.clear()
+        async with asyncio.timeout(SILENT_AFTER_S):
+            _, connection = await loop.create_connection(
+                lambda: FrameConnection(self._on_frame, self._on_lost), host, port
+            )
+        self._connection, self._last_frame_at = connection, time.monotonic()
+        connection.send([Kind.HELLO, VERSION, self._token or ""])
+        try:
+            await self._ping_until_lost(connection)
+        finally:
+            was_ready, self.is_ready, self.capacity = self.capacity > 0, False, 0
+            self._connection = None
+            connection.close()
+            self._fail_requests()
+        return was_ready
+
+    async def _ping_until_lost(self, connection: FrameConnection) -> None:
+        """A worker that is not ready yet says nothing, however long it takes."""
+        while not self._lost.is_set():
+            try:
+                async with asyncio.timeout(PING_EVERY_S):
+                    await self._lost.wait()
+            except TimeoutError:
+                if self.capacity and time.monotonic() - self._last_frame_at > SILENT_AFTER_S:
+                    logger.error("%s has not answered for %g s", self._name, SILENT_AFTER_S)
+                    return
+                if self.capacity:
+                    connection.send([Kind.PING])
+
+    def _on_frame(self, connection: FrameConnection, head: list[Any], body: bytes) -> None:
+        if connection is not self._connection:
+            return
+        self._last_frame_at = time.monotonic()
+        match head[0]:
+            case Kind.SCORED | Kind.NO_RESULT:
+                self._on_reply(head, body)
+            case Kind.HELLO:
+                self.capacity, self.agents, self.is_ready = head[4], frozenset(head[5]), True
+                self.answered.set()
+                self._on_change(self)
+            case Kind.DRAINING:
+                self.is_ready = False
+            case Kind.REFUSED:
+                self.refusal = f"{self._name} accepts no rows: {head[1]}."
+                self.answered.set()
+                self._on_change(self)
+
+    def _on_reply(self, head: list[Any], body: bytes) -> None:
+        request, future = self.requests.pop(head[1], (None, None))
+        if request is None or future is None:
+            return  # it was cancelled
+        if not future.done():
+            future.set_result(RowReply(read_outcome(head, body, request), head[2], head[3]))
+        self._on_change(self)
+
+    def _on_lost(self, connection: FrameConnection, error: Exception | None) -> None:
+        if connection is self._connection:
+            if error is not None:
+                logger.debug("%s: %s", self._name, error)
+            self._lost.set()
+
+    def _fail_requests(self) -> None:
+        lost, self.requests = self.requests, {}
+        if lost:
+            logger.warning("%s was lost with %d rollouts, which are dispatched again", self._name, len(lost))
+        for request, future in lost.values():
+            if not future.done():
+                message = f"{self._name} was lost while it made this rollout."
+                outcome = failed_attempt(
+                    request, cause="environment", message=message, code=WORKER_LOST, started_at=time.time()
+                )
+                future.set_result(RowReply(outcome))

@@ -1,0 +1,116 @@
+"""Sessions behind one address: a request that reaches the wrong worker is forwarded to the one that its session token
+names. It is forwarded once at most, and never sent a second time."""
+
+from collections.abc import Iterable, Mapping
+
+from nemo_gym.client.http_reply import HttpReply
+from nemo_gym.client.pool import HttpClient
+from nemo_gym.client.server_client import CALL_TIMEOUT_S, TOKEN_HEADER
+from nemo_gym.client.workers import SERVER_HEADER
+from nemo_gym.common.deadline import TIME_LEFT_HEADER
+from nemo_gym.errors import SessionLostError, UpstreamError
+from nemo_gym.server.asgi import App, Receive, Scope, Send, read_body
+from nemo_gym.server.disconnect import cancel_on_disconnect
+
+FORWARDED = b"nemo-gym-forwarded"
+"""Marks a request that another worker forwarded."""
+_OF_THIS_HOP = frozenset(
+    (
+        *("host", "connection", "keep-alive", "transfer-encoding", "content-length", "accept-encoding", "te"),
+        *("upgrade", "expect", "content-encoding", "cookie", TIME_LEFT_HEADER, SERVER_HEADER),
+    )
+)
+"""Headers of a request or a reply that are not passed on, or that the client sets itself."""
+
+
+class OtherWorkers:
+    """The other workers that have the same servers as this one."""
+
+    def __init__(self, urls: Mapping[int, str], http: HttpClient, *, token: str | None) -> None:
+        self.urls = urls
+        """The address of each worker, by its index."""
+        self._http, self._token = http, token
+
+    async def send(
+        self,
+        worker: int,
+        server: str,
+        method: str,
+        target: str,
+        *,
+        body: bytes | None,
+        cookies: Mapping[str, str],
+        headers: Mapping[str, str],
+    ) -> HttpReply:
+        """The reply of another worker. If it cannot be reached or dies, the session is lost with it."""
+        url = self.urls.get(worker)
+        if url is None:
+            raise SessionLostError(f"'{server}' lost a session: its worker {worker} is gone.", server=server)
+        marks = {
+            SERVER_HEADER: server,
+            FORWARDED.decode(): "1",
+            **({TOKEN_HEADER: self._token} if self._token else {}),
+        }
+        try:
+            return await self._http.fetch(
+                method,
+                url + target,
+                body=body,
+                headers={**headers, **marks},
+                cookies=cookies,
+                timeout_s=CALL_TIMEOUT_S,
+                server=server,
+                use_proxy=False,
+            )
+        except UpstreamError as error:
+            if error.cause == "timeout":
+                raise
+            message = f"'{server}' lost a session: its worker {worker} died ({error.body})."
+            raise SessionLostError(message, server=server) from error
+
+    async def forward(
+        self, worker: int, server: str, scope: Scope, receive: Receive, send: Send, cookies: Mapping[str, str]
+    ) -> None:
+        """Send a request on and its reply back, unchanged."""
+        query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
+        target = scope.get("raw_path", scope["path"].encode()).decode("latin-1") + query
+        headers = _passed_on((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+        body = await read_body(receive)
+        async with cancel_on_disconnect(receive):
+            reply = await self.send(
+                worker, server, scope["method"], target, body=body or None, cookies=cookies, headers=dict(headers)
+            )
+            await _send(reply, send)
+
+
+async def _send(reply: HttpReply, send: Send) -> None:
+    headers = [(name.lower().encode(), value.encode()) for name, value in _passed_on(reply.headers.items())]
+    headers.append((b"content-length", str(len(reply.body)).encode()))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+def _passed_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in headers if name.lower() not in _OF_THIS_HOP]
+
+
+def by_server_header(apps: Mapping[str, App]) -> App:
+    """The app of a worker's own address: a request names the server that it is for. Those to `/health` and `/metrics`
+    need not, since they are about the process."""
+    key, default = SERVER_HEADER.encode(), next(iter(apps), "")
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        fallback = default if scope["path"] in ("/health", "/metrics") else ""
+        name = next((value.decode("latin-1") for header, value in scope["headers"] if header == key), fallback)
+        app = apps.get(name)
+        if app is not None:
+            await app(scope, receive, send)
+            return
+        body = (
+            f'{{"detail":"This worker has no server of that name. Name one in the header {SERVER_HEADER}."}}'.encode()
+        )
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 404, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return dispatch

@@ -1,0 +1,249 @@
+"""Rows sent to workers: to one that is ready and has room, answered once each, and cancelled with their caller."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from nemo_gym.client.workers import WorkerAddress
+from nemo_gym.errors import StartupError
+from nemo_gym.rollouts.dispatch import WorkerPool
+from nemo_gym.rollouts.row_protocol import LENGTHS, VERSION, Kind
+from nemo_gym.rollouts.row_server import RowServer
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
+from nemo_gym.server.uvicorn_runner import bind
+from nemo_gym.testing import ServerSpec, Stack, StackSpec
+from tests.polling import until
+
+SERVERS = Path(__file__).parent.parent / "servers"
+LONG_S = 600.0
+
+
+@asynccontextmanager
+async def stack() -> AsyncIterator[Stack]:
+    folder = SERVERS / "responses_api_agents" / "patient"
+    spec = ServerSpec(
+        name="agent",
+        server_type="responses_api_agents",
+        implementation="patient",
+        entrypoint="app.py",
+        folder=folder,
+        config={"entrypoint": "app.py", "host": "127.0.0.1"},
+    )
+    async with Stack(StackSpec([spec])) as opened:
+        yield opened
+
+
+class Workers:
+    """Row servers in this process, each on its own port, and a pool that is connected to them."""
+
+    def __init__(self, opened: Stack, exit_stack: AsyncExitStack, *, token: str | None = None) -> None:
+        self._stack, self._exit, self._token = opened, exit_stack, token
+        self.servers: list[RowServer] = []
+        self.addresses: list[WorkerAddress] = []
+
+    async def add(self, *, capacity: int = 100, drain_s: float = 0.0) -> AsyncExitStack:
+        """Start one. Closing what this gives stops it."""
+        listening, number = bind("127.0.0.1", 0), len(self.servers)
+        server = RowServer(self._stack.client, worker=number, capacity=capacity, token=self._token)
+        self.servers.append(server)
+        self.addresses.append(WorkerAddress(number, "", f"127.0.0.1:{listening.getsockname()[1]}", ("agent",)))
+        running = await self._exit.enter_async_context(AsyncExitStack())
+        running.callback(listening.close)
+        await running.enter_async_context(server.serving(listening, drain_s=drain_s))
+        return running
+
+    async def list(self) -> list[WorkerAddress]:
+        return self.addresses
+
+    def pool(self, token: str | None = None) -> WorkerPool:
+        return WorkerPool(self.list, token=token)
+
+
+@asynccontextmanager
+async def workers(token: str | None = None) -> AsyncIterator[Workers]:
+    async with stack() as opened, AsyncExitStack() as exit_stack:
+        yield Workers(opened, exit_stack, token=token)
+
+
+def row(number: int = 0, *, agent: str = "agent", **fields: Any) -> Row:
+    return Row(RowId(number, 0, "0" * 16), agent, orjson.dumps(fields))
+
+
+def in_flight(made: Workers) -> list[int]:
+    return [server.in_flight for server in made.servers]
+
+
+async def attempt(pool: WorkerPool, a_row: Row, *, timeout_s: float = 60.0) -> Outcome:
+    return await pool.attempt(a_row, timeout_s=timeout_s, number=2)
+
+
+async def test_an_outcome_arrives_as_if_it_had_been_made_here() -> None:
+    async with workers() as made:
+        await made.add()
+        pool = made.pool()
+        async with pool.connected():
+            scored = await attempt(pool, row(3, reply='{"reward": 0.5, "n": 7}'))
+            assert isinstance(scored, Scored)
+            assert (scored.id.task_index, scored.record, scored.attempts) == (3, b'{"reward": 0.5, "n": 7}', 2)
+            assert (scored.figures["reward"], scored.figures["n"]) == (0.5, 7)
+            failed = await attempt(pool, row(4, reply="not JSON"))
+            assert isinstance(failed, NoResult)
+            assert (failed.id.task_index, failed.cause, failed.attempt) == (4, "internal", 2)
+            assert orjson.dumps(failed.row) == b'{"reply":"not JSON"}'
+            late = await attempt(pool, row(5, seconds=LONG_S), timeout_s=0.1)
+            assert isinstance(late, NoResult)
+            assert late.cause == "timeout"
+
+
+async def test_the_worker_with_the_fewest_in_flight_gets_the_next_row() -> None:
+    async with workers() as made:
+        for _ in range(3):
+            await made.add()
+        pool = made.pool()
+        async with pool.connected(), asyncio.TaskGroup() as group:
+            waiting = [group.create_task(attempt(pool, row(seconds=LONG_S))) for _ in range(9)]
+            await until(lambda: in_flight(made) == [3, 3, 3])
+            for task in waiting:
+                task.cancel()
+            await until(lambda: in_flight(made) == [0, 0, 0])
+
+
+async def test_rows_wait_for_room_and_a_cancelled_one_leaves_its_place_to_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with workers() as made:
+        await made.add(capacity=1)
+        pool = made.pool()
+        async with pool.connected(), asyncio.TaskGroup() as group:
+            first, second, third = (group.create_task(attempt(pool, row(seconds=LONG_S))) for _ in range(3))
+            await until(lambda: in_flight(made) == [1])
+            last = group.create_task(attempt(pool, row(9)))
+            await asyncio.sleep(0)
+            second.cancel()
+            first.cancel()
+            await until(lambda: in_flight(made) == [1])
+            third.cancel()
+            assert isinstance(await last, Scored)
+    assert "The workers take 1 rollouts at once; others wait" in caplog.text
+
+
+async def test_a_worker_that_stops_finishes_what_it_can_and_the_rest_is_lost_to_it() -> None:
+    async with workers() as made:
+        running = await made.add(drain_s=2.0)
+        pool = made.pool()
+        async with pool.connected(), asyncio.TaskGroup() as group:
+            short = group.create_task(attempt(pool, row(seconds=0.3)))
+            long = group.create_task(attempt(pool, row(seconds=LONG_S)))
+            await until(lambda: in_flight(made) == [2])
+            stopping = group.create_task(running.aclose())
+            assert isinstance(await short, Scored)
+            await made.add()  # rows that come while the first one drains go to another
+            assert isinstance(await attempt(pool, row()), Scored)
+            await stopping
+            lost = await long
+            assert isinstance(lost, NoResult)
+            assert (lost.code, lost.retryable, lost.attempt) == ("worker_lost", True, 2)
+
+
+async def test_rows_wait_until_a_worker_is_ready() -> None:
+    async with workers() as made:
+        pool = made.pool()
+        async with pool.connected():
+            waiting = asyncio.create_task(attempt(pool, row()))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            await made.add()
+            assert isinstance(await waiting, Scored)
+
+
+async def test_an_agent_that_no_run_has_is_an_error_of_its_row() -> None:
+    async with workers() as made:
+        await made.add()
+        pool = made.pool()
+        async with pool.connected():
+            failed = await attempt(pool, row(agent="nobody"))
+    assert isinstance(failed, NoResult)
+    assert (failed.cause, failed.retryable) == ("input", False)
+    assert "'nobody'" in failed.message
+    assert "agent" in failed.message
+
+
+async def test_a_worker_that_requires_a_token_gets_no_row_without_it() -> None:
+    async with workers(token="right") as made:
+        await made.add()
+        pool = made.pool(token="wrong")
+        async with pool.connected():
+            with pytest.raises(StartupError, match="it requires the run's token"):
+                await attempt(pool, row())
+        pool = made.pool(token="right")
+        async with pool.connected():
+            assert isinstance(await attempt(pool, row()), Scored)
+
+
+def frame(head: Any, body: bytes = b"") -> bytes:
+    encoded = orjson.dumps(head)
+    return LENGTHS.pack(len(encoded), len(body)) + encoded + body
+
+
+HELLO = frame([Kind.HELLO, VERSION, ""])
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        frame({}),
+        frame([]),
+        frame([Kind.ROW, 1, "agent", 0, 0, "", 1.0, 1], b"{}"),
+        frame([Kind.HELLO, VERSION]),
+        LENGTHS.pack(2**31, 0),
+        LENGTHS.pack(4, 0) + b"nope",
+        HELLO + frame(["x"]),
+        HELLO + frame([Kind.ROW, "1", "agent", 0, 0, "", 1.0, 1]),
+        HELLO + frame([Kind.ROW]),
+        HELLO + frame([Kind.CANCEL, [1]]),
+        HELLO + LENGTHS.pack(2**30, 2**30),
+        bytes(range(255, 191, -1)),
+    ],
+)
+async def test_what_is_no_frame_ends_the_connection_and_nothing_else(sent: bytes) -> None:
+    async with workers() as made:
+        await made.add()
+        reader, writer = await asyncio.open_connection(*made.addresses[0].rows_address)
+        writer.write(sent)
+        async with asyncio.timeout(30):
+            await reader.read()
+        writer.close()
+        pool = made.pool()
+        async with pool.connected():
+            assert isinstance(await attempt(pool, row()), Scored)
+
+
+async def test_a_version_that_is_not_ours_is_named() -> None:
+    async with workers() as made:
+        await made.add()
+        reader, writer = await asyncio.open_connection(*made.addresses[0].rows_address)
+        writer.write(frame([Kind.HELLO, VERSION + 1, ""]))
+        assert f"version {VERSION + 1}".encode() in await reader.read()
+        writer.close()
+
+
+async def test_frames_that_arrive_byte_by_byte_are_put_together() -> None:
+    async with workers() as made:
+        await made.add()
+        with socket.create_connection(made.addresses[0].rows_address) as client:
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            asked = frame([Kind.ROW, 7, "agent", 0, 0, "", 5.0, 1], b"{}")
+            for byte in HELLO + asked + asked.replace(b"7", b"8"):
+                await loop.sock_sendall(client, bytes([byte]))
+            received = b""
+            async with asyncio.timeout(30):
+                while received.count(b'{"reward": 1.0}') < 2:
+                    received += await loop.sock_recv(client, 65536)
