@@ -2,12 +2,12 @@
 
 import os
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 
 from bench.rollout_cost import ONE_TURN, RolloutCost
+from nemo_gym.analysis.bench.report import table
 
 TARGETS = {True: (3.0, 4.0), False: (5.0, 6.5)}
 """Bare requests a rollout may cost, in one process and through `ng_run`: of one turn, and of two turns with a tool."""
@@ -66,8 +66,3 @@ def _row(cost: RolloutCost) -> list[str]:
 
 def _met(found: float, most: float) -> str:
     return f"≤ {most:g}: {'met' if found <= most else '**missed**'}"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))

@@ -19,8 +19,8 @@ from typing import Any
 import aiohttp
 import orjson
 
-from bench.endpoint import serving_endpoint
-from bench.processes import memory, tree, tree_cpu_s
+from nemo_gym.analysis.bench.endpoint import serving_endpoint
+from nemo_gym.analysis.bench.processes import memory, tree, tree_cpu_s
 from nemo_gym.errors import GymError
 
 IN_FLIGHT = 64

@@ -6,10 +6,10 @@ import orjson
 import pytest
 
 from bench.__main__ import write
-from bench.percentiles import quantile
-from bench.processes import cpu_s, memory, tree, tree_cpu_s
 from bench.report import Machine, Results, as_markdown
 from bench.rollout_cost import ONE_TURN, TWO_TURNS, BenchError, RolloutCost, Scenario, collect, measure
+from nemo_gym.analysis.bench.percentiles import quantile
+from nemo_gym.analysis.bench.processes import cpu_s, memory, tree, tree_cpu_s
 
 
 @pytest.mark.parametrize("scenario", [ONE_TURN, TWO_TURNS], ids=["one turn", "two turns"])

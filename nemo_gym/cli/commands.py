@@ -55,6 +55,7 @@ _LIST = (
     Command("test", "Run the tests of one server folder.", "tests:test"),
     Command("test_all", "Run the tests of all server folders.", "tests:test_all"),
     Command("dev_test", "Run the tests of NeMo Gym itself.", "tests:dev_test"),
+    Command("bench", "Measure what an environment carries, and what saturates first.", "capacity:bench"),
     Command("dump_config", "Print the merged configuration.", "info:dump_config"),
     Command("pip_list", "List the packages that a server folder runs with.", "info:pip_list"),
     Command("doctor", "Show which sandbox works on this machine, and how to get a better one.", "machine:doctor"),

@@ -1,0 +1,1 @@
+"""The capacity simulator: the real commands against a simulated model endpoint, and what saturates first."""

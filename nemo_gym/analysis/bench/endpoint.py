@@ -1,0 +1,215 @@
+"""A simulated model endpoint that costs next to nothing: a raw asyncio protocol with prepared replies, in processes of
+its own. It calls tools for as many turns as it is told to, then says a text; replies take as long, are as large and
+fail as often as it is told."""
+
+import asyncio
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+from urllib.request import ProxyHandler, build_opener
+
+import orjson
+
+from nemo_gym.analysis.bench.latency import Latency
+from nemo_gym.analysis.bench.replies import DEFAULT_FAULTS, FAULTS, Replies, http_response
+from nemo_gym.common.event_loop import run
+from nemo_gym.server.uvicorn_runner import bind
+
+STOP_TIMEOUT_S = 10.0
+STALL_S = 3600.0
+CONNECTIONS_PER_PROCESS = 15_000
+"""Below the usual limits on open files and on local ports to one address."""
+_CONTENT_LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSpec:
+    """What the simulated model does."""
+
+    latency: str = "constant:0"
+    turns: int = 2
+    """Model calls of one rollout: all but the last call a tool, if the row offers any."""
+    payload_bytes: int = 0
+    """The least size of the text in each reply."""
+    fault_rate: float = 0.0
+    """The share of requests that are answered with a fault."""
+    faults: Sequence[str] = DEFAULT_FAULTS
+    tool_arguments: Mapping[str, str] = field(default_factory=lambda: {"get_weather": '{"city": "Oslo"}'})
+    """The tools that are called, each with its arguments as JSON."""
+    body: str | None = None
+    """The whole reply, instead of one of the above."""
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class EndpointStats:
+    """What the endpoint has seen so far."""
+
+    requests: int = 0
+    in_flight: int = 0
+    most_in_flight: int = 0
+    faults: int = 0
+    latency_s: float = 0.0
+    """The sum over all requests."""
+    first_at: float = 0.0
+    last_at: float = 0.0
+    """When the first request came and when the last reply was sent, by the clock that all processes share."""
+
+    def __add__(self, other: Self) -> "EndpointStats":
+        return EndpointStats(
+            self.requests + other.requests,
+            self.in_flight + other.in_flight,
+            self.most_in_flight + other.most_in_flight,
+            self.faults + other.faults,
+            self.latency_s + other.latency_s,
+            min(filter(None, (self.first_at, other.first_at)), default=0.0),
+            max(self.last_at, other.last_at),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A running endpoint of one or more processes."""
+
+    urls: list[str]
+    """OpenAI base URLs, one for each process."""
+    pids: list[int]
+
+    @property
+    def url(self) -> str:
+        return self.urls[0]
+
+    def stats(self) -> EndpointStats:
+        opener, total = build_opener(ProxyHandler({})), EndpointStats()
+        for url in self.urls:
+            with opener.open(f"{url}/stats", timeout=30) as reply:
+                total += EndpointStats(**orjson.loads(reply.read()))
+        return total
+
+
+class _Behavior:
+    """What all connections of a process share."""
+
+    def __init__(self, spec: EndpointSpec) -> None:
+        self.replies = Replies(
+            turns=spec.turns, payload_bytes=spec.payload_bytes, tool_arguments=spec.tool_arguments, body=spec.body
+        )
+        self.latency, self.fault_rate = Latency.parse(spec.latency), spec.fault_rate
+        self.faults = [FAULTS[name] for name in spec.faults]
+        self.chance, self.stats = random.Random(spec.seed), EndpointStats()
+
+    def begin(self) -> float:
+        """Count a request and return its latency."""
+        stats, latency_s = self.stats, self.latency.sample(self.chance)
+        stats.first_at = stats.first_at or time.monotonic()
+        stats.requests += 1
+        stats.latency_s += latency_s
+        stats.in_flight += 1
+        stats.most_in_flight = max(stats.most_in_flight, stats.in_flight)
+        return latency_s
+
+    def end(self) -> None:
+        self.stats.in_flight -= 1
+        self.stats.last_at = time.monotonic()
+
+
+class _Connection(asyncio.Protocol):
+    """Requests on one connection come one after the other."""
+
+    def __init__(self, behavior: _Behavior) -> None:
+        self._behavior, self._received, self._wanted = behavior, bytearray(), 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if not self._wanted:
+            end = self._received.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            length = _CONTENT_LENGTH.search(self._received, 0, end)
+            self._wanted = end + 4 + (int(length[1]) if length else 0)
+        if len(self._received) >= self._wanted:
+            request, self._received, self._wanted = bytes(self._received), bytearray(), 0
+            self._answer(request)
+
+    def _answer(self, request: bytes) -> None:
+        behavior = self._behavior
+        if request.startswith(b"GET"):
+            self._transport.write(http_response(orjson.dumps(asdict(behavior.stats))))
+            return
+        latency_s, reply = behavior.begin(), behavior.replies.to(request)
+        fault = None
+        if behavior.fault_rate and behavior.chance.random() < behavior.fault_rate:
+            behavior.stats.faults += 1
+            fault = behavior.chance.choice(behavior.faults)
+            latency_s = STALL_S if fault.stalls else latency_s
+            reply = reply[: len(reply) // 2] if fault.cuts else fault.reply
+        if latency_s:
+            asyncio.get_running_loop().call_later(latency_s, self._send, reply, fault is not None and fault.hangs_up)
+        else:
+            self._send(reply, fault is not None and fault.hangs_up)
+
+    def _send(self, reply: bytes, hang_up: bool) -> None:
+        self._behavior.end()
+        if not self._transport.is_closing():
+            self._transport.write(reply)
+            if hang_up:
+                self._transport.close()
+
+
+@contextmanager
+def serving_endpoint(
+    spec: EndpointSpec | None = None, *, connections: int = 1, body: bytes | None = None
+) -> Iterator[Endpoint]:
+    """Serve while the block runs, in as many processes as so many connections need. Requests queue up until a process
+    is ready. `body` replaces all replies."""
+    spec = spec or EndpointSpec(body=None if body is None else body.decode())
+    count = max(1, -(-connections // CONNECTIONS_PER_PROCESS))
+    with ExitStack() as running:
+        served = [running.enter_context(_process(spec, number)) for number in range(count)]
+        yield Endpoint([url for url, _ in served], [pid for _, pid in served])
+
+
+@contextmanager
+def _process(spec: EndpointSpec, number: int) -> Iterator[tuple[str, int]]:
+    with bind("127.0.0.1", 0) as listening:
+        fd, port = listening.fileno(), listening.getsockname()[1]
+        command = [sys.executable, "-m", __name__, str(fd)]
+        process = subprocess.Popen(command, pass_fds=[fd], stdin=subprocess.PIPE)
+        try:
+            if process.stdin is not None:
+                with process.stdin as pipe:
+                    pipe.write(orjson.dumps({**asdict(spec), "seed": spec.seed + number}))
+            yield f"http://127.0.0.1:{port}/v1", process.pid
+        finally:
+            process.terminate()
+            process.wait(STOP_TIMEOUT_S)
+
+
+async def _serve(fd: int, spec: EndpointSpec) -> None:
+    loop, behavior = asyncio.get_running_loop(), _Behavior(spec)
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    await loop.create_server(lambda: _Connection(behavior), sock=socket.socket(fileno=os.dup(fd)))
+    await stop.wait()
+
+
+def main() -> None:
+    """Entry point of the process."""
+    fields: dict[str, Any] = orjson.loads(sys.stdin.buffer.read())
+    run(_serve(int(sys.argv[1]), EndpointSpec(**fields)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Measure one point: the real `ng_collect_rollouts`, alone or with `ng_run`, against the simulated endpoint."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from nemo_gym.analysis.bench.endpoint import Endpoint, serving_endpoint
+from nemo_gym.analysis.bench.percentiles import quantile
+from nemo_gym.analysis.bench.processes import tree_cpu_s
+from nemo_gym.analysis.bench.watch import Usage, Watcher
+from nemo_gym.analysis.bench.workload import Environment, Point, write_rows
+from nemo_gym.config.ports import find_open_port
+from nemo_gym.errors import GymError
+from nemo_gym.rollouts.output_files import failures_path
+
+WARM_UP_ROLLOUTS = 20
+"""The rollouts of the run whose CPU time counts as start-up."""
+READY_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
+_SECONDS = re.compile(rb'"_seconds":([0-9.e+-]+)')
+
+
+class BenchError(GymError):
+    """What was to be measured did not work, so there is no figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The figures of one point."""
+
+    point: Point
+    scored: int
+    failed: dict[str, int]
+    """By cause."""
+    seconds: float
+    """From the first model call to the last reply."""
+    cpu_s: float
+    """Of the commands and all they started, without start-up."""
+    most_in_flight: int
+    """Model calls at once, as the endpoint saw them."""
+    mean_latency_s: float
+    """That the endpoint has simulated."""
+    faults: int
+    mean_s: float
+    p50_s: float
+    p99_s: float
+    """How long scored rollouts took."""
+    usage: Usage = field(default_factory=Usage)
+    endpoint_usage: Usage = field(default_factory=Usage)
+
+    @property
+    def rate(self) -> float:
+        """Rollouts a second."""
+        return (self.scored + sum(self.failed.values())) / max(self.seconds, 1e-9)
+
+    @property
+    def cpu_ms(self) -> float:
+        """CPU time of a rollout."""
+        return 1000 * self.cpu_s / max(1, self.point.rollouts)
+
+    @property
+    def share_of_ideal_rate(self) -> float:
+        """The rate that was reached, of the one that latency alone would allow with so many in flight."""
+        rounds = -(-self.point.rollouts // self.point.in_flight)
+        ideal_s = rounds * self.point.turns * self.mean_latency_s
+        return min(1.0, ideal_s / max(self.seconds, 1e-9))
+
+
+class Bench:
+    """Measures points of one environment. Start-up is measured once."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._start_up_s: float | None = None
+
+    def measure(self, point: Point) -> Measured:
+        if self._start_up_s is None:
+            warm_up = Point(WARM_UP_ROLLOUTS, 1, 0, "constant:0", WARM_UP_ROLLOUTS)
+            self._start_up_s = self._measure(warm_up, 0.0).cpu_s
+        return self._measure(point, self._start_up_s)
+
+    def _measure(self, point: Point, start_up_s: float) -> Measured:
+        environment = self._environment
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            serving_endpoint(point.endpoint(environment), connections=point.in_flight) as endpoint,
+        ):
+            place, arguments, port = Path(folder), environment.arguments(endpoint.urls), find_open_port()
+            write_rows(place / "rows.jsonl", environment.rows, point.rollouts)
+            servers = (
+                ng_run([*arguments, f"+head_server.port={port}"]) if environment.through_ng_run else nullcontext()
+            )
+            with servers as run:
+                given = [f"+head_server.port={port}", *(() if run else arguments)]
+                return self._collect(point, place, given, endpoint, run.pid if run else None, start_up_s)
+
+    def _collect(
+        self, point: Point, place: Path, given: Sequence[str], endpoint: Endpoint, run: int | None, start_up_s: float
+    ) -> Measured:
+        before_s = 0.0 if run is None else tree_cpu_s(run)
+        command = [
+            *(_script("ng_collect_rollouts"), *given, f"+agent_name={self._environment.agent_name}"),
+            *("+input_jsonl_fpath=rows.jsonl", "+output_jsonl_fpath=out.jsonl", "+tolerated_failures=1000000000"),
+            f"+num_samples_in_parallel={point.in_flight}",
+        ]
+        with (place / "log.txt").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=place)
+        roots = [process.pid] if run is None else [process.pid, run]
+        with Watcher(lambda: roots) as watched, Watcher(lambda: endpoint.pids) as endpoint_watched:
+            _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise BenchError(f"ng_collect_rollouts failed: {(place / 'log.txt').read_text()[-2000:]}")
+        run_s = 0.0 if run is None else tree_cpu_s(run) - before_s
+        cpu_s = max(0.0, used.ru_utime + used.ru_stime + run_s - start_up_s)
+        return _figures(point, place, endpoint, cpu_s, watched.usage, endpoint_watched.usage)
+
+
+def _figures(
+    point: Point, place: Path, endpoint: Endpoint, cpu_s: float, usage: Usage, endpoint_usage: Usage
+) -> Measured:
+    stats, seconds = endpoint.stats(), [*_seconds_of_records(place / "out.jsonl")]
+    failed = _failures(failures_path(place / "out.jsonl"))
+    return Measured(
+        point=point,
+        scored=len(seconds),
+        failed=dict(failed),
+        seconds=stats.last_at - stats.first_at,
+        cpu_s=cpu_s,
+        most_in_flight=stats.most_in_flight,
+        mean_latency_s=stats.latency_s / max(1, stats.requests),
+        faults=stats.faults,
+        mean_s=sum(seconds) / max(1, len(seconds)),
+        p50_s=quantile(seconds, 0.5) if seconds else 0.0,
+        p99_s=quantile(seconds, 0.99) if seconds else 0.0,
+        usage=usage,
+        endpoint_usage=endpoint_usage,
+    )
+
+
+def _seconds_of_records(path: Path) -> Iterator[float]:
+    """How long each rollout took. Records may be large, so only their end is looked at."""
+    with path.open("rb") as lines:
+        for line in lines:
+            found = _SECONDS.search(line, max(0, len(line) - 1000))
+            if found is None:
+                raise BenchError(f"A record of {path} does not say how long its rollout took.")
+            yield float(found[1])
+
+
+def _failures(path: Path) -> Counter[str]:
+    if not path.exists():
+        return Counter()
+    records = (orjson.loads(line) for line in path.read_bytes().splitlines())
+    return Counter(record["cause"] for record in records if record["is_final"])
+
+
+@contextmanager
+def ng_run(arguments: Sequence[str], *, cwd: Path | None = None) -> "Iterator[subprocess.Popen[bytes]]":
+    with tempfile.NamedTemporaryFile("rb") as log:
+        with Path(log.name).open("wb") as file:
+            command = [_script("ng_run"), *arguments]
+            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True, cwd=cwd)
+        try:
+            give_up_at = time.monotonic() + READY_TIMEOUT_S
+            while b"servers ready" not in Path(log.name).read_bytes():
+                if process.poll() is not None or time.monotonic() > give_up_at:
+                    raise BenchError(f"ng_run is not ready: {Path(log.name).read_text()[-2000:]}")
+                time.sleep(0.05)
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait(STOP_TIMEOUT_S)
+
+
+def _script(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))

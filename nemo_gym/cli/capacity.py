@@ -1,0 +1,227 @@
+"""Measure what an environment carries, with a simulated model endpoint."""
+
+import itertools
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+from pydantic import Field
+
+from nemo_gym.cli.command import command, read_parameters
+from nemo_gym.common.atomic_files import atomic_write
+from nemo_gym.common.paths import find
+from nemo_gym.config.command_options import CommandConfig
+from nemo_gym.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nemo_gym.analysis.bench.measure import Measured
+    from nemo_gym.analysis.bench.workload import Environment, Point
+
+MIN_ROLLOUTS = 100
+MAX_IN_FLIGHT = 65_536
+
+
+class BenchConfig(CommandConfig):
+    """Measure how many rollouts of an environment this machine carries, and what saturates first.
+
+    The real `ng_collect_rollouts` runs against a simulated model endpoint, once for each combination of `in_flight`,
+    `turns` and `payload_bytes`. With six points or more, a model of capacity is fitted to two thirds of them and
+    checked against the others.
+
+    Examples:
+
+    ```bash
+    ng_bench "+in_flight=[64,1024]" "+turns=[1,10]" +latency=lognormal:2:0.8
+    ng_bench "+config_paths=[resources_servers/mcqa/configs/mcqa.yaml]" "+in_flight=[1024]" +fault_rate=0.02
+    ng_bench +mode=sessions "+sessions=[128,2048]"
+    ```
+    """
+
+    mode: Literal["rollouts", "sessions"] = "rollouts"
+    """Measure rollouts, or sessions of an environment: each opens, makes steps that wait on the server, and ends."""
+
+    config_paths: list[str] = Field(
+        default=["resources_servers/example_simple_weather/configs/simple_weather.yaml"], min_length=1
+    )
+    """The environment and its agent. The model is the simulated endpoint."""
+
+    agent_name: str | None = None
+    """The agent to run. Needed if the configuration has several."""
+
+    input_jsonl_fpath: str | None = None
+    """Rows, used again and again. By default the example rows of the agent."""
+
+    in_flight: list[int] = Field(default=[1, 64, 1024], min_length=1)
+    """Rollouts in flight."""
+
+    turns: list[int] = Field(default=[1], min_length=1)
+    """Model calls of a rollout. All but the last call a tool of the row."""
+
+    payload_bytes: list[int] = Field(default=[1024], min_length=1)
+    """Size of the text in each reply of the model."""
+
+    prompt_bytes: int = Field(default=0, ge=0, le=2**26)
+    """Pad the input of each row to this size."""
+
+    latency: str = "constant:1"
+    """Seconds that the model takes: constant:1, uniform:0.5:2, exponential:1 or lognormal:2:0.8 (median, sigma)."""
+
+    fault_rate: float = Field(default=0.0, ge=0, le=1)
+    """Share of model calls that fail."""
+
+    faults: list[str | int] = Field(default=[])
+    """How they fail: 429, 500, 503, garbage, cut, hang_up, stall. By default in all of these ways but the last."""
+
+    rollouts: int | None = Field(default=None, ge=1)
+    """Rollouts of each point. By default twice as many as are in flight, and at least 100."""
+
+    through_ng_run: bool = False
+    """Let `ng_run` hold the servers, not the collector."""
+
+    overrides: list[str] = Field(default=[])
+    """More arguments for the measured command, such as "+num_workers=4"."""
+
+    sessions: list[int] = Field(default=[128, 1024], min_length=1)
+    """Sessions at once, with mode=sessions."""
+
+    steps: int = Field(default=1, ge=1)
+    """Steps of a session, with mode=sessions."""
+
+    step_wait_s: float = Field(default=1.0, ge=0)
+    """How long the server waits in a step, with mode=sessions."""
+
+    nodes: int = Field(default=1, ge=1)
+    """Say what so many nodes like this one carry."""
+
+    output_fpath: str | None = None
+    """Write all figures there as JSON."""
+
+
+@command(BenchConfig)
+def bench() -> None:
+    """Measure what an environment carries, with a simulated model endpoint."""
+    options = read_parameters(BenchConfig)
+    try:
+        import psutil  # noqa: F401 - what is used below
+    except ImportError as error:
+        raise ConfigError("ng_bench needs psutil, which is not installed: pip install 'nemo-gym[bench]'") from error
+    figures = _bench_sessions(options) if options.mode == "sessions" else _bench_rollouts(options)
+    if options.output_fpath is not None:
+        with atomic_write(Path(options.output_fpath)) as file:
+            file.write(orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def _bench_sessions(options: BenchConfig) -> list[dict[str, Any]]:
+    from nemo_gym.analysis.bench.report import about
+    from nemo_gym.analysis.bench.sessions import measure_sessions, sessions_table
+    from nemo_gym.analysis.bench.watch import Machine
+
+    if min(options.sessions) < 1:
+        raise ConfigError(f"sessions is {options.sessions}; expected numbers of at least 1.")
+    measured = measure_sessions(
+        options.sessions, steps=options.steps, wait_s=options.step_wait_s, overrides=options.overrides
+    )
+    print(f"{about(Machine.here())}\n\n{sessions_table(measured)}")
+    return [asdict(each) for each in measured]
+
+
+def _bench_rollouts(options: BenchConfig) -> list[dict[str, Any]]:
+    from nemo_gym.analysis.bench.measure import Bench
+    from nemo_gym.analysis.bench.report import about, capacity_table
+    from nemo_gym.analysis.bench.watch import Machine
+
+    points, machine, measured = points_of(options), Machine.here(), []
+    bench = Bench(environment_of(options))
+    for number, point in enumerate(points, 1):
+        print(f"Measuring {number} of {len(points)}: {point}", file=sys.stderr)
+        measured.append(bench.measure(point))
+    print(f"{about(machine)}\n\n{capacity_table(measured, machine)}")
+    if len(measured) >= MIN_POINTS_OF_MODEL:
+        _print_model(measured, options)
+    return [asdict(each) for each in measured]
+
+
+MIN_POINTS_OF_MODEL = 6
+
+
+def _print_model(measured: "list[Measured]", options: BenchConfig) -> None:
+    from nemo_gym.analysis.bench.capacity_model import CapacityModel
+    from nemo_gym.analysis.bench.report import forecast_table, model_page
+    from nemo_gym.analysis.bench.watch import Machine
+
+    model = CapacityModel.of(measured)
+    print(f"\n{model_page(model)}\n\n{forecast_table(model, measured, Machine.here(), nodes=options.nodes)}")
+
+
+def points_of(options: BenchConfig) -> "list[Point]":
+    """Every combination of the parameters, checked."""
+    from nemo_gym.analysis.bench.latency import Latency
+    from nemo_gym.analysis.bench.replies import FAULTS
+    from nemo_gym.analysis.bench.workload import Point
+
+    _check_range("in_flight", options.in_flight, 1, MAX_IN_FLIGHT)
+    _check_range("turns", options.turns, 1, 1000)
+    _check_range("payload_bytes", options.payload_bytes, 0, 2**26)
+    faults = [str(name) for name in options.faults]
+    unknown = sorted(set(faults) - set(FAULTS))
+    if unknown:
+        raise ConfigError(f"There is no fault {', '.join(unknown)}. Faults: {', '.join(FAULTS)}.")
+    latency = str(Latency.parse(options.latency))
+    return [
+        Point(
+            in_flight=in_flight,
+            turns=turns,
+            payload_bytes=payload,
+            latency=latency,
+            rollouts=options.rollouts or max(MIN_ROLLOUTS, 2 * in_flight),
+            fault_rate=options.fault_rate,
+            faults=faults,
+        )
+        for turns, payload, in_flight in itertools.product(options.turns, options.payload_bytes, options.in_flight)
+    ]
+
+
+def _check_range(name: str, values: list[int], low: int, high: int) -> None:
+    if not all(low <= value <= high for value in values):
+        raise ConfigError(f"{name} is {values}; expected numbers from {low} to {high}.")
+
+
+def environment_of(options: BenchConfig) -> "Environment":
+    """The agent and its rows."""
+    from nemo_gym.analysis.bench.workload import MODEL_CONFIG, Environment, padded
+    from nemo_gym.config.loading import load_config, server_instances
+
+    paths = [str(find(path, what="config").resolve()) for path in options.config_paths]
+    policy = {"policy_base_url": "http://127.0.0.1:1/v1", "policy_api_key": "none", "policy_model_name": "simulated"}
+    config = load_config(
+        initial={"config_paths": [*paths, MODEL_CONFIG], **policy}, use_dotenv=False, fill_ports=False
+    )
+    agents = {each.name: each for each in server_instances(config) if each.server_type == "responses_api_agents"}
+    name = options.agent_name or next(iter(agents), "")
+    if name not in agents or (options.agent_name is None and len(agents) > 1):
+        raise ConfigError(f"Name the agent to measure with +agent_name=... Agents: {', '.join(agents) or 'none'}.")
+    rows = _rows(options.input_jsonl_fpath or _example_rows(agents[name].config))
+    return Environment(
+        config_paths=paths,
+        agent_name=name,
+        rows=padded(rows, options.prompt_bytes),
+        overrides=options.overrides,
+        through_ng_run=options.through_ng_run,
+    )
+
+
+def _example_rows(agent: dict[str, Any]) -> str:
+    datasets = agent.get("datasets") or ()
+    for dataset in sorted(datasets, key=lambda each: each.get("type") != "example"):
+        if dataset.get("jsonl_fpath"):
+            return str(dataset["jsonl_fpath"])
+    raise ConfigError("The agent has no dataset. Give rows with +input_jsonl_fpath=<file>.")
+
+
+def _rows(path: str) -> list[dict[str, Any]]:
+    rows = [orjson.loads(line) for line in find(path, what="dataset").read_bytes().splitlines() if line.strip()]
+    if not rows or not all(isinstance(row, dict) and "responses_create_params" in row for row in rows):
+        raise ConfigError(f"{path} has no rows with `responses_create_params`.")
+    return rows
