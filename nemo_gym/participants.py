@@ -109,6 +109,18 @@ def participant_record(side: Side, *, is_trainable: bool) -> JsonObject:
     return {**as_json, "is_trainable": is_trainable}
 
 
+def policy_records(record: JsonObject) -> dict[str, JsonObject]:
+    """The policies of a rollout, each as a record of its own with its conversation, token trace and reward. Most
+    rollouts have one."""
+    response = record["response"]
+    main, others = response.get("participant") or POLICY, response.get("participants") or {}
+    own = {name: value for name, value in response.items() if name != "participants"}
+    sides = {main: {"responses_create_params": record["responses_create_params"], "response": own}}
+    sides |= {name: side for name, side in others.items() if side["is_trainable"]}
+    rewards = record.get("rewards") or {}
+    return {name: {**side, "reward": rewards.get(name, record["reward"])} for name, side in sides.items()}
+
+
 def without_tokens(item: NeMoGymResponseInputItem) -> ResponseItem:
     """The item without token ids and log-probs."""
     if not isinstance(item, TokenIDLogProbMixin):

@@ -24,6 +24,10 @@ from nemo_gym.config.types import BaseRunServerInstanceConfig as BaseRunServerIn
 from nemo_gym.config.types import BaseServerConfig as BaseServerConfig
 from nemo_gym.server.base import BaseServer as BaseServer
 from nemo_gym.server.base import SimpleServer as SimpleServer
+from nemo_gym.server.gateway import ModelGateway as ModelGateway
+from nemo_gym.server.mcp import McpToolServer as McpToolServer
+from nemo_gym.server.mcp import ToolResult as ToolResult
+from nemo_gym.server.mcp import session_tools as session_tools
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.tools import NOT_TOOLS as NOT_TOOLS
 

@@ -54,6 +54,26 @@ LEFT_OPEN: dict[str, dict[str, Any]] = {
             "responses_api_agents": {"multi_turn_agent": {"resources_server": {"name": "example_simple_weather"}}}
         },
     },
+    "openai_agents.yaml": {
+        "config_paths": [WEATHER],
+        "openai_agents": {
+            "responses_api_agents": {"command_agent": {"resources_server": {"name": "example_simple_weather"}}}
+        },
+    },
+    "mini_swe_agent_command.yaml": {
+        "config_paths": [WEATHER],
+        "mini_swe_agent_command": {
+            "responses_api_agents": {
+                "command_agent": {"resources_server": {"name": "example_simple_weather"}, "sandbox_provider": None}
+            }
+        },
+    },
+    "multi_policy_agent.yaml": {
+        "config_paths": [WEATHER],
+        "multi_policy_agent": {
+            "responses_api_agents": {"multi_policy_agent": {"resources_server": {"name": "example_simple_weather"}}}
+        },
+    },
     "math_stack_overflow.yaml": {
         "math_with_judge": {
             "resources_servers": {"math_with_judge": {"judge_model_server": {"name": "policy_model"}}}

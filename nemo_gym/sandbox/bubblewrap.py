@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,7 +48,8 @@ class BubblewrapProvider(LocalProvider):
         is_root = has_capability(CAP_SYS_ADMIN) and os.geteuid() == 0
         settings["uid"] = unused_uid() if is_root else None
         filter_fd = _readable(seccomp_filter(allow_sockets=True))
-        argv = [self._bwrap, *_namespaces(is_root), *mounts(limits, runtime, workdir)]
+        sockets = spec.provider_options.get("sockets") or {}
+        argv = [self._bwrap, *_namespaces(is_root), *mounts(limits, runtime, workdir, sockets)]
         argv += ["--chdir", "/", "--seccomp", str(filter_fd), "--", *boot_command(runtime.python)]
         return Launch(argv, settings, [filter_fd])
 
@@ -61,13 +63,15 @@ def _namespaces(is_root: bool) -> list[str]:
     return ["--unshare-user", "--uid", UID_INSIDE, "--gid", UID_INSIDE, *shared]
 
 
-def mounts(limits: Limits, runtime: Runtime, workdir: str) -> list[str]:
-    """Read-only programs, empty folders with a size limit, and nothing else."""
+def mounts(limits: Limits, runtime: Runtime, workdir: str, sockets: Mapping[str, str] | None = None) -> list[str]:
+    """Read-only programs, empty folders with a size limit, the Unix sockets of the host that were asked for (path in
+    the sandbox to path on the host), and nothing else."""
     at: dict[str, list[str]] = {"/proc": ["--proc", "/proc"], "/dev": ["--dev", "/dev"]}
     at |= {path: ["--ro-bind", source, path] for source, path in runtime.binds}
     at |= {path: ["--symlink", target, path] for target, path in runtime.symlinks}
     at |= {path: ["--tmpfs", path, "--remount-ro", path] for path in runtime.masked}
     at |= {path: _folder(path, limits.disk_mb) for path in (TEMP, workdir)}
+    at |= {path: ["--ro-bind", source, path] for path, source in (sockets or {}).items()}
     at[SHARED_MEMORY] = _folder(SHARED_MEMORY, SHARED_MEMORY_MB)
     parents = {str(parent) for path in at for parent in Path(path).parents} - {"/", *at}
     # bwrap itself would make some of them for their owner alone.

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -72,18 +73,18 @@ def site_folders(prefix: str) -> list[str]:
 def package_paths(packages: tuple[str, ...]) -> dict[str, Path]:
     """The top-level files and folders of installed distributions and of what they require."""
     paths: dict[str, Path] = {}
-    seen: set[str] = set()
-    waiting: list[str] = [canonicalize_name(name) for name in packages]
+    seen: set[Requested] = set()
+    waiting = [_requested(Requirement(name)) for name in packages]
     while waiting:
-        name = waiting.pop()
-        if name in seen:
+        wanted = waiting.pop()
+        if wanted in seen:
             continue
-        seen.add(name)
-        distribution = _distribution(name)
+        seen.add(wanted)
+        distribution = _distribution(wanted.name)
         for file in distribution.files or []:
             if file.parts[0] not in ("..", "__pycache__"):
                 paths[file.parts[0]] = Path(str(distribution.locate_file(file.parts[0])))
-        waiting += _requirements(distribution)
+        waiting += _requirements(distribution, wanted.extras)
     return {name: path for name, path in sorted(paths.items()) if path.exists()}
 
 
@@ -108,7 +109,22 @@ def _distribution(name: str) -> importlib.metadata.Distribution:
         ) from error
 
 
-def _requirements(distribution: importlib.metadata.Distribution) -> list[str]:
+class Requested(NamedTuple):
+    """An installed distribution, with the extras of it that are needed."""
+
+    name: str
+    extras: frozenset[str]
+
+
+def _requested(requirement: Requirement) -> Requested:
+    return Requested(canonicalize_name(requirement.name), frozenset(requirement.extras))
+
+
+def _requirements(distribution: importlib.metadata.Distribution, extras: frozenset[str]) -> list[Requested]:
     required = [Requirement(text) for text in distribution.requires or []]
-    needed = [one for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
-    return [canonicalize_name(one.name) for one in needed]
+    needed = [
+        one
+        for one in required
+        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+    ]
+    return [_requested(one) for one in needed]

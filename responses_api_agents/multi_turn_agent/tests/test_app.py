@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.analysis.token_check import faults_of, turns_of
 from nemo_gym.errors import RolloutError
 from nemo_gym.server_utils import ServerClient, ServerReply
 from nemo_gym.testing import TRANSPORTS, ServerSpec, Transport, example_row, rows_of, running_servers, server_spec
+from tests.token_items import generations, is_one_sequence
 
 GAME = "resources_servers/example_multi_turn"
 DESK_ROW = rows_of("resources_servers/example_user_simulation/data/example.jsonl")[1]
@@ -117,9 +117,9 @@ async def test_what_ends_a_conversation(
 
 async def test_all_turns_are_one_token_trace() -> None:
     record = await play(game(*SOLVED), rows_of(f"{GAME}/data/example.jsonl")[0])
-    turns = list(turns_of(record["response"]["output"]))
-    assert [bytes(turn.generation) for turn in turns] == [b"24<end>", b"Let me think: 42<end>"]
-    assert list(faults_of(turns)) == []
+    calls = generations(record["response"]["output"])
+    assert [call.text for call in calls] == ["24<end>", "Let me think: 42<end>"]
+    assert is_one_sequence(calls)
 
 
 async def test_an_environment_without_next_message_is_no_result() -> None:
@@ -176,12 +176,9 @@ async def test_both_sides_are_recorded_apart(transport: Transport) -> None:
 async def test_only_the_tokens_of_the_policy_are_in_the_record() -> None:
     response = (await play(desk(POLICY, USER), row(tools=DESK_ROW["user"]["tools"])))["response"]
     user = response.pop("participants")["user"]
-    assert [bytes(turn.generation) for turn in turns_of(response["output"])] == [
-        b"test_line({})<end>",
-        b"Restart it.<end>",
-        b"Goodbye.<end>",
-    ]
-    assert list(faults_of(turns_of(response["output"]))) == []
+    calls = generations(response["output"])
+    assert [call.text for call in calls] == ["test_line({})<end>", "Restart it.<end>", "Goodbye.<end>"]
+    assert is_one_sequence(calls)
     assert b"token_ids" not in orjson.dumps(user)
     assert b"log_probs" not in orjson.dumps(user)
     assert user["is_trainable"] is False
@@ -193,7 +190,7 @@ async def test_neither_side_sees_the_prompt_the_thoughts_or_the_tools_of_the_oth
     seen_by_user = orjson.dumps([user["responses_create_params"]["input"], user["response"]["output"]]).decode()
     for hidden in (SYSTEM, "A private thought.", "test_line"):
         assert hidden not in seen_by_user
-    prompts = ["".join(map(chr, turn.prompt)) for turn in turns_of(response["output"])]
+    prompts = [call.prompt for call in generations(response["output"])]
     for hidden in ("You are Ben.", "restart_router", "Persona.", "###STOP###"):
         assert all(hidden not in prompt for prompt in prompts)
 

@@ -1,0 +1,110 @@
+"""A model and tools for programs that we start and do not write: each gets a path of its own on loopback, which nobody
+can guess, with the model's endpoints below it and the tools over MCP."""
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.client.server_client import ServerReply, base_url
+from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
+from nemo_gym.server.core import ServerCore
+from nemo_gym.server.disconnect import cancel_on_disconnect
+from nemo_gym.server.endpoint import Call, Endpoint
+from nemo_gym.server.limits import ServerLimits
+from nemo_gym.server.mcp import McpHttpApp, McpToolServer
+from nemo_gym.server.model_endpoints import model_endpoints
+from nemo_gym.server.request_checks import check_json, check_origin
+from nemo_gym.server.unix_bridge import bridge_socket
+from nemo_gym.server.uvicorn_runner import bind, serving
+
+LOOPBACK = "127.0.0.1"
+MCP_PATH = "/mcp"
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is below one path."""
+
+    endpoints: dict[str, Endpoint]
+    model: str
+    tools: McpHttpApp
+
+
+class ModelGateway:
+    """Programs find their model at `url_of(path)/v1` and their tools at `url_of(path)/mcp`."""
+
+    def __init__(self, core: ServerCore, limits: ServerLimits | None = None) -> None:
+        self._core, self._limits = core, limits or ServerLimits()
+        self._rooms: dict[str, _Room] = {}
+        self.port = 0
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["ModelGateway"]:
+        """Listen on a free port of loopback while the block runs."""
+        with bind(LOOPBACK, 0) as listening:
+            self.port = listening.getsockname()[1]
+            async with serving({self.port: self}, [listening], self._limits):
+                yield self
+
+    @asynccontextmanager
+    async def socket(self, folder: Path) -> AsyncIterator[Path]:
+        """A Unix socket that leads here, for a sandbox without a network."""
+        async with bridge_socket(folder, LOOPBACK, self.port) as path:
+            yield path
+
+    @contextmanager
+    def opened(
+        self,
+        chat_completions: Callable[..., Any],
+        responses: Callable[..., Any],
+        *,
+        model: str,
+        tools: McpToolServer,
+    ) -> Iterator[str]:
+        """A path for one program. After the block nothing answers there."""
+        path = f"/{secrets.token_urlsafe(16)}"
+        listed = model_endpoints(chat_completions, responses, reads_only=True)
+        self._rooms[path] = _Room({endpoint.path: endpoint for endpoint in listed}, model, McpHttpApp(tools))
+        try:
+            yield path
+        finally:
+            del self._rooms[path]
+
+    def url_of(self, path: str, *, port: int | None = None) -> str:
+        """The base URL of a path; with `port`, as a sandbox sees it that forwards this port."""
+        return base_url(LOOPBACK, port or self.port) + path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        token, _, rest = scope["path"].removeprefix("/").partition("/")
+        room, path = self._rooms.get(f"/{token}"), f"/{rest}"
+        try:
+            if room is not None and path == MCP_PATH:
+                await room.tools(scope, receive, send)
+                return
+            reply = await self._reply(room, path, scope, receive)
+        except Exception as error:
+            reply = self._core.failed(error)
+        if reply is not None:
+            await self._core.send(reply, receive, send)
+
+    async def _reply(self, room: _Room | None, path: str, scope: Scope, receive: Receive) -> ServerReply | None:
+        """The reply; None if the client has gone."""
+        headers = dict(scope["headers"])
+        check_origin(scope, headers, frozenset())
+        if room is not None and scope["method"] == "GET" and path == "/v1/models":
+            listed = [{"id": room.model, "object": "model", "created": 0, "owned_by": "nemo-gym"}]
+            return ServerReply(self._core.name, 200, {"object": "list", "data": listed})
+        endpoint = room.endpoints.get(path) if room is not None and scope["method"] == "POST" else None
+        if endpoint is None:
+            return ServerReply(self._core.name, 404, {"error": {"message": "Not Found", "type": "not_found"}})
+        check_json(headers)
+        body = await read_body(limit_body(receive, self._limits.max_body_bytes))
+        call = Call(path, body, {}, self._core.client, self._core.compute, scope=scope)
+        async with cancel_on_disconnect(receive):
+            return await self._core.run(endpoint, call)
+        return None

@@ -1,0 +1,243 @@
+"""Runs a command-line harness for each rollout. It finds our model under a path of its own and the environment's tools
+by MCP, and all its model calls are the rollout's trace."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from pydantic import AfterValidator, Field, PrivateAttr, TypeAdapter, ValidationError
+
+from nemo_gym.base_responses_api_agent import AgentRunRequest, Conversation, ToolCallingAgent, ToolCallingAgentConfig
+from nemo_gym.errors import RolloutError
+from nemo_gym.openai_utils import (
+    TOKEN_FIELDS,
+    JsonObject,
+    NeMoGymChatCompletion,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    changed,
+    encode,
+    set_fields,
+    without_nulls,
+)
+from nemo_gym.participants import message_text, without_tokens
+from nemo_gym.sandbox import resolve_provider_config
+from nemo_gym.server_utils import CookieJar, McpToolServer, ModelGateway, ServerReply, ToolResult, find, session_tools
+from responses_api_agents.command_agent.commands import CommandResult, check_path, check_provider, opened_workspace
+from responses_api_agents.command_agent.trace import HARNESS, HarnessTrace
+
+T = TypeVar("T")
+WorkspacePath = Annotated[str, AfterValidator(check_path)]
+_FILES = TypeAdapter(dict[WorkspacePath, str])
+_PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
+DEFAULT_ENV = {
+    "OPENAI_BASE_URL": "{base_url}",
+    "OPENAI_API_BASE": "{base_url}",
+    "OPENAI_API_KEY": "none",
+    "ANTHROPIC_BASE_URL": "{root_url}",
+    "ANTHROPIC_API_KEY": "none",
+    "NEMO_GYM_MCP_URL": "{mcp_url}",
+    "NEMO_GYM_MODEL": "{model}",
+}
+"""What most harnesses read. The path in the URLs is the secret, so that the keys need not be any."""
+
+
+class CommandAgentConfig(ToolCallingAgentConfig):
+    """Which harness works with which model in which environment."""
+
+    command: list[str] = Field(min_length=1)
+    """The program and its arguments. {prompt}, {instructions}, {base_url}, {root_url}, {mcp_url}, {model} and
+    {workdir} are replaced."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of the harness, with the same placeholders. Of ours it inherits PATH, LANG and TZ."""
+    files: dict[WorkspacePath, str] = Field(default_factory=dict)
+    """Files in its work folder, path to text, with the same placeholders. A row may bring more in its `files`."""
+    copied_files: dict[WorkspacePath, str] = Field(default_factory=dict)
+    """More of them: path in the work folder to the path of a file, which is copied as it is."""
+    keep_files: list[WorkspacePath] = Field(default_factory=list)
+    """Files of the work folder whose text is recorded when the harness has ended."""
+    model: str = "policy"
+    """The name of the model, as the harness is told."""
+    sandbox_provider: str | dict[str, Any] | None = None
+    """Run the harness in a sandbox: `{provider: options}`, or the name of a top-level block with that. Without it the
+    harness, and all that it runs, is an ordinary process of this machine."""
+    command_timeout_s: float = Field(default=1800.0, gt=0)
+    concurrency: int = Field(default=8, ge=1)
+    """How many harnesses run at once. Other rollouts wait."""
+
+
+class CommandAgent(ToolCallingAgent):
+    config: CommandAgentConfig
+
+    _gateway: ModelGateway = PrivateAttr()
+    _socket: Path | None = PrivateAttr(default=None)
+    _provider: dict[str, Any] | None = PrivateAttr(default=None)
+    _turns: asyncio.Semaphore = PrivateAttr()
+    _copied: dict[str, str] = PrivateAttr()
+
+    def model_post_init(self, _context: Any, /) -> None:
+        self._turns = asyncio.Semaphore(self.config.concurrency)
+        self._copied = {name: find(path).read_text() for name, path in self.config.copied_files.items()}
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """The gateway is open as long as the server is."""
+        wanted = self.config.sandbox_provider
+        if wanted is not None:
+            self._provider = resolve_provider_config(wanted, self.server_client.global_config_dict)
+            check_provider(self._provider)
+        self._gateway = ModelGateway(self.core())
+        with TemporaryDirectory(prefix="nemo-gym-gateway-") as folder:
+            async with self._gateway.serving(), self._gateway.socket(Path(folder)) as self._socket:
+                yield
+
+    async def converse(self, body: AgentRunRequest, jar: CookieJar) -> NeMoGymResponse:
+        """One run of the harness, from its start to its end."""
+        run = HarnessRun(self, body, jar)
+        async with self._turns:
+            result = await self._play(run)
+        run.raise_failure(result)
+        harness = {**asdict(result), "tool_calls": run.tool_calls, "request": run.trace.request()}
+        return run.trace.response(ended_by="max_steps" if run.is_out_of_steps else HARNESS, harness=harness)
+
+    async def verify(self, body: AgentRunRequest, response: NeMoGymResponse, jar: CookieJar) -> ServerReply:
+        """The record has the prompt and the tools that the harness sent, not those of the row."""
+        harness = dict((response.model_extra or {})["harness"])
+        params = {**set_fields(body.responses_create_params), **harness.pop("request")}
+        asked = NeMoGymResponseCreateParamsNonStreaming.model_validate(params)
+        return await super().verify(
+            changed(body, responses_create_params=asked), changed(response, harness=harness), jar
+        )
+
+    async def _play(self, run: "HarnessRun") -> CommandResult:
+        config, gateway = self.config, self._gateway
+        offered = [dict(tool) for tool in run.body.responses_create_params.tools]
+        tools = McpToolServer(config.resources_server.name, offered, run.call_tool)
+        async with opened_workspace(self._provider, gateway_port=gateway.port, gateway_socket=self._socket) as space:
+            with gateway.opened(run.chat_completions, run.responses, model=config.model, tools=tools) as path:
+                values = self._placeholders(run.body, gateway.url_of(path, port=space.port), space.path)
+                filled = {name: fill_in(text, values) for name, text in config.files.items()}
+                await space.write({**filled, **self._copied, **_row_files(run.body)})
+                env = {name: fill_in(text, values) for name, text in {**DEFAULT_ENV, **config.env}.items()}
+                command = [fill_in(word, values) for word in config.command]
+                return await space.run(command, env, timeout_s=config.command_timeout_s, keep=config.keep_files)
+
+    def _placeholders(self, body: AgentRunRequest, url: str, workdir: str) -> dict[str, str]:
+        talk = Conversation.of("", body.responses_create_params)
+        by_user = [item for item in talk.given if getattr(item, "role", None) == "user"]
+        others = [item for item in talk.given if getattr(item, "role", None) in ("system", "developer")]
+        return {
+            "{prompt}": message_text(by_user),
+            "{instructions}": message_text(others),
+            "{base_url}": f"{url}/v1",
+            "{root_url}": url,
+            "{mcp_url}": f"{url}/mcp",
+            "{model}": self.config.model,
+            "{workdir}": workdir,
+        }
+
+
+class HarnessRun:
+    """The calls that one harness makes to its model and its tools."""
+
+    def __init__(self, agent: CommandAgent, body: AgentRunRequest, jar: CookieJar) -> None:
+        self.body, self._agent, self._jar = body, agent, jar
+        self.trace = HarnessTrace()
+        self.tool_calls: list[JsonObject] = []
+        self.is_out_of_steps = False
+        self._model_error: RolloutError | None = None
+        """Of the last call, if it failed: a harness may have tried again."""
+        self._tool_error: RolloutError | None = None
+        params = body.responses_create_params
+        self._sampling = without_nulls({"temperature": params.temperature, "top_p": params.top_p})
+        config, client = agent.config, agent.server_client
+        self._call_tool = session_tools(client, config.resources_server.name, jar, timeout_s=config.tool_timeout_s)
+
+    def raise_failure(self, result: CommandResult) -> None:
+        """Raise unless the rollout can be scored as it stands."""
+        if self._tool_error is not None:
+            raise self._tool_error
+        if self._model_error is not None and (self._model_error.cause != "input" or not self.trace.calls):
+            raise self._model_error
+        if not self.trace.calls:
+            command, said = self._agent.config.command[0], (result.stderr or result.stdout)[-1000:].strip()
+            found = f"{command} ended with code {result.return_code} and never called the model: {said or 'no output'}"
+            raise RolloutError("environment", found, server=self._agent.config.name)
+
+    async def chat_completions(self, body: dict[str, Any]) -> JsonObject:
+        """Answer a Chat Completions request of the harness."""
+        messages = self.trace.messages_with_tokens(body.get("messages"))
+        request, started = {**body, "messages": messages, **self._sampling}, time.perf_counter()
+        reply = await self._ask("/v1/chat/completions", request, NeMoGymChatCompletion)
+        self.trace.add_chat(body, reply, seconds=time.perf_counter() - started)
+        return chat_without_tokens(reply)
+
+    async def responses(self, body: dict[str, Any]) -> NeMoGymResponse:
+        """Answer a Responses request of the harness; those of the Messages API come here, too."""
+        asked, started = orjson.loads(encode(body, exclude_unset=True)), time.perf_counter()
+        reply = await self._ask("/v1/responses", {**asked, **self._sampling}, NeMoGymResponse)
+        self.trace.add_response(asked, reply, seconds=time.perf_counter() - started)
+        return changed(reply, output=[without_tokens(item) for item in reply.output])
+
+    async def _ask(self, path: str, request: JsonObject, answer: type[T]) -> T:
+        config = self._agent.config
+        if config.max_steps is not None and self.trace.calls >= config.max_steps:
+            self.is_out_of_steps = True
+            message = f"This rollout may call the model {config.max_steps} times (max_steps), and has."
+            raise RolloutError("input", message, retryable=False)
+        request.pop("model", None)  # its own name for it: the model server knows the right one
+        try:
+            reply = await self._agent.server_client.call(
+                config.model_server.name,
+                path,
+                request,
+                answer=answer,
+                cause="model",
+                jar=self._jar,
+                timeout_s=config.model_timeout_s,
+            )
+        except RolloutError as error:
+            self._model_error = error
+            raise
+        self._model_error = None
+        return reply
+
+    async def call_tool(self, name: str, arguments: bytes) -> ToolResult:
+        try:
+            result = await self._call_tool(name, arguments)
+        except RolloutError as error:
+            self._tool_error = error
+            raise
+        self.tool_calls.append({"name": name, "arguments": arguments.decode(), "output": result.text})
+        return result
+
+
+def chat_without_tokens(completion: NeMoGymChatCompletion) -> JsonObject:
+    """The completion as JSON, without token ids and log-probs."""
+    told: JsonObject = orjson.loads(encode(completion, exclude_unset=True))
+    for choice in told["choices"]:
+        choice["message"] = {name: value for name, value in choice["message"].items() if name not in TOKEN_FIELDS}
+    return told
+
+
+def fill_in(text: str, values: Mapping[str, str]) -> str:
+    """The text with placeholders replaced, in one pass: what a row says is never taken for a placeholder."""
+    return _PLACEHOLDER.sub(lambda found: values.get(found[0], found[0]), text)
+
+
+def _row_files(body: AgentRunRequest) -> dict[str, str]:
+    try:
+        return _FILES.validate_python((body.model_extra or {}).get("files") or {})
+    except ValidationError as error:
+        raise RolloutError("input", f"The row's `files` are not valid: {error}") from error
+
+
+if __name__ == "__main__":
+    CommandAgent.run_webserver()
