@@ -6,10 +6,14 @@ READY := .venv/.ready
 BIN := .venv/bin
 MIN_COVERAGE := 88
 
-.PHONY: demo test test-fast coverage setup browser lint docs bench lock clean
+.PHONY: demo train-demo test test-fast coverage setup browser lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
+
+# One thread: the matrices are small.
+train-demo: setup
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m examples.train_grpo
 
 test: setup browser lint
 	$(BIN)/python -m pytest -n 2

@@ -3,10 +3,14 @@
 Tests that start commands, worker pools or sandboxes are marked `slow`; `make test-fast` leaves them out.
 """
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Several test processes share the cores, and the matrices of tests are small: threads would only wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 settings.register_profile(
     "nemo_gym", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None

@@ -7,6 +7,7 @@ from nemo_gym.client.openai_client import REQUEST_TIMEOUT_S as REQUEST_TIMEOUT_S
 from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI as NeMoGymAsyncOpenAI
 from nemo_gym.common.retry import RATE_LIMIT_ERROR_CODES as RATE_LIMIT_ERROR_CODES
 from nemo_gym.common.retry import RETRY_ERROR_CODES as RETRY_ERROR_CODES
+from nemo_gym.llm_api.base import POLICY_VERSION_FIELD as POLICY_VERSION_FIELD
 from nemo_gym.llm_api.base import TOKEN_FIELDS as TOKEN_FIELDS
 from nemo_gym.llm_api.base import JsonObject as JsonObject
 from nemo_gym.llm_api.base import TokenIDLogProbMixin as TokenIDLogProbMixin

@@ -39,6 +39,11 @@ PUBLIC = {
     ),
     "nemo_gym.profile": "ProfileConfig RewardProfilingMetrics profile",
     "nemo_gym.rollout_collection": "RolloutCollectionConfig RolloutCollectionHelper collect_rollouts",
+    "nemo_gym.training": (
+        "FlatTokens Group ModelCall PrefixBreak Segment TokenTrace TokenTraceError TrainingSample VIEWS columns "
+        "group_advantages make_groups nemo_rl_sample samples_of skyrl_sample slime_sample trace_of trl_sample "
+        "verl_sample"
+    ),
     "nemo_gym.server_utils": (
         "BaseRunServerInstanceConfig BaseServer BaseServerConfig ClientResponse Compute CookieJar "
         "DEFAULT_HEAD_SERVER_PORT DictConfig HttpClient PeerResponse ServerReply find timeout "

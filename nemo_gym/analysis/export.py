@@ -1,18 +1,20 @@
-"""Training data from scored rollouts: conversations to imitate (SFT), and pairs of a better and a worse answer (DPO).
+"""Training data from scored rollouts: conversations to imitate (SFT), pairs of a better and a worse answer (DPO), and
+token samples for reinforcement learning.
 
 Every rollout is used, or dropped for one reason that is counted."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, Self
 
 import orjson
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from nemo_gym.analysis.export_messages import NotChatError, Reasoning, chat_messages, chat_tools
+from nemo_gym.analysis.export_report import ExportReport
+from nemo_gym.analysis.export_tokens import token_samples
 from nemo_gym.analysis.records import StoredRollout, StoredRolloutsError, read_records
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
@@ -21,6 +23,7 @@ from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.metrics import PASS_THRESHOLD
 from nemo_gym.rollouts.output_files import export_path
+from nemo_gym.rollouts.trainer_views import VIEWS
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
 
 ROUNDING = 1e-9
@@ -28,7 +31,8 @@ ROUNDING = 1e-9
 
 
 class ExportConfig(CommandConfig):
-    """Convert scored rollouts to training data: SFT conversations or DPO pairs, one JSON object per line.
+    """Convert scored rollouts to training data: SFT conversations, DPO pairs, or token samples for an RL trainer, one
+    JSON object per line.
 
     How many rollouts were used and dropped, and why, is printed and written to `<output>_export.json`.
     """
@@ -39,8 +43,10 @@ class ExportConfig(CommandConfig):
     output_jsonl_fpath: str
     """Output file for the training data."""
 
-    format: Literal["sft", "dpo"] = "sft"
-    """sft: `messages` and `tools`. dpo: `prompt`, `chosen`, `rejected` and `tools`, the best and worst of a task."""
+    format: Literal["sft", "dpo", "nemo_rl", "verl", "skyrl", "slime", "trl"] = "sft"
+    """sft: `messages` and `tools`. dpo: `prompt`, `chosen`, `rejected` and `tools`, the best and worst of a task. The
+    others: a `sample` with token ids, loss mask and log-probs as that trainer takes it, and the `advantage` in the
+    group of its task; one line for each segment of every scored rollout."""
 
     select: Literal["best", "all"] = "best"
     """For SFT: the best rollout of each task, or all of them."""
@@ -59,6 +65,13 @@ class ExportConfig(CommandConfig):
 
     overwrite: bool = False
     """Overwrite an existing output file."""
+
+    @model_validator(mode="after")
+    def _options_fit_the_format(self) -> Self:
+        given = self.model_fields_set & {"select", "min_reward", "min_gap", "reasoning", "include_incomplete"}
+        if self.format in VIEWS and given:
+            raise ValueError(f"{sorted(given)[0]} is for sft and dpo; {self.format} takes every scored rollout")
+        return self
 
     @property
     def least_reward(self) -> float | None:
@@ -137,24 +150,6 @@ class _Task:
         self.rollouts += 1
 
 
-@dataclass(slots=True)
-class ExportReport:
-    """What became of every rollout: all that were read are used or dropped."""
-
-    read: int = 0
-    used: int = 0
-    examples: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def as_json(self) -> JsonObject:
-        return {
-            "rollouts_read": self.read,
-            "rollouts_used": self.used,
-            "examples": self.examples,
-            "dropped": dict(sorted(self.dropped.items())),
-        }
-
-
 def export_rollouts(config: ExportConfig) -> ExportReport:
     """Write the training data, whole or not at all."""
     rollouts, output = find(config.rollouts_jsonl_fpath, what="file of rollouts"), Path(config.output_jsonl_fpath)
@@ -174,6 +169,9 @@ def export_rollouts(config: ExportConfig) -> ExportReport:
 
 
 def _examples(rollouts: Path, config: ExportConfig, report: ExportReport) -> Iterator[JsonObject]:
+    if config.format in VIEWS:
+        yield from token_samples(rollouts, config.format, report)
+        return
     usable, is_sft = _usable(rollouts, config, report), config.format == "sft"
     if is_sft and config.select == "all":
         for conversation, _ in usable:

@@ -34,7 +34,7 @@ def export() -> None:
     """Turn scored rollouts into training data."""
     config = read_parameters(ExportConfig)
     report = export_rollouts(config)
-    what = "conversations" if config.format == "sft" else "pairs"
+    what = {"sft": "conversations", "dpo": "pairs"}.get(config.format, "samples")
     print(f"{report.examples} {what} in {config.output_jsonl_fpath}, from {report.used} of {report.read} rollouts")
     for reason, count in report.dropped.most_common():
         print(f"{count:>8} dropped: {reason}")

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 from omegaconf import DictConfig
 
@@ -19,34 +20,48 @@ MAX_SHOWN = 50
 
 
 class CheckTokensConfig(CommandConfig):
-    """Check that in every rollout each turn's prompt token ids extend the tokens of the turns before it.
+    """Check that in every rollout each turn's prompt token ids extend the tokens of the turns before it, and that
+    every trainer's view of it has exactly the sampled tokens.
 
     Prints the row, the turn and the first token that differs. The exit code is 1 if there is one.
     """
 
     rollouts_jsonl_fpath: str
-    """Rollouts collected with a model server that returns token ids."""
+    """Rollouts collected with a model server that returns token ids, or what `ng_export` wrote for a trainer."""
+
+    format: Literal["rollouts", "nemo_rl", "verl", "skyrl", "slime", "trl"] = "rollouts"
+    """What the file contains: rollouts, or samples exported for this trainer."""
+
+    allow_breaks: bool = False
+    """Accept turns that do not extend the ones before, as after a compaction: each starts a new segment."""
 
 
 @command(CheckTokensConfig)
 def check_tokens() -> int:
-    """Prove that the tokens of every rollout are one growing sequence."""
+    """Prove that the tokens of every rollout are what a trainer needs."""
     options = read_parameters(CheckTokensConfig)
     with find(options.rollouts_jsonl_fpath, what="rollouts file").open("rb") as lines:
-        report = check_lines(lines)
-    return 0 if show_tokens(report) else FAILED
+        report = check_lines(lines, trainer=None if options.format == "rollouts" else options.format)
+    show_tokens(report)
+    return 0 if is_sound(report, allow_breaks=options.allow_breaks) else FAILED
 
 
-def show_tokens(report: TokenReport) -> bool:
-    """Print what was found, and tell whether all is well. A file without any tokens proves nothing, so it is not."""
-    for fault in report.faults[:MAX_SHOWN]:
-        print(fault, file=sys.stderr)
-    if len(report.faults) > MAX_SHOWN:
-        print(f"... and {len(report.faults) - MAX_SHOWN} more", file=sys.stderr)
-    print(f"{report.rollouts} rollouts, {report.turns} turns with tokens, {len(report.faults)} faults")
+def is_sound(report: TokenReport, *, allow_breaks: bool) -> bool:
+    """Whether all is well. A file without any tokens proves nothing, so it is not."""
+    return bool(report.turns) and not report.faults and (allow_breaks or not report.breaks)
+
+
+def show_tokens(report: TokenReport) -> None:
+    """Print what was found."""
+    found = report.faults + report.breaks
+    for line in found[:MAX_SHOWN]:
+        print(line, file=sys.stderr)
+    if len(found) > MAX_SHOWN:
+        print(f"... and {len(found) - MAX_SHOWN} more", file=sys.stderr)
+    counts = f"{report.turns} turns with tokens in {report.segments} segments"
+    print(f"{report.rollouts} rollouts, {counts}, {len(report.breaks)} breaks, {len(report.faults)} faults")
     if not report.turns:
         print("No turn has tokens. Was return_token_id_information set for the model server?", file=sys.stderr)
-    return bool(report.turns) and not report.faults
 
 
 _HEADS = ("environment", "rows", "gold", "false neg.", "false pos.", "varied", "failed", "p50 ms", "p99 ms")

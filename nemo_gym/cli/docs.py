@@ -32,6 +32,11 @@ API = {
     "nemo_gym.judge": (),
     "nemo_gym.compute": ("Compute", "LimitExceededError", "ComputeError"),
     "nemo_gym.rollout_collection": ("RolloutCollectionHelper",),
+    "nemo_gym.training": (
+        *("trace_of", "samples_of", "make_groups", "group_advantages", "TokenTrace", "Segment", "FlatTokens"),
+        *("ModelCall", "PrefixBreak", "TrainingSample", "Group", "TokenTraceError", "nemo_rl_sample", "verl_sample"),
+        *("skyrl_sample", "slime_sample", "trl_sample", "columns"),
+    ),
     "nemo_gym.testing": (),
     "nemo_gym.errors": (),
 }

@@ -125,6 +125,8 @@ class TokenIDLogProbMixin(WireModel):
 TOKEN_FIELDS = tuple(TokenIDLogProbMixin.model_fields)
 TOKEN_METADATA_FIELDS = TOKEN_FIELDS
 REQUIRED_TOKEN_METADATA_FIELDS = TOKEN_FIELDS[:3]
+POLICY_VERSION_FIELD = "policy_version"
+"""On an item or message with tokens: which weights sampled it, a number or a name, if the endpoint says."""
 
 
 def tokens_of(item: TokenIDLogProbMixin) -> JsonObject:

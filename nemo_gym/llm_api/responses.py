@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from nemo_gym.llm_api.base import (
     DECODED_ONCE,
     NULL_IS_ABSENT,
+    POLICY_VERSION_FIELD,
     REQUIRED_TOKEN_METADATA_FIELDS,
     TOKEN_FIELDS,
     JsonObject,
@@ -234,7 +235,11 @@ def is_resubmittable(item: ResponseItem) -> bool:
 
 def for_resubmission(item: ResponseItem) -> JsonObject:
     """The item as a model endpoint takes it back: without nulls and tokens, and reasoning without its own text."""
-    refused = {*TOKEN_FIELDS, *(("status", "content") if isinstance(item, NeMoGymResponseReasoningItem) else ())}
+    refused = {
+        *TOKEN_FIELDS,
+        POLICY_VERSION_FIELD,
+        *(("status", "content") if isinstance(item, NeMoGymResponseReasoningItem) else ()),
+    }
     return item.model_dump(mode="json", exclude=refused, exclude_unset=True, exclude_none=True)
 
 

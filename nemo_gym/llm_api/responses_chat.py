@@ -11,7 +11,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from nemo_gym.errors import RolloutError
-from nemo_gym.llm_api.base import ContentPart, JsonObject, TokenIDLogProbMixin, tokens_of, type_of, without_nulls
+from nemo_gym.llm_api.base import (
+    POLICY_VERSION_FIELD,
+    ContentPart,
+    JsonObject,
+    TokenIDLogProbMixin,
+    tokens_of,
+    type_of,
+    without_nulls,
+)
 from nemo_gym.llm_api.chat import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -326,7 +334,9 @@ def output_items(
     if tokens is not None:
         # The lists are long and already checked, so they are handed on as they are.
         kind = RESPONSES_TO_TRAIN[type(items[-1])]
-        items[-1] = kind.model_construct(**set_fields(items[-1]), **tokens_of(tokens))
+        version = (message.model_extra or {}).get(POLICY_VERSION_FIELD)
+        named = {} if version is None else {POLICY_VERSION_FIELD: version}
+        items[-1] = kind.model_construct(**set_fields(items[-1]), **tokens_of(tokens), **named)
     return items
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.errors import UpstreamError
-from nemo_gym.openai_utils import JsonObject, NeMoGymAsyncOpenAI, encode
+from nemo_gym.openai_utils import POLICY_VERSION_FIELD, JsonObject, NeMoGymAsyncOpenAI, encode
 
 ASK_FOR_TOKENS = {"logprobs": True, "return_tokens_as_token_ids": True, "return_token_ids": True}
 """The second names tokens by number in the log-probs; the third, which older versions do not know, gives them apart,
@@ -22,7 +22,8 @@ def take_prompt_ids(completion: JsonObject) -> list[int] | None:
 
 
 def put_tokens(completion: JsonObject, prompt_ids: list[int], *, url: str) -> None:
-    """Give the message of every choice its tokens."""
+    """Give the message of every choice its tokens, and the version of the weights if the endpoint names it."""
+    version = _policy_version(completion)
     for choice in completion.get("choices") or ():
         entries: list[Any] = (choice.pop("logprobs", None) or {}).get("content") or []
         ids = choice.pop("token_ids", None) or [_number(entry, url) for entry in entries]
@@ -33,7 +34,17 @@ def put_tokens(completion: JsonObject, prompt_ids: list[int], *, url: str) -> No
             "prompt_token_ids": prompt_ids,
             "generation_token_ids": ids,
             "generation_log_probs": [entry["logprob"] for entry in entries],
+            **({} if version is None else {POLICY_VERSION_FIELD: version}),
         }
+
+
+def _policy_version(completion: JsonObject) -> int | str | None:
+    """`policy_version` of the completion, or SGLang's `weight_version`, which is in `metadata` or in `sglext`."""
+    version = completion.pop(POLICY_VERSION_FIELD, None)
+    for extension in (completion.get("metadata"), completion.get("sglext")):
+        if version is None and isinstance(extension, dict):
+            version = extension.get("weight_version")
+    return version if isinstance(version, int | str) else None
 
 
 async def tokens_of_text(client: NeMoGymAsyncOpenAI, wanted: JsonObject) -> list[int] | None:

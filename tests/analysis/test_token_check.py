@@ -50,8 +50,10 @@ def test_one_changed_token_is_found_and_named(turns: list[dict[str, Any]], data:
     turns.append(turn([*so_far, 1], [2]))
     at = data.draw(st.integers(0, len(so_far) - 1))
     turns[-1]["prompt_token_ids"][at] += 10
-    (fault,) = check_tokens([line(*turns, _task_index=7, _repeat_index=2)]).faults
-    assert fault == (
+    report = check_tokens([line(*turns, _task_index=7, _repeat_index=2)])
+    assert (report.faults, report.segments) == ([], 2)
+    (found,) = report.breaks
+    assert found == (
         f"line 1 (_task_index 7, _repeat_index 2), turn {len(turns)}: token {at} of the prompt is {so_far[at] + 10}, "
         f"expected {so_far[at]} as in turn {len(turns) - 1}"
     )
@@ -61,18 +63,22 @@ def test_one_changed_token_is_found_and_named(turns: list[dict[str, Any]], data:
     ("turns", "fault"),
     [
         (
-            [turn([1], [2]), turn([1], [3])],
-            "line 1, turn 2: token 1 of the prompt is missing, expected 2 as in turn 1",
-        ),
-        (
             [turn([1], [2]) | {"generation_log_probs": []}],
             "line 1, turn 1: 1 tokens were generated, but 0 have log-probs",
         ),
-        ([{"generation_token_ids": [1]}], "line 1: no rollout with tokens in it (KeyError('prompt_token_ids'))"),
+        (
+            [{"generation_token_ids": [1]}],
+            "line 1, turn 1: the output item has tokens, but no list `prompt_token_ids`",
+        ),
     ],
 )
 def test_what_is_missing_is_named(turns: list[dict[str, Any]], fault: str) -> None:
     assert check_tokens([line(*turns)]).faults == [fault]
+
+
+def test_a_prompt_that_is_too_short_is_a_break() -> None:
+    report = check_tokens([line(turn([1], [2]), turn([1], [3]))])
+    assert report.breaks == ["line 1, turn 2: token 1 of the prompt is missing, expected 2 as in turn 1"]
 
 
 @pytest.mark.parametrize("content", [b"{half", b"null", b"[]", b'{"reward":1}'])
@@ -81,23 +87,29 @@ def test_a_line_that_is_no_rollout_is_a_fault(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "status"),
+    ("content", "options", "status"),
     [
-        (line(turn([1], [2]), turn([1, 2, 3], [4])), 0),
-        (line(turn([1], [2]), turn([1, 9, 3], [4])), 1),
-        (line(), 1),
+        (line(turn([1], [2]), turn([1, 2, 3], [4])), [], 0),
+        (line(turn([1], [2]), turn([1, 9, 3], [4])), [], 1),
+        (line(turn([1], [2]), turn([1, 9, 3], [4])), ["+allow_breaks=true"], 0),
+        (line(), [], 1),
     ],
 )
 def test_the_command_ends_with_what_it_found(
-    content: bytes, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    content: bytes,
+    options: list[str],
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "rollouts.jsonl"
     file.write_bytes(content + b"\n")
-    monkeypatch.setattr(sys, "argv", ["ng_check_tokens", f"+rollouts_jsonl_fpath={file}"])
+    monkeypatch.setattr(sys, "argv", ["ng_check_tokens", f"+rollouts_jsonl_fpath={file}", *options])
     assert exit_code(check_tokens_command) == status
     told = capsys.readouterr()
     assert "1 rollouts" in told.out
-    assert bool(told.err) == bool(status)
+    assert bool(told.err) == bool(status or options)
 
 
 def exit_code(command: Callable[[], None]) -> Any:

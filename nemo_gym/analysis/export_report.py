@@ -1,0 +1,24 @@
+"""What an export counts."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from nemo_gym.llm_api.base import JsonObject
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What became of every rollout: all that were read are used or dropped."""
+
+    read: int = 0
+    used: int = 0
+    examples: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def as_json(self) -> JsonObject:
+        return {
+            "rollouts_read": self.read,
+            "rollouts_used": self.used,
+            "examples": self.examples,
+            "dropped": dict(sorted(self.dropped.items())),
+        }
