@@ -243,6 +243,18 @@ def get_global_config_dict(
     return _GLOBAL_CONFIG_DICT
 
 
+def maybe_get_global_config_dict() -> DictConfig | None:
+    """The configuration of this process if it has one already. Reads no command line."""
+    known = _GLOBAL_CONFIG_DICT is not None or process_config() is not None
+    return get_global_config_dict() if known or keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME in os.environ else None
+
+
+def get_hf_token() -> str | None:
+    """The token for Hugging Face, if the configuration of this process has one."""
+    token = get_global_config_dict().get(keys.HF_TOKEN_KEY_NAME)
+    return None if token is None else str(token)
+
+
 def set_global_config_dict(
     global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None,
     global_config_dict_parser_cls: type[GlobalConfigDictParser] = GlobalConfigDictParser,

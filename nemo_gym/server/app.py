@@ -20,6 +20,7 @@ from nemo_gym.server.fastapi_bridge import (
     bypassable_endpoints,
     call_fastapi,
     count_requests,
+    get_paths,
     our_endpoints,
     own_routes,
 )
@@ -33,6 +34,8 @@ from nemo_gym.server.request_checks import (
     check_token,
     read_deadline,
 )
+from nemo_gym.server.rollout_prefix import START as PREFIX_START
+from nemo_gym.server.rollout_prefix import rollout_context, split_prefix, without_prefix
 
 
 class ServerApp:
@@ -44,12 +47,15 @@ class ServerApp:
         endpoints: Iterable[Endpoint],
         *,
         fastapi_app: Any = None,
+        answer_get: Callable[[str], Any] | None = None,
         lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
         token: str | None = None,
         limits: ServerLimits | None = None,
     ) -> None:
         self.core, self.name, self._lifespan = core, core.name, lifespan
         self.fastapi_app, self.token, self.limits = fastapi_app, token, limits or ServerLimits()
+        self._answer_get = answer_get or (lambda _path: None)
+        self._own_gets = get_paths(fastapi_app)
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.is_stateful = fastapi_app is not None or any(one.needs_session for one in self.endpoints.values())
         self._direct_endpoints = self.endpoints if fastapi_app is None else bypassable_endpoints(fastapi_app)
@@ -92,6 +98,9 @@ class ServerApp:
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
     ) -> ServerReply:
         """Answer a caller in the same worker."""
+        if path.startswith(PREFIX_START) and (found := split_prefix(path)):
+            with rollout_context(found.rollout_id):
+                return await self.direct(method, found.path, body, cookies, ends_session=ends_session)
         endpoint = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None
         call = Call(path, body, cookies, self.core.client, self.core.compute, body_is_owned=ends_session)
         if endpoint is not None:
@@ -99,6 +108,8 @@ class ServerApp:
             if isinstance(reply.value, EventStream):
                 reply.value = await reply.value.joined()
             return reply
+        if method == "GET" and (answer := self._get(path)) is not None:
+            return answer
         if self.fastapi_app is not None:
             asgi = count_requests(self.fastapi_app, self.route_stats)
             return await call_fastapi(asgi, self.core, method, call, ends_session=ends_session)
@@ -134,10 +145,13 @@ class ServerApp:
     async def _route(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> ServerReply | None:
         """The reply to send. None if it has been sent, or if the client has disconnected."""
         method, path = scope["method"], scope["path"]
-        if path == "/health" and method == "GET":
-            return self._health()
-        if path in self.pages and method == "GET" and path not in self.route_stats:
+        if path.startswith(PREFIX_START) and (found := split_prefix(path)):
+            with rollout_context(found.rollout_id):
+                return await self._route(without_prefix(scope, found), receive, send, headers)
+        if method == "GET" and path != "/health" and path in self.pages and path not in self.route_stats:
             return ServerReply(self.name, 200, self.pages[path]())
+        if method == "GET" and (reply := self._get(path)) is not None:
+            return reply
         cookies = parse_cookies(headers.get(b"cookie", b""))
         if path == "/session" and method == "DELETE":
             self.release(cookies.get(self.core.session_cookie, ""))
@@ -155,6 +169,12 @@ class ServerApp:
         else:
             return self._not_found(method, path)
         return None
+
+    def _get(self, path: str) -> ServerReply | None:
+        if path == "/health":
+            return self._health()
+        value = None if path in self._own_gets else self._answer_get(path)
+        return value if value is None or isinstance(value, ServerReply) else ServerReply(self.name, 200, value)
 
     def _health(self) -> ServerReply:
         health = {"status": "ok", "server": self.name}
