@@ -32,5 +32,6 @@ from nemo_gym.config.types import ServerRef as ServerRef
 from nemo_gym.config.types import is_server_ref as is_server_ref
 from nemo_gym.config.types import maybe_get_server_instance_config as maybe_get_server_instance_config
 from nemo_gym.errors import ConfigError as ConfigError
+from nemo_gym.errors import InheritPathNotFoundError as InheritPathNotFoundError
 from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
 from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest

@@ -63,8 +63,8 @@ PUBLIC = {
 }
 PUBLIC_TODAY = {
     "nemo_gym": (
-        "WORKING_DIR AggregateMetrics BaseMultiRewardVerifyResponse BaseResourcesServerConfig Domain NeMoGymAsyncOpenAI "
-        "NeMoGymResponse ReverifyMode SESSION_ID_KEY ServerClient SimpleResourcesServer SimpleResponsesAPIAgent "
+        "WORKING_DIR AggregateMetrics BaseMultiRewardVerifyResponse BaseResourcesServerConfig Domain "
+        "NeMoGymAsyncOpenAI NeMoGymResponse ReverifyMode ServerClient SimpleResourcesServer SimpleResponsesAPIAgent "
         "SimpleResponsesAPIModel get_response_json raise_for_status"
     ),
     "nemo_gym.base_resources_server": (
