@@ -31,13 +31,13 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseInputItem,
     NeMoGymResponseUsage,
 )
-from nemo_gym.server.base import BaseServer, SimpleServer
-from nemo_gym.server.endpoint import Endpoint
-from nemo_gym.server.tools import NOT_TOOLS
 from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
 from nemo_gym.server.aggregate_metrics import AggregateMetricsMixin
 from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest
+from nemo_gym.server.base import BaseServer, SimpleServer
+from nemo_gym.server.endpoint import Endpoint
 from nemo_gym.server.rollout_prefix import maybe_rollout_id_from_run_body, rollout_path_prefix
+from nemo_gym.server.tools import NOT_TOOLS
 
 if TYPE_CHECKING:
     from fastapi import Body as Body
@@ -130,6 +130,17 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
     def resolve_model_base_url(self, server_name: str, rollout_id: str | None = None) -> str:
         """The base URL of a model server, for a program outside."""
         return f"{self.server_client.url_of(server_name)}{self._prefix(rollout_id)}/v1"
+
+    def unverified(self, body: BaseRunRequest, response: NeMoGymResponse) -> ServerReply:
+        """The record of a rollout that is not to be verified (`skip_verification`)."""
+        scored = {"reward": self.config.skip_verification_reward, "verification_skipped": True}
+        return ServerReply(self.config.name, 200, encode({**set_fields(body), "response": response, **scored}))
+
+    async def metrics_of(self, environment: str, body: AggregateMetricsRequest) -> AggregateMetrics:
+        """The figures that an environment computes; none if nothing is verified."""
+        if self.config.skip_verification:
+            return AggregateMetrics()
+        return await self.server_client.call(environment, "/aggregate_metrics", body, answer=AggregateMetrics)
 
     def _prefix(self, rollout_id: str | None) -> str:
         return rollout_path_prefix(rollout_id, token_capture=self._token_id_capture_enabled())
@@ -240,7 +251,7 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
     async def verify(self, body: AgentRunRequest, response: NeMoGymResponse, jar: CookieJar) -> ServerReply:
         """Have the environment score the rollout. This ends its session."""
         if self.config.skip_verification:
-            return self._unverified(body, response)
+            return self.unverified(body, response)
         return await self.server_client.call(
             self.config.resources_server.name,
             "/verify",
@@ -252,16 +263,8 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
             ends_session=True,
         )
 
-    def _unverified(self, body: AgentRunRequest, response: NeMoGymResponse) -> ServerReply:
-        scored = {"reward": self.config.skip_verification_reward, "verification_skipped": True}
-        return ServerReply(self.config.name, 200, encode({**set_fields(body), "response": response, **scored}))
-
     async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
-        """The figures of the environment."""
-        if self.config.skip_verification:
-            return AggregateMetrics()
-        name = self.config.resources_server.name
-        return await self.server_client.call(name, "/aggregate_metrics", body, answer=AggregateMetrics)
+        return await self.metrics_of(self.config.resources_server.name, body)
 
     async def converse(self, body: AgentRunRequest, jar: CookieJar) -> NeMoGymResponse:
         """What happens between seed and verify: by default, one turn of the model."""
