@@ -1,15 +1,15 @@
 """An environment: tools, per-rollout state, and a verifier."""
 
 import math
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Literal
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig
-from nemo_gym.errors import RolloutError
+from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject, TextOrList
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.responses import (
@@ -17,6 +17,9 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseContent,
     NeMoGymResponseCreateParamsNonStreaming,
 )
+from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
+from nemo_gym.server.aggregate_metrics import AggregateMetricsMixin
+from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import ANY_TOOL, Endpoint
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
@@ -33,8 +36,21 @@ if TYPE_CHECKING:
 __getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
 
 
+NEMO_GYM_MCP_METADATA_KEY = "mcp"
+
+
+class ReverifyMode(StrEnum):
+    """Whether an environment can score a stored rollout by `verify` alone, without its session."""
+
+    STATELESS = "stateless"
+    UNSUPPORTED = "unsupported"
+    UNKNOWN = "unknown"
+
+
 class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
     """The configuration of an environment. Subclass it for fields of its own."""
+
+    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNKNOWN
 
 
 class BaseResourcesServer(BaseServer):
@@ -84,6 +100,12 @@ class NextMessageReply(BaseModel):
     message: NextMessage | None = None
 
 
+class BaseMultiRewardVerifyResponse(BaseVerifyResponse):
+    """A scored rollout whose reward is made of several."""
+
+    reward_components: dict[str, float]
+
+
 class BaseSeedSessionRequest(BaseModel):
     """A row, before the first step. Subclass it to declare the fields that setting up the state needs."""
 
@@ -92,17 +114,32 @@ class BaseSeedSessionResponse(BaseModel):
     """Nothing to say."""
 
 
-class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
+class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleServer):
     """Subclass, mark the methods a model may call with `@tool`, and write `verify`."""
 
     def endpoints(self) -> list[Endpoint]:
+        own = type(self)
+        if own.verify is SimpleResourcesServer.verify and own.setup_webserver is SimpleResourcesServer.setup_webserver:
+            raise ConfigError(f"{own.__name__} has no `verify`, nor routes of its own that do without it.")
         return [
             Endpoint("/seed_session", self.seed_session, cause="environment", finish=_seeded),
             Endpoint("/verify", self.verify, cause="verifier", finish=_verified),
             *self._next_message_endpoints(),
+            Endpoint("/aggregate_metrics", self.aggregate_metrics, cause="internal"),
             *self.tool_endpoints(),
             *(Endpoint(ANY_TOOL, method, cause="tool", finish=_tool_output) for method in any_tools_of(self)),
         ]
+
+    def answer_get(self, path: str) -> Any:
+        if path == "/reverify_mode":
+            return str(getattr(self.config, "REVERIFY_MODE", ReverifyMode.UNKNOWN))
+        if path == "/aggregate_metrics":
+            return {"has_own_metrics": self.has_own_metrics()}
+        return super().answer_get(path)
+
+    def normalize_tool_name(self, name: str) -> str:
+        """The name of a tool without the prefix that MCP clients put before the tools of this server."""
+        return normalize_tool_name(name, self.config.name)
 
     def tool_endpoints(self) -> list[Endpoint]:
         """One endpoint for each `@tool`."""
@@ -128,9 +165,9 @@ class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
             return []
         return [Endpoint("/next_message", self.next_message, cause="environment", finish=_answered)]
 
-    @abstractmethod
     async def verify(self, *args: Any, **kwargs: Any) -> Any:
         """Score a rollout: a float, or a BaseVerifyResponse with fields of its own."""
+        raise NotImplementedError
 
     @classmethod
     def gold_response(cls, row: JsonObject) -> list[JsonObject] | None:
@@ -139,6 +176,13 @@ class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
         A class method and no endpoint: nobody that can call this server may ask it for the answers.
         """
         return None
+
+
+def normalize_tool_name(name: str, server_name: str | None = None) -> str:
+    """`mcp__<server>__<tool>` as the tool alone; another server's prefix stays."""
+    parts = name.split("__", 2)
+    is_prefixed = len(parts) == 3 and parts[0] == "mcp" and server_name in (None, parts[1])
+    return parts[2] if is_prefixed else name
 
 
 def tool_schemas_of(kind: type[SimpleResourcesServer]) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig, ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import RolloutError
-from nemo_gym.llm_api.json_codec import changed, encode
+from nemo_gym.llm_api.json_codec import changed, encode, set_fields
 from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
@@ -31,12 +31,17 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseInputItem,
     NeMoGymResponseUsage,
 )
+from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
+from nemo_gym.server.aggregate_metrics import AggregateMetricsMixin
+from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import Endpoint
+from nemo_gym.server.rollout_prefix import maybe_rollout_id_from_run_body, rollout_path_prefix
 from nemo_gym.server.tools import NOT_TOOLS
 
 if TYPE_CHECKING:
     from fastapi import Body as Body
+    from starlette.requests import Request
 
 __getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
 
@@ -72,19 +77,73 @@ async def keep_response() -> AsyncIterator[KeptResponse]:
 class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
     """The configuration of an agent. Subclass it for the servers it works with."""
 
+    skip_verification: bool = False
+    """Seed and converse, but do not verify: the record has `skip_verification_reward` and `verification_skipped`."""
+
+    skip_verification_reward: float = 0.0
+    token_id_capture: bool = False
+    """Put the rollout's id into the URLs handed to programs outside, so that their calls can be told apart."""
+
 
 class BaseResponsesAPIAgent(BaseServer):
     config: BaseResponsesAPIAgentConfig
 
 
-class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, SimpleServer):
+class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, SimpleServer):
     """Subclass and write `responses` (one conversation) and `run` (a whole rollout, scored)."""
 
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint("/v1/responses", self.responses, cause="internal"),
             Endpoint("/run", self.run, cause="internal"),
+            Endpoint("/aggregate_metrics", self.aggregate_metrics, cause="internal"),
         ]
+
+    def answer_get(self, path: str) -> Any:
+        if path == "/aggregate_metrics":
+            return {"has_own_metrics": self.has_own_metrics()}
+        return super().answer_get(path)
+
+    def _model_call_capture_enabled(self) -> bool:
+        return bool(self.server_client.setting("observability_enabled"))
+
+    def _token_id_capture_enabled(self) -> bool:
+        return self.config.token_id_capture
+
+    def rollout_id_from_run(self, body: Any) -> str | None:
+        """The id of a row's rollout, if the calls of outside programs are to be told apart by it."""
+        is_wanted = self._model_call_capture_enabled() or self._token_id_capture_enabled()
+        return maybe_rollout_id_from_run_body(body) if is_wanted else None
+
+    def url_path_for_run(self, path: str, body: Any) -> str:
+        """The path of a server, for calls of this row's rollout."""
+        return self._prefix(self.rollout_id_from_run(body)) + path
+
+    def base_url_for_run(self, root_url: str, body: Any) -> str:
+        """The address of a server, for a program that makes this row's rollout. Add `/v1` behind it."""
+        return root_url.rstrip("/") + self._prefix(self.rollout_id_from_run(body))
+
+    def url_path_for_request(self, path: str, request: "Request") -> str:
+        """The path of a server, with the prefix under which this request came in."""
+        return rollout_path_prefix(request.path_params.get("rollout_id")) + path
+
+    def resolve_model_base_url(self, server_name: str, rollout_id: str | None = None) -> str:
+        """The base URL of a model server, for a program outside."""
+        return f"{self.server_client.url_of(server_name)}{self._prefix(rollout_id)}/v1"
+
+    def unverified(self, body: BaseRunRequest, response: NeMoGymResponse) -> ServerReply:
+        """The record of a rollout that is not to be verified (`skip_verification`)."""
+        scored = {"reward": self.config.skip_verification_reward, "verification_skipped": True}
+        return ServerReply(self.config.name, 200, encode({**set_fields(body), "response": response, **scored}))
+
+    async def metrics_of(self, environment: str, body: AggregateMetricsRequest) -> AggregateMetrics:
+        """The figures that an environment computes; none if nothing is verified."""
+        if self.config.skip_verification:
+            return AggregateMetrics()
+        return await self.server_client.call(environment, "/aggregate_metrics", body, answer=AggregateMetrics)
+
+    def _prefix(self, rollout_id: str | None) -> str:
+        return rollout_path_prefix(rollout_id, token_capture=self._token_id_capture_enabled())
 
     @abstractmethod
     async def responses(self, *args: Any, **kwargs: Any) -> Any:
@@ -191,6 +250,8 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
 
     async def verify(self, body: AgentRunRequest, response: NeMoGymResponse, jar: CookieJar) -> ServerReply:
         """Have the environment score the rollout. This ends its session."""
+        if self.config.skip_verification:
+            return self.unverified(body, response)
         return await self.server_client.call(
             self.config.resources_server.name,
             "/verify",
@@ -201,6 +262,9 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
             timeout_s=self.config.verify_timeout_s,
             ends_session=True,
         )
+
+    async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
+        return await self.metrics_of(self.config.resources_server.name, body)
 
     async def converse(self, body: AgentRunRequest, jar: CookieJar) -> NeMoGymResponse:
         """What happens between seed and verify: by default, one turn of the model."""

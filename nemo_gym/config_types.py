@@ -2,6 +2,8 @@
 
 from nemo_gym.config.command_options import BaseNeMoGymCLIConfig as BaseNeMoGymCLIConfig
 from nemo_gym.config.command_options import CommandConfig as CommandConfig
+from nemo_gym.config.keys import ROLLOUT_PATH_PREFIX as ROLLOUT_PATH_PREFIX
+from nemo_gym.config.keys import TOKEN_CAPTURE_PATH_SEGMENT as TOKEN_CAPTURE_PATH_SEGMENT
 from nemo_gym.config.keys import ServerType as ServerType
 from nemo_gym.config.types import AgentServerRef as AgentServerRef
 from nemo_gym.config.types import BaseRunServerConfig as BaseRunServerConfig
@@ -29,3 +31,7 @@ from nemo_gym.config.types import ServerInstanceConfig as ServerInstanceConfig
 from nemo_gym.config.types import ServerRef as ServerRef
 from nemo_gym.config.types import is_server_ref as is_server_ref
 from nemo_gym.config.types import maybe_get_server_instance_config as maybe_get_server_instance_config
+from nemo_gym.errors import ConfigError as ConfigError
+from nemo_gym.errors import InheritPathNotFoundError as InheritPathNotFoundError
+from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
+from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest

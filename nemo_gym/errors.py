@@ -33,6 +33,10 @@ class MissingPathError(ConfigError, FileNotFoundError):
     """A file or folder that the user named is nowhere we look."""
 
 
+class InheritPathNotFoundError(ConfigError):
+    """A directive of the configuration names a block or a key that is not there."""
+
+
 class PortError(ConfigError, OSError):
     """A port cannot be had."""
 

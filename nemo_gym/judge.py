@@ -8,11 +8,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from nemo_gym.answers import all_text, is_refusal, last_part_of_last_item
+from nemo_gym.client.reply import get_response_json, raise_for_status
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import current_deadline, timeout
 from nemo_gym.common.retry import retry
@@ -26,6 +27,9 @@ from nemo_gym.llm_api.responses import (
 )
 
 logger = logging.getLogger(__name__)
+
+Reply = TypeVar("Reply", bound=BaseModel)
+Verify = TypeVar("Verify", bound=Callable[..., Any])
 
 EQUAL_LABEL = "[[A=B]]"
 NOT_EQUAL_LABEL = "[[A!=B]]"
@@ -110,12 +114,21 @@ class JudgeEvaluation(BaseModel):
 
 
 class JudgeError(RolloutError):
-    """The judge gave no verdict. `code` says why; `verdict` has the request and the reply, if there was one."""
+    """The judge gave no verdict. `code` says why; `verdict` has the request and the reply, if there was one.
+
+    An environment that asks a judge itself may raise it with a message alone.
+    """
 
     def __init__(
-        self, kind: JudgeFailure, message: str, *, server: str | None = None, verdict: Verdict | None = None
+        self,
+        kind: JudgeFailure | str = "error",
+        message: str | None = None,
+        *,
+        server: str | None = None,
+        verdict: Verdict | None = None,
     ) -> None:
-        super().__init__("judge", message, server=server, code=kind)
+        super().__init__("judge", kind if message is None else message, server=server)
+        self.code = "error" if message is None else kind
         self.verdict = verdict
 
 
@@ -246,3 +259,35 @@ def first_label(text: str, *labels: str) -> str | None:
     """The label that occurs first in the text, if any does."""
     found = [(text.find(label), label) for label in labels if label in text]
     return min(found)[1] if found else None
+
+
+async def call_judge(
+    server_client: ServerClient, *, server_name: str, url_path: str, json: Any, response_model: type[Reply]
+) -> Reply:
+    """Ask a model server and read its reply. Whatever goes wrong is a `JudgeError`: the rollout has no result.
+
+    `Judge` does more: it limits how many ask at once, has a timeout, and reads verdicts.
+    """
+    return await reraise_judge_errors(_post(server_client, server_name, url_path, json, response_model))
+
+
+async def _post(client: ServerClient, server: str, path: str, body: Any, answer: type[Reply]) -> Reply:
+    """By the methods that environments' own tests replace."""
+    response = await client.post(server_name=server, url_path=path, json=body)
+    await raise_for_status(response)
+    return answer.model_validate(await get_response_json(response))
+
+
+async def reraise_judge_errors(call: Awaitable[Reply]) -> Reply:
+    """Await a call of a judge. Whatever it raises is raised as a `JudgeError`."""
+    try:
+        return await call
+    except JudgeError:
+        raise
+    except Exception as error:
+        raise JudgeError(f"{type(error).__name__}: {error}") from error
+
+
+def judge_failsafe(verify: Verify) -> Verify:
+    """Kept for servers that decorate `verify` with it: a `JudgeError` leaves a rollout without a result already."""
+    return verify

@@ -9,6 +9,8 @@ from nemo_gym.client.reply import ServerReply as ServerReply
 from nemo_gym.client.server_client import CookieJar as CookieJar
 from nemo_gym.client.server_client import ServerClient as ServerClient
 from nemo_gym.client.server_client import base_url as base_url
+from nemo_gym.client.server_client import get_server_url as get_server_url
+from nemo_gym.client.server_client import setup_server_client as setup_server_client
 from nemo_gym.common.atomic_files import write_json as write_json
 from nemo_gym.common.deadline import timeout as timeout
 from nemo_gym.common.exception_groups import raise_first_error as raise_first_error
@@ -24,10 +26,14 @@ from nemo_gym.config.types import BaseRunServerInstanceConfig as BaseRunServerIn
 from nemo_gym.config.types import BaseServerConfig as BaseServerConfig
 from nemo_gym.server.base import BaseServer as BaseServer
 from nemo_gym.server.base import SimpleServer as SimpleServer
+from nemo_gym.server.base import is_nemo_gym_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
+from nemo_gym.server.base import is_nemo_gym_fastapi_worker as is_nemo_gym_fastapi_worker
 from nemo_gym.server.gateway import ModelGateway as ModelGateway
 from nemo_gym.server.mcp import McpToolServer as McpToolServer
 from nemo_gym.server.mcp import ToolResult as ToolResult
 from nemo_gym.server.mcp import session_tools as session_tools
+from nemo_gym.server.rollout_prefix import apply_rollout_prefix as apply_rollout_prefix
+from nemo_gym.server.rollout_prefix import rollout_path_prefix as rollout_path_prefix
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.tools import NOT_TOOLS as NOT_TOOLS
 
@@ -41,8 +47,12 @@ if TYPE_CHECKING:
     from nemo_gym.client.aiohttp_compat import get_global_aiohttp_client as get_global_aiohttp_client
     from nemo_gym.client.aiohttp_compat import get_response_json as get_response_json
     from nemo_gym.client.aiohttp_compat import global_aiohttp_client_exit as global_aiohttp_client_exit
+    from nemo_gym.client.aiohttp_compat import (
+        is_global_aiohttp_client_request_debug_enabled as is_global_aiohttp_client_request_debug_enabled,
+    )
     from nemo_gym.client.aiohttp_compat import raise_for_status as raise_for_status
     from nemo_gym.client.aiohttp_compat import request as request
+    from nemo_gym.config.loading import get_first_server_config_dict as get_first_server_config_dict
     from nemo_gym.config.loading import get_global_config_dict as get_global_config_dict
     from nemo_gym.runtime.head_server import HeadServer as HeadServer
     from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig as ServerInstanceDisplayConfig
@@ -52,7 +62,7 @@ if TYPE_CHECKING:
 
 _AIOHTTP_COMPAT = (
     *("MAX_NUM_TRIES", "GlobalAIOHTTPAsyncClientConfig", "get_global_aiohttp_client", "get_response_json"),
-    *("global_aiohttp_client_exit", "raise_for_status", "request"),
+    *("global_aiohttp_client_exit", "is_global_aiohttp_client_request_debug_enabled", "raise_for_status", "request"),
 )
 __getattr__ = lazy_attributes(
     __name__,
@@ -61,6 +71,7 @@ __getattr__ = lazy_attributes(
         "DictConfig": "omegaconf:DictConfig",
         "OmegaConf": "omegaconf:OmegaConf",
         **{name: f"nemo_gym.client.aiohttp_compat:{name}" for name in _AIOHTTP_COMPAT},
+        "get_first_server_config_dict": "nemo_gym.config.loading:get_first_server_config_dict",
         "get_global_config_dict": "nemo_gym.config.loading:get_global_config_dict",
         "HeadServer": "nemo_gym.runtime.head_server:HeadServer",
         "ServerInstanceDisplayConfig": "nemo_gym.runtime.head_server:ServerInstanceDisplayConfig",

@@ -6,11 +6,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import aiohttp
-import orjson
 from pydantic import BaseModel
 
 from nemo_gym.client.pool import close_with_loop
-from nemo_gym.client.reply import PeerResponse
+from nemo_gym.client.reply import get_response_json as get_response_json
+from nemo_gym.client.reply import raise_for_status as raise_for_status
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.common.retry import retry
 
@@ -61,19 +61,9 @@ async def request(method: str, url: str, _internal: bool = False, **options: Any
     )
 
 
-async def raise_for_status(response: PeerResponse | aiohttp.ClientResponse) -> None:
-    """Raise aiohttp's error for a bad status, with the body as `response_content`."""
-    if isinstance(response, PeerResponse):
-        response.raise_for_status()
-    elif not response.ok:
-        content = await response.read()
-        try:
-            response.raise_for_status()
-        except aiohttp.ClientResponseError as error:
-            error.response_content = content  # type: ignore[attr-defined]
-            raise
+def is_global_aiohttp_client_request_debug_enabled() -> bool:
+    """Whether the configuration of this process asks for it. Our client logs at the level `debug` instead."""
+    from nemo_gym.config.loading import maybe_get_global_config_dict
 
-
-async def get_response_json(response: PeerResponse | aiohttp.ClientResponse) -> Any:
-    """The body, decoded."""
-    return orjson.loads(await response.read())
+    config = maybe_get_global_config_dict()
+    return bool(config and config.get("global_aiohttp_client_request_debug"))

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http.cookies import SimpleCookie
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -13,6 +13,9 @@ from pydantic import ValidationError
 from nemo_gym.common.redaction import redact
 from nemo_gym.errors import CAUSES, Cause, OverloadedError, RolloutError, SessionError, SessionLostError
 from nemo_gym.llm_api.json_codec import Decoder, encode
+
+if TYPE_CHECKING:
+    import aiohttp
 
 T = TypeVar("T")
 
@@ -151,3 +154,21 @@ def error_told_in(content: bytes) -> RolloutError | None:
         return None
     error.response = told.get("response")
     return error
+
+
+async def raise_for_status(response: "PeerResponse | aiohttp.ClientResponse") -> None:
+    """Raise aiohttp's error for a bad status, with the body as `response_content`."""
+    if isinstance(response, PeerResponse):
+        response.raise_for_status()
+    elif not response.ok:
+        content = await response.read()
+        try:
+            response.raise_for_status()
+        except Exception as error:
+            error.response_content = content  # type: ignore[attr-defined]
+            raise
+
+
+async def get_response_json(response: "PeerResponse | aiohttp.ClientResponse") -> Any:
+    """The body, decoded."""
+    return orjson.loads(await response.read())

@@ -266,11 +266,19 @@ class ServerClient:
     def http(self) -> HttpClient:
         return self._http or shared_client()
 
+    def setting(self, key: str) -> Any:
+        """A top-level value of the run's configuration; None if it is not set."""
+        return self._config.get(key)
+
     def url_of(self, server: str) -> str:
         """The base address of a server, or an error that names the servers there are."""
         if server not in self.addresses:
             self.addresses[server] = self._address_from_config(server)
         return self.addresses[server]
+
+    def _build_server_base_url(self, server_config_dict: Mapping[str, Any]) -> str:
+        """The address in the innermost part of a server's block."""
+        return base_url(server_config_dict["host"], server_config_dict["port"])
 
     def _address_from_config(self, server: str) -> str:
         address = _address_in(self._config.get(server))
@@ -394,3 +402,15 @@ def get_from_head(url: str, path: str, *, token: str | None = None, timeout_s: f
             f"Could not connect to the head server at {url}. Is `ng_run` up, and with the same head_server settings? "
             f"({error})"
         ) from error
+
+
+def get_server_url(server_name: str) -> str:
+    """The address of a server, by the configuration of this process."""
+    from nemo_gym.config.loading import get_global_config_dict
+
+    return ServerClient(global_config_dict=get_global_config_dict()).url_of(server_name)
+
+
+def setup_server_client(head_server_config: "BaseServerConfig | None" = None) -> ServerClient:
+    """A client of the running servers."""
+    return ServerClient.load_from_global_config(head_server_config)

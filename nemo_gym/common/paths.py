@@ -13,6 +13,9 @@ PACKAGE_DIR = Path(__file__).resolve().parent.parent
 PARENT_DIR = PACKAGE_DIR.parent
 """The clone, or site-packages: the folder that holds `resources_servers/` and its siblings."""
 
+WORKING_DIR = Path(os.environ.get("PWD", ".")).absolute()
+"""Where this process was started."""
+
 CACHE_ENV_VAR = "NEMO_GYM_CACHE_DIR"
 EXTRA_ROOTS_ENV_VAR = "NEMO_GYM_EXTRA_ROOTS"
 """Folders to look in before the working directory, separated as in PATH."""

@@ -9,8 +9,9 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from nemo_gym.common.paths import nearest
+from nemo_gym.config.directives import DIRECTIVES
 from nemo_gym.config.error_messages import error_lines
-from nemo_gym.config.interpolation import UNKNOWN_SOURCES, location, resolve
+from nemo_gym.config.interpolation import UNKNOWN_SOURCES, dotted, location, resolve
 from nemo_gym.config.keys import (
     ENTRYPOINT_KEY_NAME,
     ERROR_ON_ALMOST_SERVERS_KEY_NAME,
@@ -25,6 +26,8 @@ from nemo_gym.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 _SWITCH = "should_use_"
+DIRECT_VALUE = 4
+"""The length of the path of a value in a server block: name, type, implementation, key."""
 
 
 class UnknownServerError(ConfigError, AssertionError):
@@ -110,6 +113,54 @@ def valid_servers(
 # References
 
 
+_AGENT_SETTINGS = ("skip_verification", "skip_verification_reward")
+
+
+def copy_agent_settings(config: DictConfig) -> None:
+    """Copy top-level settings of agents into every agent that does not set them, in place."""
+    for key in _AGENT_SETTINGS:
+        if key not in config:
+            continue
+        for name in list(_candidates(config)):
+            for block in _mappings(config[name].get("responses_api_agents") or OmegaConf.create()):
+                if key not in block:
+                    block[key] = config[key]
+
+
+UNSUPPORTED_KEYS = {
+    "observability_enabled": "the paths of rollouts are kept apart, but calls are not captured; use +record",
+    "model_call_capture_dir": "use +record=<folder> of ng_collect_rollouts",
+    "token_id_capture": "set return_token_id_information of the model server",
+    "rollout_collection_driver": "call RolloutCollectionHelper from a program of your own",
+    "wandb_project": "the figures are in <output>_metrics.json",
+    "mlflow_experiment_name": "the figures are in <output>_metrics.json",
+    "model_endpoint_readiness_timeout_seconds": "an endpoint that is not up is retried by each rollout",
+    "nemo_gym_log_dir": "redirect the output of ng_run",
+}
+"""Top-level keys of public configurations that have no effect here, and what to do instead."""
+
+
+def warn_about_unsupported_keys(config: DictConfig) -> None:
+    """Name the keys that have no effect. A key that begins with '_' may be a misspelt directive."""
+    for key, remedy in UNSUPPORTED_KEYS.items():
+        if _value(config, key):
+            logger.warning("'%s' has no effect: %s", key, remedy)
+    for name in _candidates(config):
+        for path in _underscored(OmegaConf.to_container(config[name], resolve=False), (name,)):
+            hint = nearest(str(path[-1]), DIRECTIVES)
+            if hint:
+                raise ConfigError(f"{dotted(path)} is not a directive.{hint}")
+            logger.warning("%s is not a directive; it is passed to the server", dotted(path))
+
+
+def _underscored(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """The paths of keys in the upper levels of a server block that look like directives."""
+    for key, item in value.items() if isinstance(value, dict) and len(path) < 4 else ():
+        if str(key).startswith("_"):
+            yield (*path, key)
+        yield from _underscored(item, (*path, key))
+
+
 def drop_unused_references(config: DictConfig) -> None:
     """Remove, in place, the name of a model server that is '???' but not needed.
 
@@ -139,8 +190,12 @@ def _value(node: DictConfig, key: Any) -> Any:
 def check_references(
     config: DictConfig, servers: Sequence[ServerInstanceConfig], *, sources: ConfigSources = UNKNOWN_SOURCES
 ) -> None:
-    """Raise if a reference in a server block, at any depth, does not name one of the servers."""
+    """Raise if a reference in a server block does not name one of the servers. In a nested map it may never be used,
+    so there it is a warning."""
     for path, ref in unmet_references(config, servers, sources=sources):
+        if len(path) > DIRECT_VALUE:
+            logger.warning("%s refers to %s/%s, which is not there", location(path, sources), ref.type, ref.name)
+            continue
         available = [server.get_server_ref() for server in servers]
         same_name = next((other for other in available if other.name == ref.name), None)
         same_type = [other.name for other in available if other.type == ref.type]

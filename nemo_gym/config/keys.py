@@ -63,6 +63,15 @@ RESPONSES_CREATE_PARAMS_KEY_NAME = "responses_create_params"
 RESPONSE_KEY_NAME = "response"
 """Fields of rows as they are sent to an agent, and of records."""
 
+ROLLOUT_PATH_PREFIX = "ng-rollout"
+TOKEN_CAPTURE_PATH_SEGMENT = "training-token-capture"  # noqa: S105 -- a part of a path
+
+NG_FAILURE_CLASS_KEY = "_ng_failure_class"
+NG_TERMINAL_KEY = "_ng_failure_terminal"
+NG_NO_PERSIST_KEY = "_ng_no_persist"
+NG_JUDGE_ERROR_KEY = "_ng_failure_judge_error"
+"""Fields with which the reply of an agent says that it is no result."""
+
 CACHE_DIR_KEY_NAME = "cache_dir"
 RESULTS_DIR_KEY_NAME = "results_dir"
 TASK_INDEX_FIELD = "_task_index"

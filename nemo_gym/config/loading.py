@@ -24,11 +24,14 @@ from nemo_gym.config.checks import (
     UnknownServerError,
     almost_servers_report,
     check_references,
+    copy_agent_settings,
     drop_unused_references,
     server_blocks,
     unmet_references,
     valid_servers,
+    warn_about_unsupported_keys,
 )
+from nemo_gym.config.directives import apply_directives, merge_dummy_models
 from nemo_gym.config.error_messages import validate
 from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolve
 from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are public here
@@ -69,18 +72,26 @@ def load_config(
     known = secrets.process_secrets()
     sources = read_sources(arguments, initial=initial, dotenv_path=dotenv_path, use_dotenv=use_dotenv)
     config = sources.merge()
-    complete(config, sources=sources, fill_ports=fill_ports)
+    removed = apply_directives(config)
+    try:
+        complete(config, sources=sources, fill_ports=fill_ports)
+    except UnknownServerError as error:
+        gone = [f"'{name}' was removed, because '{by}' inherits from it" for name, by in removed.items()]
+        raise (UnknownServerError(f"{error} {'; '.join(gone)}. To keep it, use _copy.") if gone else error) from error
     secrets.set_process_secrets(known | secrets.find_secrets(config, sources.dotenv))
     return config
 
 
 def complete(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCES, fill_ports: bool = True) -> None:
     """Check a merged config and fill in defaults, in place."""
+    merge_dummy_models(config)
     drop_unused_references(config)
+    warn_about_unsupported_keys(config)
     settings = read_settings(config, sources=sources)
     if keys.POLICY_BASE_URL_KEY_NAME not in config and _lacks_policy_model(config, sources):
         logger.info("no model endpoint is configured: '%s' runs on this machine's CPU", POLICY_MODEL.name)
         config.merge_with(OmegaConf.load(find(LOCAL_MODEL_CONFIG)))
+    copy_agent_settings(config)
     servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
     check_references(config, servers, sources=sources)
     host = default_host(settings)
@@ -241,6 +252,18 @@ def get_global_config_dict(
             _GLOBAL_CONFIG_DICT = cast(DictConfig, OmegaConf.create(passed))
             secrets.set_process_secrets(secrets.process_secrets() | secrets.find_secrets(_GLOBAL_CONFIG_DICT))
     return _GLOBAL_CONFIG_DICT
+
+
+def maybe_get_global_config_dict() -> DictConfig | None:
+    """The configuration of this process if it has one already. Reads no command line."""
+    known = _GLOBAL_CONFIG_DICT is not None or process_config() is not None
+    return get_global_config_dict() if known or keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME in os.environ else None
+
+
+def get_hf_token() -> str | None:
+    """The token for Hugging Face, if the configuration of this process has one."""
+    token = get_global_config_dict().get(keys.HF_TOKEN_KEY_NAME)
+    return None if token is None else str(token)
 
 
 def set_global_config_dict(

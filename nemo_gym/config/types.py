@@ -3,6 +3,7 @@
 The classes that server authors derive from are not frozen: existing servers set fields after validation.
 """
 
+import logging
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast, get_args
@@ -17,6 +18,8 @@ from nemo_gym.config.keys import ServerType as ServerType
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+logger = logging.getLogger(__name__)
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -45,6 +48,7 @@ class Domain(StrEnum):
     SAFETY = "safety"
     GAMES = "games"
     TRANSLATION = "translation"
+    RLHF = "rlhf"
     E2E = "e2e"
     OTHER = "other"
 
@@ -124,12 +128,15 @@ def is_server_ref(value: Any) -> ServerRef | None:
 
 # Datasets
 
-DatasetType = Literal["train", "validation", "example"]
+DatasetType = Literal["train", "validation", "example", "benchmark"]
 License = Literal[
     "Apache 2.0",
     "MIT",
     "Creative Commons Attribution 4.0 International",
     "Creative Commons Attribution-ShareAlike 4.0 International",
+    "CC BY-SA 4.0",
+    "CC BY-NC 3.0",
+    "NVIDIA Evaluation Dataset License Agreement",
     "GNU General Public License v3.0",
     "NVIDIA Internal Use Only, Do Not Distribute",
     "TBD",
@@ -155,6 +162,17 @@ class HuggingFaceDatasetIdentifier(BaseModel):
     artifact_fpath: str | None = None
 
 
+def _identifier(source: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The identifier that a `source` stands for."""
+    hub = source.get("type") if isinstance(source, Mapping) else None
+    if hub not in ("huggingface", "gitlab"):
+        raise ValueError(f"the source has the type {hub!r}, expected huggingface or gitlab")
+    given = [name for name in ("huggingface_identifier", "gitlab_identifier") if fields.get(name) is not None]
+    if given:
+        raise ValueError(f"found both `source` and `{given[0]}`, expected one of them")
+    return {f"{hub}_identifier": {key: value for key, value in source.items() if key != "type"}}
+
+
 class DatasetConfig(BaseModel):
     """A dataset file of a server, normally an agent."""
 
@@ -178,12 +196,33 @@ class DatasetConfig(BaseModel):
     gitlab_identifier: GitlabDatasetIdentifier | None = None
     huggingface_identifier: HuggingFaceDatasetIdentifier | None = None
 
+    prepare_script: str | None = None
+    """Of a benchmark: the file whose `prepare()` writes the rows (`ng_prepare_benchmark`)."""
+
+    prompt_config: str | None = None
+    """Of a benchmark: the prompt file that is filled in with the fields of each row."""
+
     license: License | None = None
     """Required for train and validation data."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _source_is_an_identifier(cls, data: Any) -> Any:
+        """`source` is another way to write one of the two identifiers. Of a benchmark, any licence will do."""
+        if not isinstance(data, Mapping):
+            return data
+        fields = dict(data)
+        unknown = sorted(set(map(str, fields)) - {*cls.model_fields, "source"})
+        if unknown:
+            logger.warning("the dataset '%s' has keys without effect: %s", fields.get("name"), ", ".join(unknown))
+        if fields.get("type") == "benchmark" and fields.get("license") not in get_args(License):
+            fields.pop("license", None)
+        source = fields.pop("source", None)
+        return fields if source is None else {**fields, **_identifier(source, fields)}
+
     @model_validator(mode="after")
     def _is_licensed_and_not_empty(self) -> Self:
-        if self.type != "example" and self.license is None:
+        if self.type in ("train", "validation") and self.license is None:
             raise ValueError(f"A license is required for {self.name}")
         if self.end_idx is not None and self.end_idx <= (self.start_idx or 0):
             raise ValueError(f"end_idx of {self.name} is {self.end_idx}, expected more than start_idx")

@@ -17,8 +17,16 @@ from nemo_gym.common.deadline import timeout
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.retry_stats import track_retries
-from nemo_gym.config.keys import ATTEMPT_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.config.keys import (
+    ATTEMPT_INDEX_KEY_NAME,
+    NG_FAILURE_CLASS_KEY,
+    NG_JUDGE_ERROR_KEY,
+    NG_NO_PERSIST_KEY,
+    NG_TERMINAL_KEY,
+    ROLLOUT_INDEX_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
+from nemo_gym.errors import Cause, ConfigError, RolloutError
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.recording import recording_context
 from nemo_gym.rollouts.store import WriteOutcome
@@ -30,6 +38,8 @@ rate_limited_log = RateLimitedLog(logger)
 
 _TASK_INDEX, _ROLLOUT_INDEX = TASK_INDEX_KEY_NAME.encode(), ROLLOUT_INDEX_KEY_NAME.encode()
 _ATTEMPT_INDEX = ATTEMPT_INDEX_KEY_NAME.encode()
+
+_CAUSE_OF_FAILURE: dict[str, Cause] = {"judge_failed": "judge", "timeout_exceeded": "timeout"}
 
 Run = Callable[[Row], Awaitable[Outcome]]
 
@@ -153,8 +163,20 @@ def parse_scored(reply: ServerReply) -> dict[str, Any]:
         raise RolloutError("internal", f"The reply is not JSON: {error}.", server=reply.server) from error
     if not isinstance(result, dict):
         raise RolloutError("internal", f"The reply is {result!r:.300}; expected an object.", server=reply.server)
+    if NG_FAILURE_CLASS_KEY in result or NG_NO_PERSIST_KEY in result:
+        raise _told_failure(result, reply.server)
     check_reward(result.get("reward"), server=reply.server)
     return result
+
+
+def _told_failure(result: Mapping[str, Any], server: str) -> RolloutError:
+    """The error that an agent or environment tells in its reply. The reward beside it is no reward."""
+    kind = str(result.get(NG_FAILURE_CLASS_KEY) or "no_persist")
+    detail = result.get(NG_JUDGE_ERROR_KEY) or f"The reply says that the rollout failed: {kind}"
+    cause = _CAUSE_OF_FAILURE.get(kind, "environment")
+    error = RolloutError(cause, str(detail), server=server, retryable=not result.get(NG_TERMINAL_KEY), code=kind)
+    error.response = result.get("response")
+    return error
 
 
 def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The options of a collection."""
 
+import os
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -11,6 +12,13 @@ WEEK_S = 7 * 86400.0
 MIN_PARALLEL = 8
 MAX_PARALLEL = 4096
 """The default bounds of adaptive concurrency."""
+
+MAX_ATTEMPTS = 3
+
+
+def _get_max_rollout_attempts() -> int:
+    """How many attempts a rollout gets, if the environment variable does not say otherwise."""
+    return int(os.environ.get("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", MAX_ATTEMPTS))
 
 
 class RolloutCollectionConfig(CommandConfig):
@@ -52,7 +60,7 @@ class RolloutCollectionConfig(CommandConfig):
     seed_per_repeat: int | None = None
     """Base sampling seed. Repeat i is sent with `metadata.seed` set to this number plus i."""
 
-    max_attempts: int = Field(default=3, ge=1)
+    max_attempts: int = Field(default_factory=_get_max_rollout_attempts, ge=1)
     """Maximum number of attempts per rollout if the failure is retryable."""
 
     rollout_timeout_s: float = Field(default=3600.0, gt=0)

@@ -21,6 +21,11 @@ def failures_path(output: Path) -> Path:
     return sibling_path(output, "failures", ".jsonl")
 
 
+def failures_path_for(output: str | Path) -> Path:
+    """The same for a path given as a text."""
+    return failures_path(Path(output))
+
+
 def manifest_path(output: Path) -> Path:
     """The input and configuration that the rollouts were made with."""
     return sibling_path(output, "manifest", ".json")

@@ -21,6 +21,7 @@ from nemo_gym.server.fastapi_bridge import (
     bypassable_endpoints,
     call_fastapi,
     count_requests,
+    get_paths,
     our_endpoints,
     own_routes,
 )
@@ -35,6 +36,8 @@ from nemo_gym.server.request_checks import (
     check_token,
     read_deadline,
 )
+from nemo_gym.server.rollout_prefix import START as PREFIX_START
+from nemo_gym.server.rollout_prefix import rollout_context, split_prefix, without_prefix
 
 
 class ServerApp:
@@ -46,12 +49,15 @@ class ServerApp:
         endpoints: Iterable[Endpoint],
         *,
         fastapi_app: Any = None,
+        answer_get: Callable[[str], Any] | None = None,
         lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
         token: str | None = None,
         limits: ServerLimits | None = None,
     ) -> None:
         self.core, self.name, self._lifespan = core, core.name, lifespan
         self.fastapi_app, self.token, self.limits = fastapi_app, token, limits or ServerLimits()
+        self._answer_get = answer_get or (lambda _path: None)
+        self._own_gets = get_paths(fastapi_app)
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.is_stateful = fastapi_app is not None or any(one.needs_session for one in self.endpoints.values())
         self._direct_endpoints = self.endpoints if fastapi_app is None else bypassable_endpoints(fastapi_app)
@@ -101,6 +107,9 @@ class ServerApp:
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
     ) -> ServerReply:
         """Answer a caller in the same worker."""
+        if path.startswith(PREFIX_START) and (found := split_prefix(path)):
+            with rollout_context(found.rollout_id):
+                return await self.direct(method, found.path, body, cookies, ends_session=ends_session)
         if self.others is not None and (worker := self._other_worker(cookies)) is not None:
             return await self._ask_other(self.others, worker, method, path, body, cookies, ends_session=ends_session)
         endpoint = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None
@@ -110,6 +119,8 @@ class ServerApp:
             if isinstance(reply.value, EventStream):
                 reply.value = await reply.value.joined()
             return reply
+        if method == "GET" and (answer := self._get(path)) is not None:
+            return answer
         if self.fastapi_app is not None:
             asgi = count_requests(self.fastapi_app, self.route_stats)
             return await call_fastapi(asgi, self.core, method, call, ends_session=ends_session)
@@ -145,10 +156,13 @@ class ServerApp:
     async def _route(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> ServerReply | None:
         """The reply to send. None if it has been sent, or if the client has disconnected."""
         method, path = scope["method"], scope["path"]
-        if path == "/health" and method == "GET":
-            return self._health()
-        if path in self.pages and method == "GET" and path not in self.route_stats:
+        if path.startswith(PREFIX_START) and (found := split_prefix(path)):
+            with rollout_context(found.rollout_id):
+                return await self._route(without_prefix(scope, found), receive, send, headers)
+        if method == "GET" and path != "/health" and path in self.pages and path not in self.route_stats:
             return ServerReply(self.name, 200, self.pages[path]())
+        if method == "GET" and (reply := self._get(path)) is not None:
+            return reply
         cookies = parse_cookies(headers.get(b"cookie", b""))
         # uvicorn passes on no more than the declared length, which is checked
         limited = receive if b"content-length" in headers else limit_body(receive, self.limits.max_body_bytes)
@@ -198,6 +212,12 @@ class ServerApp:
         except Exception as error:
             return self.core.failed(error)
         return ServerReply(self.name, reply.status, reply.body, reply.cookies, reply.headers)
+
+    def _get(self, path: str) -> ServerReply | None:
+        if path == "/health":
+            return self._health()
+        value = None if path in self._own_gets else self._answer_get(path)
+        return value if value is None or isinstance(value, ServerReply) else ServerReply(self.name, 200, value)
 
     def _health(self) -> ServerReply:
         health = {"status": "ok", "server": self.name}

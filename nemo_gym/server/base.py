@@ -76,6 +76,10 @@ class SimpleServer(BaseServer):
         """The handlers of this kind of server."""
         return []
 
+    def answer_get(self, path: str) -> Any:
+        """The reply to a GET request, or None if there is nothing at that path."""
+        return {"status": "ok"} if path == "/" else None
+
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         """Override to keep something open while the server answers, such as a process or a pool. It is entered before
         the first request."""
@@ -126,6 +130,7 @@ class SimpleServer(BaseServer):
             self.core(limits=limits),
             self.endpoints(),
             fastapi_app=self.setup_webserver() if adds_routes else None,
+            answer_get=self.answer_get,
             lifespan=self.lifespan,
             token=token,
             limits=limits,
@@ -137,7 +142,9 @@ class SimpleServer(BaseServer):
 
     def setup_session_middleware(self, app: "FastAPI") -> None:
         """Give `request.session` to a FastAPI app. Its errors become JSON here, too."""
-        app.add_middleware(SessionMiddleware, core=self.core())
+        present: list[Any] = [item.cls for item in app.user_middleware]
+        if SessionMiddleware not in present:
+            app.add_middleware(SessionMiddleware, core=self.core())
 
     def setup_exception_middleware(self, app: "FastAPI") -> None:
         """Kept for classes that call it: `setup_session_middleware` turns errors into JSON already."""
@@ -162,3 +169,11 @@ class SimpleServer(BaseServer):
                         await serve_until_interrupted({listening.getsockname()[1]: app}, [listening], limits)
 
         asyncio.run(serve())
+
+
+def is_nemo_gym_fastapi_entrypoint(_file: str) -> bool:
+    """False: a process never serves a folder by importing its entry point for an `app`."""
+    return False
+
+
+is_nemo_gym_fastapi_worker = is_nemo_gym_fastapi_entrypoint

@@ -15,6 +15,7 @@ from nemo_gym.common.metrics import RequestStats
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
 from nemo_gym.llm_api.json_codec import Decoder
+from nemo_gym.server.rollout_prefix import current_rollout_id
 from nemo_gym.server.session import Session, SessionState
 from nemo_gym.server.tools import PARTICIPANT_COOKIE, POLICY, Participant, ToolName, arguments_model
 
@@ -192,8 +193,10 @@ _PROVIDED: dict[type, Provide] = {
 def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
     """The ASGI scope of a direct call."""
     cookie = "; ".join(f"{name}={value}" for name, value in call.cookies.items())
+    rollout_id = current_rollout_id()
     return {
         "type": "http",
+        "path_params": {} if rollout_id is None else {"rollout_id": rollout_id},
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": method,

@@ -13,6 +13,7 @@ from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint, direct_scope, set_cookies
 from nemo_gym.server.error_responses import redact_errors
 from nemo_gym.server.request_checks import END_SESSION, check_json
+from nemo_gym.server.rollout_prefix import RolloutContextMiddleware
 from nemo_gym.server.session import Session
 
 SESSION_IN_SCOPE = "nemo_gym.server.session"
@@ -78,10 +79,17 @@ class SessionMiddleware:
                     core.sessions.release(session.token)
 
 
+def get_paths(fastapi_app: Any) -> set[str]:
+    """The paths at which a FastAPI app answers GET requests itself, documentation aside."""
+    routes = () if fastapi_app is None else fastapi_app.routes
+    return {route.path for route in routes if "GET" in (getattr(route, "methods", None) or ())}
+
+
 def bypassable_endpoints(fastapi_app: Any) -> dict[str, Endpoint]:
     """The endpoints that can be called without the FastAPI app: those first at their path, if there is no middleware
     before them but our own."""
-    if any(item.cls is not SessionMiddleware for item in fastapi_app.user_middleware):
+    own = (SessionMiddleware, RolloutContextMiddleware)
+    if any(item.cls not in own for item in fastapi_app.user_middleware):
         return {}
     return our_endpoints(fastapi_app)
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, create_model
 Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__nemo_gym_tool__"
 _ANY_MARK = "__nemo_gym_any_tool__"
-NOT_TOOLS = frozenset(("seed_session", "next_message", "verify", "run", "health", "session"))
+NOT_TOOLS = frozenset(("seed_session", "next_message", "verify", "aggregate_metrics", "run", "health", "session"))
 """Routes of a server that no model may call, whatever its row offers."""
 
 

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent, keep_response
-from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
+from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import RolloutError
 from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
@@ -74,6 +74,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 timeout_s=config.seed_timeout_s,
             )
             kept.response = response = await self._converse(body.responses_create_params, jar)
+            if config.skip_verification:
+                return self.unverified(body, response)
             return await client.call(
                 environment,
                 "/verify",
@@ -84,6 +86,9 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 timeout_s=config.verify_timeout_s,
                 ends_session=True,
             )
+
+    async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
+        return await self.metrics_of(self.config.resources_server.name, body)
 
     def _converse(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> Awaitable[NeMoGymResponse]:
         """The reply of this agent's `/v1/responses`. A subclass may have to be called as an endpoint."""

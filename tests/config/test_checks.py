@@ -102,7 +102,6 @@ def test_references_that_lead_to_a_server_are_fine(fields: dict[str, Any]) -> No
     ("fields", "place"),
     [
         ({"resources_server": ref("wether")}, "resources_server"),
-        ({"nested": {"deep": [1, {"er": ref("wether")}]}}, "nested.deep.1.er"),
     ],
 )
 def test_a_reference_to_nobody_names_the_place_and_the_nearest(fields: dict[str, Any], place: str) -> None:

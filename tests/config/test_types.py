@@ -72,7 +72,7 @@ def test_a_server_config_can_be_changed_by_code_in_the_field() -> None:
 
 
 def test_domains_are_those_of_the_tables() -> None:
-    names = "math coding agent knowledge instruction_following long_context safety games translation e2e other"
+    names = "math coding agent knowledge instruction_following long_context safety games translation rlhf e2e other"
     assert {str(domain) for domain in Domain} == set(names.split())
 
 
@@ -114,7 +114,7 @@ def test_data_to_train_on_needs_a_license(kind: str) -> None:
         ({"end_idx": 0}, "end_idx of rows is 0"),
         ({"gitlab_identifier": {"dataset_name": "d"}}, "version"),
         ({"license": "mit"}, "'MIT'"),
-        ({"type": "test"}, "'train', 'validation' or 'example'"),
+        ({"type": "test"}, "'train', 'validation', 'example' or 'benchmark'"),
     ],
 )
 def test_a_dataset_that_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:
@@ -191,7 +191,7 @@ def test_a_block_may_be_an_omegaconf_container() -> None:
         (
             resources_block(domain="maths"),
             "- resources_servers -> weather -> domain: Must be one of: 'math', 'coding', 'agent', 'knowledge', "
-            "'instruction_following', 'long_context', 'safety', 'games', 'translation', 'e2e', 'other'; "
+            "'instruction_following', 'long_context', 'safety', 'games', 'translation', 'rlhf', 'e2e', 'other'; "
             "found 'maths'. Did you mean 'math'?",
         ),
         (

@@ -262,7 +262,8 @@ async def test_what_a_server_holds_open_is_opened_before_the_first_request_and_c
 async def test_other_methods_and_paths_are_refused() -> None:
     async with client_for(Watched) as client:
         assert (await client.get("/verify")).status == 405
-        assert (await client.get("/")).status == 404
+        assert (await client.get("/nowhere")).status == 404
+        assert (await client.get("/")).json() == {"status": "ok"}
         assert (await client.post("/run", json={})).status == 404
 
 

@@ -1,0 +1,168 @@
+"""Directives: a block that starts from another one, and keys that it leaves out. They are applied after the merge.
+
+`_inherit_from: <path>` starts from the block at that path and removes it; `_copy: <path>` keeps it. `_delete_key: a,b`
+leaves keys out, at any depth. `${inherit_from:<path>}` and `${copy:<path>}` do the same for any value.
+"""
+
+import copy
+import re
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.common.paths import nearest
+from nemo_gym.config.interpolation import dotted
+from nemo_gym.config.keys import KeyPath
+from nemo_gym.errors import ConfigError, InheritPathNotFoundError
+
+INHERIT, COPY, DELETE = "_inherit_from", "_copy", "_delete_key"
+DIRECTIVES = (INHERIT, COPY, DELETE)
+DUMMY_MODEL = "dummy_model"
+MODELS = "responses_api_models"
+
+_TEXT_FORM = re.compile(r"\$\{(inherit_from|copy):\s*([^}]+?)\s*\}")
+
+
+class _Source(NamedTuple):
+    path: str
+    is_removed: bool
+
+
+def apply_directives(config: DictConfig) -> dict[str, str]:
+    """Apply all directives, in place. Returns the removed blocks, each with the first block that inherits from it."""
+    raw: Any = OmegaConf.to_container(config, resolve=False)
+    if not _has_directives(raw):
+        return {}
+    resolver = _Resolver(raw)
+    found = resolver.resolved(raw, ())
+    for path in sorted(resolver.removed, key=lambda path: -path.count(".")):
+        _remove(found, path)
+    for key in [key for key in config if key not in found]:
+        del config[key]
+    for key, value in found.items():
+        if raw.get(key) != value:
+            config[key] = OmegaConf.create(value) if isinstance(value, dict | list) else value
+    return resolver.removed
+
+
+def merge_dummy_models(config: DictConfig) -> None:
+    """Put the settings of `dummy_model` under those of the implementation beside it, in place.
+
+    A configuration without a model may define such a dummy, so that another file can replace it.
+    """
+    for name in list(config):
+        is_plain = not OmegaConf.is_missing(config, name) and not OmegaConf.is_interpolation(config, name)
+        block = config[name] if is_plain else None
+        models = block.get(MODELS) if isinstance(block, DictConfig) else None
+        if isinstance(models, DictConfig) and DUMMY_MODEL in models and len(models) > 1:
+            dummy = models.pop(DUMMY_MODEL)
+            for implementation in list(models):
+                models[implementation] = OmegaConf.merge(dummy, models[implementation])
+
+
+def _has_directives(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(key in DIRECTIVES or _has_directives(item) for key, item in value.items())
+    if isinstance(value, list):
+        return any(map(_has_directives, value))
+    return isinstance(value, str) and _TEXT_FORM.fullmatch(value) is not None
+
+
+class _Resolver:
+    """Resolves blocks depth first, so that a block may inherit from one that inherits itself."""
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self._raw = raw
+        self._active: list[str] = []
+        self.removed: dict[str, str] = {}
+
+    def resolved(self, value: Any, path: KeyPath) -> Any:
+        if isinstance(value, list):
+            return [self.resolved(item, (*path, index)) for index, item in enumerate(value)]
+        source = _source_of(value, path)
+        if not isinstance(value, dict):
+            return value if source is None else self._source(source, path)
+        own = {key: item for key, item in value.items() if key not in (INHERIT, COPY)}
+        base = {} if source is None else self._source(source, path)
+        if not isinstance(base, dict):
+            raise ConfigError(f"{dotted(path)} inherits from '{source and source.path}', which is no mapping.")
+        return self._overlaid(base, own, path)
+
+    def _overlaid(self, base: dict[Any, Any], own: dict[Any, Any], path: KeyPath) -> dict[Any, Any]:
+        """The base with a block's own keys on top; lists are replaced. Keys to delete go last."""
+        merged = dict(base)
+        for key, item in own.items():
+            if key == DELETE:
+                continue
+            below, inner = merged.get(key), (*path, key)
+            merges = isinstance(below, dict) and isinstance(item, dict) and _source_of(item, inner) is None
+            merged[key] = self._overlaid(below, item, inner) if merges else self.resolved(item, inner)  # type: ignore[arg-type]
+        for name in _names(own.get(DELETE), path):
+            _delete(merged, name, path)
+        return merged
+
+    def _source(self, source: _Source, path: KeyPath) -> Any:
+        if source.path in self._active:
+            raise ConfigError(f"{dotted(path)} inherits from itself: {' <- '.join([*self._active, source.path])}.")
+        if source.is_removed:
+            self.removed.setdefault(source.path, dotted(path))
+        self._active.append(source.path)
+        try:
+            return copy.deepcopy(self.resolved(self._find(source.path, path), tuple(source.path.split("."))))
+        finally:
+            self._active.pop()
+
+    def _find(self, name: str, path: KeyPath) -> Any:
+        value: Any = self._raw
+        for key in name.split("."):
+            if not isinstance(value, dict) or key not in value:
+                known = map(str, value) if isinstance(value, dict) else ()
+                raise InheritPathNotFoundError(
+                    f"{dotted(path)} inherits from '{name}', but there is no '{key}'.{nearest(key, known)}"
+                )
+            value = value[key]
+        return value
+
+
+def _source_of(value: Any, path: KeyPath) -> _Source | None:
+    if isinstance(value, str) and (match := _TEXT_FORM.fullmatch(value)):
+        return _Source(match[2], is_removed=match[1] == "inherit_from")
+    if not isinstance(value, dict) or (INHERIT not in value and COPY not in value):
+        return None
+    if INHERIT in value and COPY in value:
+        raise ConfigError(f"{dotted(path)} has both {INHERIT} and {COPY}; expected one of them.")
+    name = value.get(INHERIT, value.get(COPY))
+    if not isinstance(name, str):
+        raise ConfigError(f"{dotted(path)}: {INHERIT} is {name!r}; expected the path of a block.")
+    return _Source(name, is_removed=INHERIT in value)
+
+
+def _names(given: Any, path: KeyPath) -> list[str]:
+    if given is None:
+        return []
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{dotted(path)}.{DELETE} is {given!r}; expected keys, separated by commas.")
+    return [name.strip() for name in names if name.strip()]
+
+
+def _delete(block: dict[Any, Any], name: str, path: KeyPath) -> None:
+    *outer, last = name.split(".")
+    at: Any = block
+    for key in outer:
+        at = at.get(key) if isinstance(at, dict) else None
+    if not isinstance(at, dict) or last not in at:
+        known = map(str, at) if isinstance(at, dict) else ()
+        raise InheritPathNotFoundError(
+            f"{dotted(path)}.{DELETE} names '{name}', which is not there.{nearest(last, known)}"
+        )
+    del at[last]
+
+
+def _remove(config: dict[Any, Any], path: str) -> None:
+    *outer, last = path.split(".")
+    at: Any = config
+    for key in outer:
+        at = at.get(key) if isinstance(at, dict) else None
+    if isinstance(at, dict):
+        at.pop(last, None)

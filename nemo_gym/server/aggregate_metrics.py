@@ -1,0 +1,136 @@
+"""`/aggregate_metrics`: figures over all rollouts of an agent, computed by its environment when a collection ends."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, median, stdev
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.llm_api.base import JsonObject
+
+_INDICES = (TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME)
+
+
+class AggregateMetricsRequest(BaseModel):
+    """Scored records, without their conversations."""
+
+    verify_responses: list[JsonObject]
+
+
+class AggregateMetrics(BaseModel):
+    """Figures of each task, of the agent, and those to look at first."""
+
+    group_level_metrics: list[JsonObject] = Field(default_factory=list)
+    agent_metrics: JsonObject = Field(default_factory=dict)
+    key_metrics: JsonObject = Field(default_factory=dict)
+
+
+class AggregateMetricsMixin:
+    """The hooks of environments and agents."""
+
+    def compute_metrics(self, tasks: list[list[JsonObject]]) -> JsonObject:
+        """Figures of your own over the records of each task. The key `per_task_metrics` goes to the tasks."""
+        return {}
+
+    def get_key_metrics(self, agent_metrics: JsonObject) -> JsonObject:
+        """The figures to look at first."""
+        return {name: value for name, value in agent_metrics.items() if name.startswith("mean/")}
+
+    async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
+        """Figures over the records of this server."""
+        return compute_aggregate_metrics(body.verify_responses, self.compute_metrics, self.get_key_metrics)
+
+    def has_own_metrics(self) -> bool:
+        """True if the class has hooks of its own, so that a collection asks for its figures."""
+        names = ("compute_metrics", "get_key_metrics")
+        return any(getattr(type(self), name) is not getattr(AggregateMetricsMixin, name) for name in names)
+
+
+def compute_aggregate_metrics(
+    verify_responses: Sequence[JsonObject],
+    compute_metrics_fn: Callable[[list[list[JsonObject]]], JsonObject] | None = None,
+    get_key_metrics_fn: Callable[[JsonObject], JsonObject] | None = None,
+) -> AggregateMetrics:
+    """Mean, max, min, median and standard deviation of every number, by task and over all, and what the hooks add."""
+    if not verify_responses:
+        return AggregateMetrics()
+    tasks = _by_task(verify_responses)
+    agent_metrics = _statistics(map(_numbers, verify_responses))
+    groups = {index: _group(index, rollouts) for index, rollouts in sorted(tasks.items())}
+    if compute_metrics_fn is not None:
+        own = dict(compute_metrics_fn([[record for _, record in rollouts] for _, rollouts in sorted(tasks.items())]))
+        for entry in own.pop("per_task_metrics", ()):
+            groups.get(entry.get(TASK_INDEX_KEY_NAME), {}).update(entry)
+        agent_metrics |= own
+    key_metrics = (get_key_metrics_fn or AggregateMetricsMixin().get_key_metrics)(agent_metrics)
+    return AggregateMetrics(
+        group_level_metrics=list(groups.values()), agent_metrics=agent_metrics, key_metrics=key_metrics
+    )
+
+
+Rollouts = list[tuple[int, JsonObject]]
+"""The rollout index and the record, in the order received."""
+
+
+def _by_task(records: Iterable[JsonObject]) -> dict[int, Rollouts]:
+    """Records without a rollout index count from 0; two of one index are an error."""
+    tasks: dict[int, Rollouts] = defaultdict(list)
+    taken: set[tuple[int, int]] = set()
+    for record in records:
+        task = record.get(TASK_INDEX_KEY_NAME) or 0
+        told = record.get(ROLLOUT_INDEX_KEY_NAME)
+        rollout = len(tasks[task]) if told is None else told
+        if (task, rollout) in taken:
+            raise ValueError(f"Duplicate materialized input row for rollout key {(task, rollout)}")
+        taken.add((task, rollout))
+        tasks[task].append((rollout, record))
+    return tasks
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a record and of its usage; true counts as 1."""
+    response = record.get("response")
+    usage = response.get("usage") if isinstance(response, Mapping) else None
+    fields = {**record, **(usage if isinstance(usage, Mapping) else {})}
+    return {
+        name: value + 0 for name, value in fields.items() if isinstance(value, int | float) and name not in _INDICES
+    }
+
+
+def _statistics(rows: Iterable[Mapping[str, float]]) -> JsonObject:
+    columns: dict[str, list[float]] = defaultdict(list)
+    count = 0
+    for row in rows:
+        count += 1
+        for name, value in row.items():
+            columns[name].append(value)
+    found: JsonObject = {}
+    for kind, compute in (("mean", fmean), ("max", max), ("min", min), ("median", median)):
+        found |= {f"{kind}/{name}": compute(values) for name, values in columns.items()}
+    spreads = {f"std/{name}": stdev(values) for name, values in columns.items() if len(values) > 1}
+    alone = {f"std/{name}": 0.0 for name, values in columns.items() if len(values) == count}
+    return found | (spreads or alone)
+
+
+def _group(index: int, rollouts: Rollouts) -> JsonObject:
+    count = len(rollouts)
+    return {
+        **_statistics(_numbers(record) for _, record in rollouts),
+        TASK_INDEX_KEY_NAME: index,
+        "sample": {"agent_ref": {"name": "agent"}},
+        "num_rollouts": count,
+        "expected_num_rollouts": count,
+        "missing_num_rollouts": 0,
+        "reward_profile_completion_pct": 100.0,
+        "rollout_infos": [
+            {
+                "rollout_id": f"{index}:{rollout}",
+                TASK_INDEX_KEY_NAME: index,
+                ROLLOUT_INDEX_KEY_NAME: rollout,
+                **_numbers(record),
+            }
+            for rollout, record in sorted(rollouts, key=lambda each: each[0])
+        ],
+    }
