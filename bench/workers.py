@@ -8,9 +8,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.endpoint import serving_endpoint
-from bench.report import Machine, table
+from bench.report import Machine
 from bench.rollout_cost import MODEL_CONFIG, SCENARIOS, Scenario, collect, write_rows
+from nemo_gym.analysis.bench.endpoint import serving_endpoint
+from nemo_gym.analysis.bench.report import table
 
 SHORT = 500
 

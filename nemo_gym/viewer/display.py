@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.analysis.token_check import Turn, faults_of
 from nemo_gym.errors import GymError
+from nemo_gym.rollouts.token_traces import TOKEN_FIELDS, ModelCall, trace_of_calls
 from nemo_gym.viewer.index import Index
 from nemo_gym.viewer.records import MAX_PARSED_BYTES, output_items, parse_line
 
@@ -20,7 +20,6 @@ MAX_DEPTH = 100
 RAW_HEAD = 200_000
 MAX_TOKENS = 4000
 """Tokens of one call on a page of the token view."""
-TOKEN_LISTS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 
 Path = tuple[str | int, ...]
 
@@ -53,7 +52,7 @@ class RecordView:
         return value
 
     def _member(self, name: str, item: Any, path: Path) -> Any:
-        if name in TOKEN_LISTS and isinstance(item, list):
+        if name in TOKEN_FIELDS and isinstance(item, list):
             return {"$tokens": len(item)}
         return self.view(item, path)
 
@@ -106,35 +105,50 @@ def token_view(index: Index, row: int, *, call: int | None = None, offset: int =
     """The model calls of a rollout as tokens: what is new in each prompt (not trained on), what was generated (trained
     on) with log-probs, and where a prompt does not extend what came before."""
     record = parse_line(read_row(index, row))
-    turns = [_turn(item) for item in output_items(record) if any(isinstance(item.get(n), list) for n in TOKEN_LISTS)]
+    traced = [_call(item) for item in output_items(record) if any(isinstance(item.get(n), list) for n in TOKEN_FIELDS)]
     before: list[int] = []
     calls = []
-    for number, turn in enumerate(turns):
-        extends = turn.prompt[: len(before)] == before
-        start = len(before) if extends else _common_prefix(before, turn.prompt)
-        new = turn.prompt[start:]
+    for number, turn in enumerate(traced):
+        prompt, sampled, log_probs = list(turn.prompt_ids), list(turn.sampled_ids), turn.log_probs
+        extends = prompt[: len(before)] == before
+        start = len(before) if extends else _common_prefix(before, prompt)
+        new = prompt[start:]
         at = offset if call == number else 0
         calls.append(
             {
                 "call": number,
-                "prompt_tokens": len(turn.prompt),
+                "prompt_tokens": len(prompt),
                 "shared_tokens": start,
-                "generated_tokens": len(turn.generation),
+                "generated_tokens": len(sampled),
                 "is_break": not extends,
                 "offset": at,
                 "prompt": new[at : at + MAX_TOKENS],
                 "new_tokens": len(new),
-                "generation": turn.generation[at : at + MAX_TOKENS],
-                "log_probs": [_finite(value) for value in turn.log_probs[at : at + MAX_TOKENS]],
-                "mean_log_prob": sum(turn.log_probs) / len(turn.log_probs) if turn.log_probs else None,
+                "generation": sampled[at : at + MAX_TOKENS],
+                "log_probs": [_finite(value) for value in log_probs[at : at + MAX_TOKENS]],
+                "mean_log_prob": sum(log_probs) / len(log_probs) if log_probs else None,
             }
         )
-        before = turn.prompt + turn.generation
-    return {"calls": calls, "faults": list(faults_of(turns))[:100], "page": MAX_TOKENS}
+        before = prompt + sampled
+    return {"calls": calls, "faults": _faults(traced), "page": MAX_TOKENS}
 
 
-def _turn(item: dict[str, Any]) -> Turn:
-    return Turn(*([value for value in item.get(name) or () if isinstance(value, int | float)] for name in TOKEN_LISTS))  # type: ignore[arg-type]
+def _call(item: dict[str, Any]) -> ModelCall:
+    """The tokens of an item, whatever else is in its lists."""
+    prompt, sampled, log_probs = (
+        [value for value in item.get(name) or () if isinstance(value, int | float)] for name in TOKEN_FIELDS
+    )
+    return ModelCall([int(token) for token in prompt], [int(token) for token in sampled], log_probs)
+
+
+def _faults(calls: list[ModelCall]) -> list[str]:
+    breaks = [str(each) for each in trace_of_calls(calls).breaks]
+    unequal = [
+        f"turn {number}: {len(call.sampled_ids)} tokens were generated, but {len(call.log_probs)} have log-probs"
+        for number, call in enumerate(calls, 1)
+        if len(call.sampled_ids) != len(call.log_probs)
+    ]
+    return [*breaks, *unequal][:100]
 
 
 def _common_prefix(first: list[int], second: list[int]) -> int:
