@@ -20,6 +20,7 @@ from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.proxy import Proxy, open_tunnel
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.client.url import Origin
+from nemo_gym.common.descriptors import open_connections
 from nemo_gym.errors import GymError
 
 MAX_FRAMING_BYTES = 2**24
@@ -109,6 +110,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        open_connections.outbound += 1
         self._fileno = transport.get_extra_info("socket").fileno()
 
     def data_received(self, data: bytes) -> None:
@@ -130,6 +132,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        open_connections.outbound -= 1
         if self._ends_with_connection and error is None:
             self._finish()
             self._deliver()

@@ -20,6 +20,7 @@ from nemo_gym.client.request import MAX_REDIRECTS, REDIRECTS, Request
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.client.url import Origin, origin_of, shown_url
 from nemo_gym.common.deadline import time_left
+from nemo_gym.common.descriptors import open_connections, outbound_limit
 from nemo_gym.errors import ConfigError, ConnectError, UpstreamError
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,8 @@ class HttpClient:
 
     def __init__(self, settings: HttpSettings | None = None) -> None:
         self._settings = settings or HttpSettings()
-        self._places = asyncio.Semaphore(self._settings.global_aiohttp_connector_limit)
+        self._limit = min(self._settings.global_aiohttp_connector_limit, outbound_limit())
+        self._places = asyncio.Semaphore(self._limit)
         self._peers: dict[tuple[Origin, bool], _Peer] = {}
         self._in_use: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -197,6 +199,8 @@ class HttpClient:
         return peer
 
     async def _connect(self, peer: _Peer, name: str) -> Connection:
+        if open_connections.outbound >= self._limit:
+            self._close_one_idle()
         limit_s = self._settings.connect_timeout_s
         through = f" through the proxy {peer.proxy}" if peer.proxy else ""
         whom = f"no connection to {peer.origin.host}:{peer.origin.port}{through}"
@@ -219,6 +223,12 @@ class HttpClient:
             if self._sweep is None:
                 self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
         return received
+
+    def _close_one_idle(self) -> None:
+        """Make room for a connection to another server: idle ones are open files too."""
+        fullest = max(self._peers.values(), key=lambda peer: len(peer.idle))
+        if fullest.idle:
+            fullest.idle.popleft()[1].close()
 
     def _close_old(self) -> None:
         self._sweep = None

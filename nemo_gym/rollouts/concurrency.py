@@ -3,9 +3,10 @@ file descriptors for."""
 
 import asyncio
 import logging
-import os
 import resource
 from collections import deque
+
+from nemo_gym.common.descriptors import outbound_limit
 
 logger = logging.getLogger(__name__)
 
@@ -13,11 +14,8 @@ START = 64
 """A cautious first guess; it doubles with every round trip until the endpoint throttles."""
 DECREASE = 0.7
 
-RESERVED_DESCRIPTORS = 64
-"""Kept free for output files, imports, DNS and worker processes. A collection that cannot open its own files ends."""
-MAX_FREE = 2**20
-DESCRIPTORS_PER_LOCAL_ROLLOUT = 2
-"""When this process holds the servers: a connection to the model, and one to a judge or another service."""
+DESCRIPTORS_PER_LOCAL_ROLLOUT = 1
+"""When this process holds the servers: a connection to the model. One to a judge waits if all places are taken."""
 DESCRIPTORS_PER_REMOTE_ROLLOUT = 3
 """When the servers run in workers, which usually have the same limit: there a rollout holds the connection from this
 process, one to its model and one to a server in another process."""
@@ -25,7 +23,7 @@ process, one to its model and one to a server in another process."""
 
 def limit_to_descriptors(wanted: int, *, per_rollout: int) -> int:
     """As many of the wanted rollouts in flight as there are file descriptors for. A reduction is logged."""
-    affordable = max(1, free_descriptors() // per_rollout)
+    affordable = max(1, outbound_limit() // per_rollout)
     if affordable < wanted:
         logger.warning(
             "At most %d rollouts in flight instead of %d: this process may open %d files. Raise the limit with "
@@ -35,14 +33,6 @@ def limit_to_descriptors(wanted: int, *, per_rollout: int) -> int:
             resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         )
     return min(wanted, affordable)
-
-
-def free_descriptors() -> int:
-    """How many files this process may still open, without those it needs for itself."""
-    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return MAX_FREE
-    return soft - len(os.listdir("/dev/fd")) - RESERVED_DESCRIPTORS
 
 
 class AimdWindow:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from socket import socket
 
-from nemo_gym.rollouts.concurrency import DESCRIPTORS_PER_LOCAL_ROLLOUT, free_descriptors
+from nemo_gym.common.descriptors import outbound_limit
+from nemo_gym.rollouts.concurrency import DESCRIPTORS_PER_LOCAL_ROLLOUT
 from nemo_gym.rollouts.row_server import RowServer
 from nemo_gym.runtime.stack import Stack
 from nemo_gym.runtime.worker import run_supervised
@@ -16,7 +17,7 @@ from nemo_gym.server.uvicorn_runner import GRACE_S
 @asynccontextmanager
 async def serve_rows(stack: Stack, listening: socket, *, drain_s: float = GRACE_S) -> AsyncIterator[None]:
     """Make the rollouts that collectors ask for on this socket."""
-    capacity = max(1, free_descriptors() // DESCRIPTORS_PER_LOCAL_ROLLOUT)
+    capacity = outbound_limit() // DESCRIPTORS_PER_LOCAL_ROLLOUT
     server = RowServer(stack.client, worker=stack.spec.worker, capacity=capacity, token=stack.spec.token)
     async with server.serving(listening, drain_s=drain_s):
         yield

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from nemo_gym.common.descriptors import connection_budget, open_connections
 from nemo_gym.errors import OverloadedError
 from nemo_gym.server.limits import ServerLimits
 
@@ -26,6 +27,7 @@ def limited_protocol(limits: ServerLimits) -> type[HttpToolsProtocol]:
         max_header_bytes = limits.max_header_bytes
         header_timeout_s = limits.header_timeout_s
         max_connections = limits.connections()
+        budget = connection_budget()
 
     return LimitedProtocol
 
@@ -34,6 +36,8 @@ class _LimitedProtocol(HttpToolsProtocol):
     max_header_bytes: int
     header_timeout_s: float
     max_connections: int
+    budget: int
+    """How many connections the process may have, those included that it makes itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,7 +50,8 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        excess = len(self.connections) - self.max_connections
+        open_here = len(self.connections)
+        excess = max(open_here - self.max_connections, open_here + open_connections.outbound - self.budget)
         self._is_over_limit = excess > 0
         if excess > self.max_connections // 4:  # too many even for a response
             transport.abort()

@@ -1,17 +1,15 @@
 """Limits on what clients may make a server hold in memory or keep open, and the config keys that change them."""
 
-import resource
 from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from nemo_gym.common.descriptors import connection_budget
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.errors import ConfigError
 
 MAX_CONNECTIONS = 65_536
-RESERVED_FILES = 32
-"""Descriptors kept for files, pipes and listening sockets."""
 
 
 class ServerLimits(BaseModel):
@@ -46,10 +44,7 @@ class ServerLimits(BaseModel):
             raise ConfigError("\n".join(["The limits of the servers are not valid:", *error_lines(error)])) from error
 
     def connections(self) -> int:
-        """The connection limit of this process. The other half of its descriptors is for the requests it makes."""
+        """How many connections this process accepts, even if it makes none itself."""
         if self.max_connections is not None:
             return self.max_connections
-        soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft == resource.RLIM_INFINITY:
-            return MAX_CONNECTIONS
-        return max(1, min(MAX_CONNECTIONS, soft // 2 - RESERVED_FILES))
+        return max(1, min(MAX_CONNECTIONS, connection_budget() // 2))
