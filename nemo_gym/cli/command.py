@@ -42,6 +42,7 @@ TYPO_CUTOFF = 0.8
 """Similarity of an unknown key and a parameter above which a typo is likely."""
 
 _HELP = re.compile(r"-h|--help|\+{0,2}(h|help)=(true|1|yes|on)", re.IGNORECASE)
+_SETS = re.compile(r"[\w.]+=")
 _KEY = re.compile(r"\+{0,2}(\w+)")
 _MARK = "__nemo_gym_parameters__"
 
@@ -104,6 +105,22 @@ def read_unchecked(initial: "DictConfig | None" = None) -> "DictConfig":
     from nemo_gym.config.sources import read_sources
 
     return read_sources(sys.argv[1:], initial=initial).merge()
+
+
+def flags_to_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The plain arguments, such as files, and the others as overrides: `--text` is `+text=true`."""
+    plain = [
+        argument for argument in arguments if not argument.startswith(("+", "-", "~")) and not _SETS.match(argument)
+    ]
+    others = (argument for argument in arguments if argument not in plain)
+    return plain, [_as_override(argument) for argument in others]
+
+
+def _as_override(argument: str) -> str:
+    if not argument.startswith("--"):
+        return argument
+    name, _, value = argument[2:].partition("=")
+    return f"+{name.replace('-', '_')}={value or 'true'}"
 
 
 def _cached_config() -> "DictConfig | None":

@@ -35,6 +35,7 @@ _LIST = (
     Command("status", "Show the running servers and their health.", "servers:status"),
     Command("stop", "Stop a run from another terminal.", "servers:stop"),
     Command("collect_rollouts", "Run an agent on a dataset and write scored rollouts.", "collect:collect_rollouts"),
+    Command("viewer", "Look at rollouts and datasets in a browser or the terminal.", "view:viewer"),
     Command("profile", "Compute how hard each row of a dataset is.", "analyze:profile"),
     Command("reverify", "Score stored rollouts again and show changed rewards.", "analyze:reverify"),
     Command("export", "Convert scored rollouts to training data.", "analyze:export"),
@@ -62,11 +63,13 @@ _LIST = (
     Command("help", "List the commands, or show the parameters of one.", "app:display_help"),
 )
 COMMANDS = {each.name: each for each in _LIST}
+ALIASES = {"view": "viewer"}
+"""Short names for `ng`."""
 
 
 def find_command(name: str) -> Command:
     """The command of that name, written with underscores or with dashes."""
-    found = COMMANDS.get(name.replace("-", "_"))
+    found = COMMANDS.get(ALIASES.get(name, name).replace("-", "_"))
     if found is None:
         raise ConfigError(f"There is no command '{name}'.{nearest(name, COMMANDS)} `ng help` lists them all.")
     return found

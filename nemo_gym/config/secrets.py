@@ -26,6 +26,7 @@ PUBLIC_KEYS = frozenset(
         *("responses_create_params", "straggler_action", "format", "select", "reasoning", "mode", "data_source"),
         *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
         *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
+        *("server_host", "where", "sort", "search"),
     )
 )
 """Top-level keys whose text is not secret even if it is in `env.yaml`: settings, and parameters of commands."""

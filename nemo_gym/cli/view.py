@@ -1,0 +1,31 @@
+"""Look at rollouts: as a web page, or in the terminal."""
+
+import sys
+
+from omegaconf import OmegaConf
+
+from nemo_gym.cli.command import command, flags_to_overrides, read_unchecked
+from nemo_gym.common import event_loop
+from nemo_gym.server.limits import ServerLimits
+from nemo_gym.viewer.config import ViewerConfig
+from nemo_gym.viewer.server import serve_viewer
+from nemo_gym.viewer.text import text_report
+
+
+@command(ViewerConfig)
+def viewer() -> None:
+    """Show rollouts, failures or datasets as a web page, or with --text in the terminal."""
+    files, sys.argv[1:] = flags_to_overrides(sys.argv[1:])
+    given = OmegaConf.create({"jsonl_fpath": [name.replace("${", "\\${") for name in files]} if files else {})
+    settings = read_unchecked(given)
+    config = ViewerConfig.read(settings)
+    if config.text:
+        for line in text_report(config):
+            print(line)
+        return
+    limits = ServerLimits.of(settings)
+    event_loop.run(serve_viewer(config, limits=limits, run_token=settings.get("run_token"), announce=_announce))
+
+
+def _announce(url: str) -> None:
+    print(f"Viewer: {url}\nStop it with Ctrl+C.", flush=True)

@@ -1,0 +1,244 @@
+"""What the page shows of an index: pages of rows, figures, groups of repeats, failures, and two files compared."""
+
+import math
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from nemo_gym.rollouts.estimators import pass_at_k
+from nemo_gym.viewer.filters import Clause, FilterError, column_of, parse_filter
+
+MAX_PAGE = 500
+BINS = 20
+POINTS = 1500
+"""How many points a scatter plot gets; of more rows, evenly spread ones."""
+MAX_REWARDS = 64
+TASK_SORTS = ("task", "count", "mean", "spread", "low", "high", "passed", "tokens", "seconds")
+COMPARE_SORTS = ("task", "change", "size", "first", "second")
+
+_FROM = "FROM rows JOIN details ON details.id = rows.id"
+_COLUMNS = (
+    *("id", "length", "outcome", "reward", "task", "repeat", "task_key", "input_tokens", "output_tokens"),
+    *("turns", "tool_calls", "seconds", "attempt"),
+)
+
+Page = dict[str, Any]
+
+
+def rows_page(
+    connection: sqlite3.Connection, *, where: str, sort: str, offset: int, limit: int, columns: list[str]
+) -> Page:
+    """One page of the table: its rows with the asked extra fields, and how many rows there are in all."""
+    condition, order = parse_filter(where), _order(sort)
+    if where.strip():
+        total = connection.execute(f"SELECT count(*) {_FROM} WHERE {condition.text}", condition.values).fetchone()[0]
+    else:
+        total = connection.execute("SELECT rows FROM state").fetchone()[0]
+    # details only of the rows on the page, so that sorting moves no text
+    ids = f"SELECT rows.id {_FROM} WHERE {condition.text} ORDER BY {order.text} LIMIT ? OFFSET ?"
+    if not where.strip() and "details" not in order.text:
+        ids = f"SELECT id FROM rows ORDER BY {order.text} LIMIT ? OFFSET ?"
+    values = (*condition.values, *order.values, min(limit, MAX_PAGE), offset)
+    found = [row for (row,) in connection.execute(ids, values)]
+    return {"total": total, "rows": [_row(connection, row, columns) for row in found]}
+
+
+def _row(connection: sqlite3.Connection, row: int, columns: list[str]) -> dict[str, Any]:
+    names = ", ".join(f"rows.{name}" for name in _COLUMNS)
+    query = f"SELECT {names}, details.prompt, details.answer, details.fields {_FROM} WHERE rows.id = ?"
+    *values, fields = connection.execute(query, (row,)).fetchone()
+    found = dict(zip((*_COLUMNS, "prompt", "answer"), values, strict=True))
+    extra: Mapping[str, Any] = orjson.loads(fields) if columns else {}
+    return found | {"fields": {name: extra.get(name) for name in columns if name in extra}}
+
+
+def _order(sort: str) -> Clause:
+    """`-reward` is descending. Rows without the value come last, and equal ones in file order."""
+    name, direction = (sort[1:], "DESC") if sort.startswith("-") else (sort, "ASC")
+    if name in ("", "row"):
+        return Clause(f"rows.id {direction}")
+    column = column_of(name)
+    return Clause(f"{column.text} IS NULL, {column.text} {direction}, rows.id", column.values * 2)
+
+
+def neighbours(connection: sqlite3.Connection, row: int) -> Page:
+    """The other repeats of a row's task."""
+    found = connection.execute("SELECT task_key FROM rows WHERE id = ?", (row,)).fetchone()
+    if found is None or found[0] is None:
+        return {"repeats": []}
+    query = "SELECT id, repeat, reward, outcome FROM rows WHERE task_key = ? ORDER BY repeat, id LIMIT ?"
+    repeats = connection.execute(query, (found[0], MAX_PAGE)).fetchall()
+    return {"repeats": [dict(zip(("id", "repeat", "reward", "outcome"), each, strict=True)) for each in repeats]}
+
+
+def fields(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+    """The names of all small fields, most common first."""
+    query = "SELECT name, count FROM fields ORDER BY count DESC, name LIMIT 500"
+    return [{"name": name, "count": count} for name, count in connection.execute(query)]
+
+
+def summary(connection: sqlite3.Connection, *, where: str, pass_threshold: float) -> Page:
+    """The figures of the rows that a filter selects."""
+    condition = parse_filter(where)
+    source, values = f"{_FROM} WHERE {condition.text}", condition.values
+    if not where.strip():
+        source = "FROM rows WHERE 1"
+    count, scored, mean, low, high, passed = connection.execute(
+        f"""SELECT count(*), count(reward), avg(reward), min(reward), max(reward), sum(reward >= ?) {source}""",
+        (pass_threshold, *values),
+    ).fetchone()
+    outcomes = connection.execute(f"SELECT outcome, count(*) {source} GROUP BY outcome ORDER BY 2 DESC", values)
+    averages = connection.execute(
+        f"SELECT avg(input_tokens), avg(output_tokens), avg(turns), avg(tool_calls), avg(seconds) {source}", values
+    ).fetchone()
+    return {
+        "rows": count,
+        "scored": scored,
+        "reward": {"mean": mean, "min": low, "max": high},
+        "passed": passed or 0,
+        "pass_threshold": pass_threshold,
+        "outcomes": dict(outcomes.fetchall()),
+        "means": dict(zip(("input_tokens", "output_tokens", "turns", "tool_calls", "seconds"), averages, strict=True)),
+        "histogram": _histogram(connection, source, values, low, high),
+        "scatter": _scatter(connection, source, values, scored),
+        **_group_figures(connection, source, values, pass_threshold),
+    }
+
+
+def _histogram(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], low: Any, high: Any) -> Page:
+    """How many rewards are in each of some equal intervals."""
+    if low is None:
+        return {"low": 0, "high": 1, "counts": []}
+    low, high = (min(low, 0.0), max(high, 1.0)) if -1 <= low <= high <= 1 else (low, high)
+    width = (high - low) / BINS or 1.0
+    query = (
+        f"""SELECT min(CAST((reward - ?) / ? AS INTEGER), ?), count(*) {source} AND reward IS NOT NULL GROUP BY 1"""
+    )
+    found = dict(connection.execute(query, (low, width, BINS - 1, *values)).fetchall())
+    return {"low": low, "high": high, "counts": [found.get(number, 0) for number in range(BINS)]}
+
+
+def _scatter(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], scored: int) -> list[list[float]]:
+    step = max(1, scored // POINTS)
+    query = f"""SELECT output_tokens, reward, rows.id {source} AND reward IS NOT NULL AND output_tokens IS NOT NULL
+        AND rows.id % ? = 0 LIMIT ?"""
+    return [list(point) for point in connection.execute(query, (*values, step, POINTS))]
+
+
+def _group_figures(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], threshold: float) -> Page:
+    """How many tasks there are, how many of their groups have no variance, and pass@k."""
+    groups = connection.execute(
+        f"""SELECT n, c, count(*), sum(flat) FROM (
+            SELECT count(reward) AS n, sum(reward >= ?) AS c, max(reward) = min(reward) AS flat {source}
+            AND reward IS NOT NULL AND task_key IS NOT NULL GROUP BY task_key) GROUP BY n, c""",
+        (threshold, *values),
+    ).fetchall()
+    repeated = [group for group in groups if group[0] > 1]
+    most = max((n for n, *_ in groups), default=0)
+    ks = [1 << power for power in range(most.bit_length())]
+    return {
+        "tasks": sum(count for _, _, count, _ in groups),
+        "groups": sum(count for _, _, count, _ in repeated),
+        "groups_without_variance": sum(flat for *_, flat in repeated),
+        "pass_at_k": [[k, _pass_at(k, groups)] for k in ks],
+    }
+
+
+def _pass_at(k: int, groups: list[tuple[int, int, int, int]]) -> float:
+    known = [(pass_at_k(n, c, k), count) for n, c, count, _ in groups if n >= k]
+    return sum(value * count for value, count in known) / sum(count for _, count in known)
+
+
+def tasks_page(
+    connection: sqlite3.Connection, *, where: str, sort: str, offset: int, limit: int, pass_threshold: float
+) -> Page:
+    """Groups of repeats with their spread."""
+    condition = parse_filter(where)
+    name = sort.removeprefix("-") or "task"
+    if name not in TASK_SORTS:
+        raise FilterError(f"Groups cannot be sorted by '{name[:40]}'. Expected one of: {', '.join(TASK_SORTS)}.")
+    direction = "DESC" if sort.startswith("-") else "ASC"
+    source = f"{_FROM} WHERE {condition.text}" if where.strip() else "FROM rows WHERE 1"
+    groups = f"""SELECT task_key, min(task) AS task, min(rows.id) AS first, count(*) AS count, count(reward) AS scored,
+        avg(reward) AS mean, max(0, avg(reward * reward) - avg(reward) * avg(reward)) AS spread, min(reward) AS low,
+        max(reward) AS high, avg(reward >= ?) AS passed, avg(output_tokens) AS tokens, avg(seconds) AS seconds
+        {source} AND task_key IS NOT NULL GROUP BY task_key"""
+    values = (pass_threshold, *condition.values)
+    query = f"{groups} ORDER BY {name} IS NULL, {name} {direction}, first LIMIT ? OFFSET ?"
+    cursor = connection.execute(query, (*values, min(limit, MAX_PAGE), offset))
+    names = [column[0] for column in cursor.description]
+    found = [_group(connection, dict(zip(names, group, strict=True))) for group in cursor.fetchall()]
+    total = connection.execute(
+        f"SELECT count(DISTINCT task_key) {source} AND task_key IS NOT NULL", condition.values
+    ).fetchone()[0]
+    return {"total": total, "groups": found}
+
+
+def _group(connection: sqlite3.Connection, group: dict[str, Any]) -> dict[str, Any]:
+    prompt = connection.execute("SELECT prompt FROM details WHERE id = ?", (group["first"],)).fetchone()[0]
+    query = "SELECT id, reward, outcome FROM rows WHERE task_key = ? ORDER BY repeat, id LIMIT ?"
+    repeats = connection.execute(query, (group["task_key"], MAX_REWARDS)).fetchall()
+    flat = group["scored"] > 1 and group["low"] == group["high"]
+    spread = None if group["spread"] is None else math.sqrt(group["spread"])
+    return {**group, "spread": 0.0 if flat else spread, "no_variance": flat, "prompt": prompt, "repeats": repeats}
+
+
+def failures(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Failed attempts by cause and code, each with one row to look at."""
+    query = """SELECT outcome, json_extract(fields, '$.code'), json_extract(fields, '$.server'), count(*),
+        sum(json_extract(fields, '$.is_final') = 1), min(rows.id), answer
+        FROM rows JOIN details ON details.id = rows.id WHERE outcome NOT IN ('scored', 'row')
+        GROUP BY 1, 2, 3 ORDER BY 4 DESC LIMIT 200"""
+    names = ("cause", "code", "server", "count", "final", "row", "message")
+    return [dict(zip(names, found, strict=True)) for found in connection.execute(query)]
+
+
+def has_rows_without_task(connection: sqlite3.Connection) -> bool:
+    """True if some row does not say which task it belongs to, as in files of the public NeMo Gym."""
+    return connection.execute("SELECT 1 FROM rows WHERE task IS NULL LIMIT 1").fetchone() is not None
+
+
+def compare_page(
+    connection: sqlite3.Connection, other: str, *, sort: str, offset: int, limit: int, by_prompt: bool
+) -> Page:
+    """Two files task by task: the mean reward of each task in both."""
+    name = sort.removeprefix("-") or "size"
+    if name not in COMPARE_SORTS:
+        raise FilterError(f"Tasks cannot be sorted by '{name[:40]}'. Expected one of: {', '.join(COMPARE_SORTS)}.")
+    connection.execute("ATTACH DATABASE ? AS other", (other,))
+    key = "prompt_key" if by_prompt else "task_key"
+    side = f"""SELECT {key} AS key, min(task) AS task, min(id) AS row, count(reward) AS count, avg(reward) AS mean
+        FROM {{}}.rows WHERE reward IS NOT NULL AND {key} IS NOT NULL GROUP BY {key}"""
+    joined = f"""SELECT a.key, coalesce(a.task, b.task) AS task, a.row AS a_row, b.row AS b_row, a.count AS a_count,
+        b.count AS b_count, a.mean AS first, b.mean AS second, b.mean - a.mean AS change, abs(b.mean - a.mean) AS size
+        FROM ({side.format("main")}) AS a JOIN ({side.format("other")}) AS b ON a.key = b.key"""
+    totals = connection.execute(
+        f"""SELECT count(*), sum(change > 1e-9), sum(change < -1e-9), avg(first), avg(second), avg(change),
+        avg(change * change) FROM ({joined})"""
+    ).fetchone()
+    direction = "DESC" if sort.startswith("-") or not sort else "ASC"
+    cursor = connection.execute(
+        f"{joined} ORDER BY {name} {direction}, a_row LIMIT ? OFFSET ?", (min(limit, MAX_PAGE), offset)
+    )
+    names = [column[0] for column in cursor.description]
+    found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    for each in found:
+        query = "SELECT prompt FROM details WHERE id = ?"
+        each["prompt"] = connection.execute(query, (each["a_row"],)).fetchone()[0]
+    return {**_change_figures(totals), "tasks": found}
+
+
+def _change_figures(totals: tuple[Any, ...]) -> Page:
+    count, up, down, first, second, change, squares = totals
+    error = math.sqrt(max(0.0, squares - change * change) / (count - 1)) if count and count > 1 else None
+    return {
+        "total": count,
+        "up": up or 0,
+        "down": down or 0,
+        "first": first,
+        "second": second,
+        "change": change,
+        "standard_error": error,
+    }

@@ -1,0 +1,227 @@
+"""One line of a JSONL file, of any kind: what the table shows of it, and the small fields that filters can use."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.errors import CAUSES
+from nemo_gym.rollouts.types import METADATA_FIELDS, REPEAT_INDEX_KEY_NAME, parse_row_id
+
+MAX_PARSED_BYTES = 32_000_000
+"""A longer line is not decoded: it is listed with its size and can be opened raw."""
+MAX_FIELDS = 100
+MAX_FIELD_TEXT = 200
+MAX_DEPTH = 6
+PREVIEW = 100
+SCORED, UNSCORED, INVALID, TOO_LARGE = "scored", "row", "invalid", "too large"
+_NOT_FIELDS = frozenset(("input", "output", "tools", "text", "object", "reward", *METADATA_FIELDS))
+"""Conversations, constants, and what has a column of its own."""
+_RESPONSE_FIELDS = ("model", "status", "incomplete_details", "usage", "metadata", "error")
+_MODEL_ITEMS = frozenset(("reasoning", "function_call"))
+_TOKEN_LISTS = frozenset(("prompt_token_ids", "generation_token_ids", "generation_log_probs"))
+
+Record = dict[str, Any]
+
+
+class Described(NamedTuple):
+    """What the index keeps of a line, apart from its place."""
+
+    outcome: str
+    """`scored`, a cause of failure, `row` for a dataset row, `invalid` or `too large`."""
+    reward: float | None = None
+    task: int | None = None
+    repeat: int | None = None
+    task_key: int | None = None
+    """The same for all repeats of a task: its index, or for records without one a hash of the prompt."""
+    prompt_key: int | None = None
+    """The hash of the prompt, which files of different runs share."""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    turns: int | None = None
+    tool_calls: int | None = None
+    seconds: float | None = None
+    attempt: int | None = None
+    prompt: str = ""
+    answer: str = ""
+    fields: Mapping[str, Any] = {}
+    """The other small values, nested ones under their path: `response.usage.total_tokens`."""
+
+
+def parse_line(line: bytes) -> Any:
+    """The value of a line. Also reads what `orjson` refuses: NaN, lone surrogates, invalid UTF-8."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(line.decode(errors="replace"))
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+
+
+def describe_line(line: bytes) -> Described:
+    """What the table shows of a line. Never raises: a line that is not a JSON object is listed as `invalid`."""
+    try:
+        record = parse_line(line)
+    except ValueError as error:
+        return Described(INVALID, prompt=f"not JSON: {error}"[:PREVIEW])
+    if not isinstance(record, dict):
+        return Described(INVALID, prompt=f"a JSON {type(record).__name__}, expected an object")
+    return describe(record)
+
+
+def describe_large(end: bytes) -> Described:
+    """What the table shows of a line that is too long to be decoded, of which this is the end."""
+    row = parse_row_id(end)
+    task, repeat = (row.task_index, row.repeat_index) if row else (None, None)
+    return Described(TOO_LARGE, task=task, repeat=repeat, task_key=task)
+
+
+def describe(record: Record) -> Described:
+    """What the table shows of a record."""
+    row = failed_row(record) or record
+    output = output_items(record)
+    usage = _mapping(_mapping(record.get("response")).get("usage"))
+    task, messages = _integer(record.get(TASK_INDEX_KEY_NAME)), list(prompt_messages(row))
+    prompt_key = _hash_prompt(messages) if messages else None
+    return Described(
+        outcome=outcome_of(record),
+        reward=_number(record.get("reward")),
+        task=task,
+        repeat=_integer(record.get(REPEAT_INDEX_KEY_NAME)),
+        task_key=prompt_key if task is None else task,
+        prompt_key=prompt_key,
+        input_tokens=_integer(usage.get("input_tokens")),
+        output_tokens=_integer(usage.get("output_tokens")) or _generated(output),
+        turns=model_turns(output),
+        tool_calls=sum(item.get("type") == "function_call" for item in output) if output else None,
+        seconds=_number(record.get("_seconds", record.get("seconds"))),
+        attempt=_integer(record.get("_attempts", record.get("attempt"))),
+        prompt=_preview(_last_text(messages)),
+        answer=_preview(_text(record.get("message")) if "cause" in record else final_text(output)),
+        fields=dict(_limited_fields(record)),
+    )
+
+
+def failed_row(record: Record) -> Record | None:
+    """The dataset row in the record of a failed attempt."""
+    row = record.get("row")
+    return row if "cause" in record and isinstance(row, dict) else None
+
+
+def outcome_of(record: Record) -> str:
+    cause = record.get("cause")
+    if isinstance(cause, str) and cause in CAUSES and "reward" not in record:
+        return cause
+    return UNSCORED if _number(record.get("reward")) is None else SCORED
+
+
+def output_items(record: Record) -> list[Record]:
+    """The items that the model and its tools produced."""
+    output = _mapping(record.get("response")).get("output")
+    return [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+
+
+def prompt_messages(row: Record) -> Iterator[tuple[str, str]]:
+    """Role and text of what the model was given: Responses `input`, or `messages` of a chat dataset."""
+    params = _mapping(row.get("responses_create_params"))
+    given = params.get("input", row.get("messages", row.get("prompt")))
+    if isinstance(given, str):
+        yield "user", given
+    for item in given if isinstance(given, list) else ():
+        if isinstance(item, dict) and (text := _text(item.get("content"))):
+            yield str(item.get("role", "")), text
+
+
+def final_text(output: list[Record]) -> str:
+    """The last thing the model said."""
+    texts = (_text(item.get("content")) for item in reversed(output) if item.get("type", "message") == "message")
+    return next(filter(None, texts), "")
+
+
+def model_turns(output: list[Record]) -> int | None:
+    """How many times the model was called: items of one call follow each other."""
+    by_model = [item.get("type") in _MODEL_ITEMS or item.get("role") == "assistant" for item in output]
+    starts = (now and not before for before, now in zip([False, *by_model], by_model, strict=False))
+    return sum(starts) if output else None
+
+
+def flat_fields(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The scalars of nested objects, each with its path, without conversations and tokens."""
+    for name, item in value.items():
+        here = f"{path}.{name}" if path else name
+        if isinstance(item, dict):
+            if depth < MAX_DEPTH and here != "row.responses_create_params":
+                yield from flat_fields(_kept(here, item), here, depth + 1)
+        elif isinstance(item, list):
+            if name not in _NOT_FIELDS and name not in _TOKEN_LISTS:
+                yield f"{here}.length", len(item)
+        elif item is not None and name not in _NOT_FIELDS:
+            yield here, _small(item)
+
+
+def _kept(path: str, item: Record) -> Record:
+    return {name: item[name] for name in _RESPONSE_FIELDS if name in item} if path == "response" else item
+
+
+def _limited_fields(record: Record) -> Iterator[tuple[str, Any]]:
+    for _, (name, value) in zip(range(MAX_FIELDS), flat_fields(record), strict=False):
+        yield _clean(name[:MAX_FIELD_TEXT]), value
+
+
+def _small(value: Any) -> Any:
+    if isinstance(value, str):
+        return _clean(value[:MAX_FIELD_TEXT])
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return str(value) if isinstance(value, int) and abs(value) >= 2**63 else value
+
+
+def _clean(text: str) -> str:
+    """Text that can be encoded: a lone surrogate cannot, and SQLite ends a text at NUL."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+def _preview(text: str) -> str:
+    return _clean(" ".join(text[: PREVIEW * 2].split())[:PREVIEW])
+
+
+def _text(content: Any) -> str:
+    """The text of a message's content, which is a text or a list of parts."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    return "\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+def _last_text(messages: list[tuple[str, str]]) -> str:
+    by_user = [text for role, text in messages if role == "user"]
+    return (by_user or [text for _, text in messages] or [""])[-1]
+
+
+def _hash_prompt(messages: list[tuple[str, str]]) -> int:
+    digest = hashlib.blake2b("\0".join(map("\1".join, messages)).encode(errors="replace"), digest_size=8).digest()
+    return -(int.from_bytes(digest) >> 2) - 1  # negative, so that it is never the index of a task
+
+
+def _generated(output: list[Record]) -> int | None:
+    counts = [len(ids) for item in output if isinstance(ids := item.get("generation_token_ids"), list)]
+    return sum(counts) if counts else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1e300:
+        return float(value)
+    return None
+
+
+def _integer(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62 else None

@@ -1,0 +1,65 @@
+// Build elements. Text from records only ever becomes text nodes: nothing here parses HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+const MATH = "http://www.w3.org/1998/Math/MathML";
+
+function build(element, props, children) {
+  for (const [name, value] of Object.entries(props || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "checked" || name === "value" || name === "disabled" || name === "open") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+export const h = (tag, props, ...children) => build(document.createElement(tag), props, children);
+export const svg = (tag, props, ...children) => build(document.createElementNS(SVG, tag), props, children);
+export const math = (tag, props, ...children) => build(document.createElementNS(MATH, tag), props, children);
+
+// Control characters and characters that change the direction of text are shown, not obeyed.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+export function visible(text) {
+  return text.replace(HIDDEN, (character) => {
+    const code = character.codePointAt(0);
+    if (code < 0x20) return String.fromCodePoint(0x2400 + code);
+    return code === 0x7f ? "\u2421" : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  });
+}
+
+export function number(value, digits = 3) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return String(value);
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
+}
+
+export function bytes(value) {
+  const units = ["bytes", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  for (; value >= 1000 && unit < 4; unit += 1) value /= 1000;
+  return `${unit ? value.toPrecision(3) : value} ${units[unit]}`;
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 60) return `${Number(seconds.toPrecision(3))} s`;
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
+
+// A color class for a reward between two bounds.
+export function rewardClass(reward, low = 0, high = 1) {
+  if (reward === null || reward === undefined) return "reward none";
+  const share = (reward - Math.min(low, 0)) / (Math.max(high, 1) - Math.min(low, 0));
+  return `reward r${Math.max(0, Math.min(10, Math.round(share * 10)))}`;
+}
+
+export function replace(element, ...children) {
+  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}

@@ -1,0 +1,150 @@
+// One row: its conversation, the expected answer beside the given one, and all its other fields.
+
+import { get } from "./api.js";
+import { bytes, duration, h, number, rewardClass, visible } from "./dom.js";
+import { exportRows } from "./export.js";
+import { setViewKeys } from "./keys.js";
+import { go, link, withParams } from "./route.js";
+import { listAddress, neighbour } from "./selection.js";
+import { squares } from "./tasks.js";
+import { inside, place, plainText, rawLink, textOf, togglePlain } from "./text.js";
+import { itemsOf, thread } from "./thread.js";
+
+const EXPECTED = /^(expected|ground_truth|reference|target|gold|correct|label|solution)/i;
+const GIVEN = /^(extracted|parsed|predicted|model_answer|given|answer$)/i;
+const NOT_FIELDS = new Set(["responses_create_params", "response", "reward", "row", "messages"]);
+
+function answers(record, output, where) {
+  const source = typeof record.cause === "string" && record.row && typeof record.row === "object" ? record.row : record;
+  const pick = (pattern) => Object.entries(source).filter(([name, value]) => pattern.test(name) && value !== null && value !== undefined && value !== "");
+  const expected = pick(EXPECTED);
+  if (!expected.length) return null;
+  let given = pick(GIVEN);
+  if (!given.length) {
+    const last = output.findLast(({ item }) => item?.role === "assistant");
+    const content = last?.item.content;
+    const text = Array.isArray(content) ? content.map((part) => plainText(part?.text ?? "")).join("\n") : content;
+    given = text ? [["last message", text]] : [];
+  }
+  const side = (title, pairs) =>
+    h("div", { class: title }, h("div", { class: "label" }, title), pairs.length ? pairs.map(([name, value]) => h("div", {}, h("span", { class: "quiet" }, visible(name)), textOf(value, inside(where, name)))) : h("p", { class: "quiet" }, "none"));
+  return h("section", { class: "answers sides" }, side("expected", expected), side("given", given));
+}
+
+function toolList(tools, where) {
+  if (!tools.length) return null;
+  const line = (tool, number) =>
+    h("details", {}, h("summary", {}, h("b", {}, visible(plainText(tool?.name ?? tool?.function?.name ?? "?"))), " ", visible(plainText(tool?.description ?? tool?.function?.description ?? "").slice(0, 160))), textOf(tool, inside(where, number), { code: true }));
+  return h("details", { class: "card offered" }, h("summary", {}, `${tools.length} tools offered`), tools.map(line));
+}
+
+function fieldList(record, where) {
+  const rows = [];
+  const add = (name, value, path) => {
+    if (value === null || value === undefined) return;
+    const isLong = typeof value === "object" || String(value).length > 120;
+    const shown = isLong ? h("details", {}, h("summary", {}, visible(plainText(value).slice(0, 80))), textOf(value, inside(where, ...path), { code: true })) : visible(String(value));
+    rows.push(h("tr", {}, h("td", {}, visible(name)), h("td", {}, shown)));
+  };
+  for (const [name, value] of Object.entries(record)) if (!NOT_FIELDS.has(name)) add(name, value, [name]);
+  for (const [name, value] of Object.entries(record.response ?? {})) if (name !== "output" && name !== "tools") add(`response.${name}`, value, ["response", name]);
+  for (const [name, value] of Object.entries(record.responses_create_params ?? {})) if (name !== "input" && name !== "tools") add(name, value, ["responses_create_params", name]);
+  for (const [name, value] of Object.entries(record.row && typeof record.row === "object" ? record.row : {})) if (name !== "responses_create_params") add(`row.${name}`, value, ["row", name]);
+  return h("section", { class: "card" }, h("h2", {}, "Fields"), h("table", { class: "plain fields" }, rows));
+}
+
+function badges(record, found) {
+  const usage = record.response?.usage ?? {};
+  const parts = [
+    record.reward === undefined ? null : h("span", { class: `${rewardClass(record.reward)} big` }, `reward ${number(record.reward)}`),
+    typeof record.cause === "string" ? h("span", { class: "outcome bad" }, `no result: ${visible(record.cause)}`) : null,
+    record._task_index === undefined ? null : `task ${record._task_index}, repeat ${record._repeat_index ?? 0}`,
+    usage.output_tokens === undefined ? null : `${number(usage.input_tokens)} → ${number(usage.output_tokens)} tokens`,
+    record._seconds === undefined ? null : duration(record._seconds),
+    record.response?.status && record.response.status !== "completed" ? h("span", { class: "warn" }, visible(plainText(record.response.status))) : null,
+    bytes(found.bytes),
+  ];
+  return parts.filter(Boolean).map((part) => h("span", { class: "badge" }, part));
+}
+
+// Everything about one row except navigation, also for the export and for two rows side by side.
+export function rolloutBody(found, file) {
+  const where = place(file, found.row);
+  if (found.record === null || typeof found.record !== "object") {
+    const why = found.record === null ? `This line of ${bytes(found.bytes)} is not shown as a record: it is too long, or no JSON. ` : "This line is no JSON object. ";
+    return h("div", {}, h("p", { class: "warn" }, why, rawLink(where)), textOf(found.raw ?? plainText(found.record), where, { code: true }));
+  }
+  const { record } = found;
+  const { input, output, tools } = itemsOf(record);
+  const failure = typeof record.cause === "string" ? h("p", { class: "error" }, visible(plainText(record.message ?? "")).slice(0, 4000)) : null;
+  return h("div", {}, h("div", { class: "badges" }, badges(record, found)), failure, answers(record, output, where), toolList(tools, where), thread([...input, ...output], where), fieldList(record, where));
+}
+
+function highlight(root, text) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const at = node.data.toLowerCase().indexOf(text.toLowerCase());
+    if (at < 0) continue;
+    const range = document.createRange();
+    range.setStart(node, at);
+    range.setEnd(node, Math.min(node.data.length, at + text.length));
+    node.parentElement.closest("details")?.setAttribute("open", "");
+    if (CSS.highlights) CSS.highlights.set("found", new Highlight(range));
+    setTimeout(() => node.parentElement.scrollIntoView({ block: "center" }), 0);
+    return;
+  }
+}
+
+export async function rowView({ params, file, signal }) {
+  const row = Number(params.get("row") || 0);
+  const found = await get("row", { file, row }, signal);
+  const back = listAddress(file);
+  const step = (by) => {
+    const next = neighbour(file, row, by);
+    if (next !== undefined && next !== row) location.hash = withParams({ row: next, find: undefined });
+  };
+  const view = rolloutBody(found, file);
+  const toggle = () => {
+    const all = [...view.querySelectorAll("details.reasoning")];
+    const open = all.some((each) => !each.open);
+    all.forEach((each) => (each.open = open));
+  };
+  const replot = () => {
+    togglePlain();
+    window.dispatchEvent(new HashChangeEvent("hashchange"));
+  };
+  const head = h(
+    "div",
+    { class: "between head" },
+    h(
+      "div",
+      {},
+      h("a", { href: back }, "‹ table"),
+      h("b", { id: "row-title" }, ` row ${number(row)} `),
+      h("button", { title: "Previous (k)", onclick: () => step(-1) }, "↑"),
+      h("button", { title: "Next (j)", onclick: () => step(1) }, "↓"),
+      found.repeats.length > 1 ? [" repeats ", squares(file, found.repeats, row)] : null,
+    ),
+    h(
+      "div",
+      {},
+      h("button", { title: "Show or hide reasoning (r)", onclick: toggle }, "reasoning"),
+      h("button", { title: "Plain text or rendered (p)", onclick: replot }, "plain"),
+      h("a", { class: "button", href: link("tokens", { file, row }) }, "tokens"),
+      h("button", { id: "export", title: "Export as HTML (e)", onclick: () => exportRows([{ file, row }]) }, "export"),
+      rawLink(place(file, row), "raw"),
+    ),
+  );
+  setViewKeys({
+    j: () => step(1),
+    k: () => step(-1),
+    u: () => (location.hash = back),
+    r: toggle,
+    p: replot,
+    t: () => go("tokens", { file, row }),
+    e: () => exportRows([{ file, row }]),
+  });
+  window.scrollTo(0, 0);
+  if (params.get("find")) setTimeout(() => highlight(view, params.get("find")), 0);
+  return h("div", { "data-row": row }, head, view);
+}

@@ -1,0 +1,193 @@
+// The table of rows: sorted, filtered, one page at a time.
+
+import { get } from "./api.js";
+import { histogram } from "./charts.js";
+import { bytes, duration, h, number, percent, replace, rewardClass, visible } from "./dom.js";
+import { exportRows } from "./export.js";
+import { setViewKeys } from "./keys.js";
+import { go, link, withParams } from "./route.js";
+import { clearSelection, isSelected, rememberList, select, selectedRows } from "./selection.js";
+
+const PAGE = 100;
+const COLUMNS = [
+  ["row", "row", (row) => number(row.id)],
+  ["reward", "reward", (row) => h("span", { class: rewardClass(row.reward) }, number(row.reward))],
+  ["outcome", "outcome", (row) => h("span", { class: `outcome ${row.outcome === "scored" ? "ok" : "bad"}` }, row.outcome)],
+  ["task", "task", (row) => (row.task === null ? "–" : number(row.task))],
+  ["repeat", "repeat", (row) => number(row.repeat)],
+  ["output_tokens", "tokens", (row) => number(row.output_tokens)],
+  ["turns", "turns", (row) => number(row.turns)],
+  ["tool_calls", "tools", (row) => number(row.tool_calls)],
+  ["seconds", "time", (row) => duration(row.seconds)],
+  ["bytes", "size", (row) => bytes(row.length)],
+];
+
+function header(params, extra) {
+  const sort = params.get("sort") || "";
+  const head = ([field, title]) => {
+    const isOn = sort.replace("-", "") === field;
+    const next = sort === `-${field}` ? field : `-${field}`;
+    const mark = isOn ? (sort.startsWith("-") ? " ↓" : " ↑") : "";
+    return h("th", { class: isOn ? "on" : "" }, h("a", { href: withParams({ sort: next }), title: `Sort by ${field}` }, title + mark));
+  };
+  const texts = [["prompt", "prompt"], ["answer", "answer"]];
+  return h("tr", {}, h("th", {}), COLUMNS.map(head), extra.map((name) => head([name, name])), texts.map(head));
+}
+
+function line(row, file, extra, onSelect) {
+  const open = link("row", { file, row: row.id });
+  const box = h("input", {
+    type: "checkbox",
+    "aria-label": `Select row ${row.id}`,
+    checked: isSelected(file, row.id),
+    onchange: (event) => onSelect(row.id, event.target.checked),
+  });
+  const cells = COLUMNS.map(([field, , show]) => h("td", { class: `c-${field}` }, show(row)));
+  const fields = extra.map((name) => h("td", {}, visible(String(row.fields[name] ?? "–"))));
+  const text = (value) => h("td", { class: "text" }, h("a", { href: open }, visible(value || "")));
+  return h(
+    "tr",
+    { "data-row": row.id, onclick: (event) => event.target.closest("a, input") || go("row", { file, row: row.id }) },
+    h("td", {}, box),
+    cells,
+    fields,
+    text(row.prompt),
+    text(row.answer),
+  );
+}
+
+function filterForm(params, fields, chosen) {
+  const input = h("input", {
+    id: "filter",
+    type: "search",
+    value: params.get("where") || "",
+    placeholder: "Filter: reward < 1 and response.usage.total_tokens > 500 and expected_answer ~ paris",
+    list: "fields",
+    "aria-label": "Filter",
+    spellcheck: "false",
+  });
+  const submit = (event) => {
+    event.preventDefault();
+    location.hash = withParams({ where: input.value });
+  };
+  const add = h(
+    "select",
+    { "aria-label": "Add a column", onchange: (event) => (location.hash = withParams({ column: [...chosen, event.target.value] })) },
+    h("option", { value: "" }, "+ column"),
+    fields.filter((field) => !chosen.includes(field.name)).map((field) => h("option", { value: field.name }, field.name)),
+  );
+  const remove = chosen.map((name) =>
+    h("a", { class: "chip", href: withParams({ column: chosen.filter((each) => each !== name) }), title: "Remove the column" }, `${name} ×`),
+  );
+  const names = [...COLUMNS.map(([name]) => name), ...fields.map((field) => field.name)];
+  const list = h("datalist", { id: "fields" }, names.map((name) => h("option", { value: name })));
+  return h("form", { class: "filter", onsubmit: submit }, input, list, h("button", {}, "Filter"), add, remove);
+}
+
+function pager(total, offset, count) {
+  const page = (to, text) =>
+    to === null ? h("span", { class: "off" }, text) : h("a", { href: withParams({ offset: to || undefined }) }, text);
+  return h(
+    "div",
+    { class: "pager" },
+    page(offset > 0 ? Math.max(0, offset - PAGE) : null, "‹ previous"),
+    h("span", { id: "range" }, total ? `${number(offset + 1)}–${number(offset + count)} of ${number(total)}` : "no rows"),
+    page(offset + count < total ? offset + PAGE : null, "next ›"),
+  );
+}
+
+export function strip(summary) {
+  const outcomes = Object.entries(summary.outcomes).map(([name, count]) =>
+    h("a", { class: "chip", href: withParams({ where: `outcome = "${name}"` }) }, `${name} ${number(count)}`),
+  );
+  if (!summary.scored) return h("div", { class: "strip" }, outcomes);
+  const flat = summary.groups_without_variance;
+  return h(
+    "div",
+    { class: "strip" },
+    histogram(summary.histogram, { width: 220, height: 46 }),
+    h("div", {}, h("b", {}, number(summary.reward.mean)), " mean reward"),
+    h("div", {}, h("b", {}, percent(summary.passed / summary.scored)), ` pass (reward ≥ ${summary.pass_threshold})`),
+    h("div", {}, h("b", {}, number(summary.tasks)), " tasks"),
+    flat ? h("div", { class: "warn" }, h("b", {}, number(flat)), ` of ${number(summary.groups)} groups without variance`) : null,
+    outcomes,
+  );
+}
+
+function mark(view, step) {
+  const rows = [...view.querySelectorAll("tr[data-row]")];
+  const place = rows.findIndex((row) => row.classList.contains("marked"));
+  const next = rows[Math.max(0, Math.min(rows.length - 1, place + step))];
+  rows[place]?.classList.remove("marked");
+  next?.classList.add("marked");
+  next?.scrollIntoView({ block: "nearest" });
+}
+
+export async function rowsView({ params, file, signal }) {
+  const extra = params.getAll("column");
+  const where = params.get("where") || "";
+  const offset = Number(params.get("offset") || 0);
+  const asked = { file, where, sort: params.get("sort"), offset, limit: PAGE, column: extra };
+  const fields = await get("fields", { file }, signal).catch(() => []);
+  const form = filterForm(params, fields, extra);
+  let page;
+  try {
+    page = await get("rows", asked, signal);
+  } catch (error) {
+    if (signal.aborted || error.status !== 400) throw error;
+    return h("div", {}, form, h("p", { class: "error", id: "filter-error" }, error.message));
+  }
+  const figures = h("div", { class: "strip loading" }, "…");
+  const actions = h("div", { class: "actions" });
+  const view = h("div", {}, form, figures);
+  const showActions = () => {
+    const count = selectedRows().length;
+    const clear = () => {
+      clearSelection();
+      view.querySelectorAll("td input:checked").forEach((box) => (box.checked = false));
+      showActions();
+    };
+    replace(
+      actions,
+      count ? [h("button", { id: "export", onclick: () => exportRows(selectedRows()) }, `Export ${count} as HTML`), h("button", { onclick: clear }, "Clear")] : null,
+    );
+  };
+  const onSelect = (row, isOn) => {
+    select(file, row, isOn);
+    showActions();
+  };
+  const body = h("tbody", {}, page.rows.map((row) => line(row, file, extra, onSelect)));
+  const table = h("div", { class: "scroll" }, h("table", { class: "rows" }, h("thead", {}, header(params, extra)), body));
+  view.append(h("div", { class: "between" }, pager(page.total, offset, page.rows.length), actions), table);
+  showActions();
+  get("summary", { file, where }, signal).then(
+    (summary) => figures.replaceWith(strip(summary)),
+    (error) => signal.aborted || replace(figures, error.message),
+  );
+  rememberList(file, page.rows.map((row) => row.id));
+  const marked = () => view.querySelector("tr.marked");
+  setViewKeys({
+    j: () => mark(view, 1),
+    k: () => mark(view, -1),
+    Enter: () => marked() && go("row", { file, row: marked().dataset.row }),
+    x: () => marked()?.querySelector("input").click(),
+    f: () => view.querySelector("#filter").focus(),
+    e: () => selectedRows().length && exportRows(selectedRows()),
+  });
+  if (!page.progress.complete && !offset) follow(file, page, signal);
+  return view;
+}
+
+// While rows are still being indexed or written, say so when there are more, without moving what the user reads.
+async function follow(file, page, signal) {
+  for (;;) {
+    await new Promise((resolve) => setTimeout(resolve, 1500));
+    if (signal.aborted) return;
+    const range = document.getElementById("range");
+    const now = await get("files", {}, signal).catch(() => null);
+    const found = now?.files[file];
+    if (!found || !range) return;
+    if (found.rows > page.total) range.textContent = `${range.textContent.split(" · ")[0]} · ${number(found.rows)} rows so far`;
+    if (found.complete) return;
+  }
+}

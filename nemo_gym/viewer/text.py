@@ -1,0 +1,144 @@
+"""The viewer in the terminal: figures of a file, its rows, a search, or one conversation."""
+
+import itertools
+import textwrap
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import orjson
+
+from nemo_gym.common.redaction import one_line, printable
+from nemo_gym.viewer import queries
+from nemo_gym.viewer.config import ViewerConfig
+from nemo_gym.viewer.display import RecordView, read_row
+from nemo_gym.viewer.files import Files
+from nemo_gym.viewer.records import failed_row, output_items, parse_line
+from nemo_gym.viewer.search import Hit, search
+
+WIDTH = 100
+BAR = 40
+INDEX_TIMEOUT_S = 7 * 86400.0
+MAX_VALUE = 20_000
+_ROW = "{id:>8}  {outcome:<12} {reward:>8}  {task:>8} {repeat:>6}  {tokens:>8} {turns:>5}  {seconds:>8}  {prompt}"
+
+
+def text_report(config: ViewerConfig) -> Iterator[str]:
+    """What `--text` prints, line by line, without control characters."""
+    with Files(config.jsonl_fpath) as files:
+        shown = [number for number in range(len(files)) if files.listing()]
+        for number in shown:
+            index = files.index(number)
+            if config.row is not None:
+                index.wait_for(config.row + 1, timeout_s=INDEX_TIMEOUT_S)
+                yield from map(printable, _conversation(parse_line(read_row(index, config.row))))
+                continue
+            index.wait_for(2**62, timeout_s=INDEX_TIMEOUT_S)
+            yield one_line(f"{index.path}: {index.rows:,} rows")
+            if index.source.error:
+                yield one_line(index.source.error)
+            if config.search is not None:
+                yield from _hits(files, number, config)
+            else:
+                yield from _figures(files, number, config)
+                yield from _rows(files, number, config)
+
+
+def _figures(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
+    summary = partial(queries.summary, where=config.where, pass_threshold=config.pass_threshold)
+    found = files.query(number, summary)
+    yield "outcomes: " + ", ".join(f"{name} {count:,}" for name, count in found["outcomes"].items())
+    if not found["scored"]:
+        return
+    yield (
+        f"mean reward {found['reward']['mean']:.4g}, pass rate {found['passed'] / found['scored']:.1%} "
+        f"(reward >= {found['pass_threshold']:g}), {found['tasks']:,} tasks"
+    )
+    if found["groups"]:
+        yield f"{found['groups_without_variance']:,} of {found['groups']:,} groups of repeats without variance"
+    yield "pass@k: " + ", ".join(f"{k}: {value:.4g}" for k, value in found["pass_at_k"])
+    yield from _histogram(found["histogram"])
+
+
+def _histogram(histogram: dict[str, Any]) -> Iterator[str]:
+    counts, low = histogram["counts"], histogram["low"]
+    width = (histogram["high"] - low) / max(1, len(counts))
+    for number, count in enumerate(counts):
+        if count:
+            bar = "█" * max(1, round(BAR * count / max(counts)))
+            yield f"{low + number * width:>9.3g} .. {low + (number + 1) * width:<9.3g} {bar} {count:,}"
+
+
+def _rows(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
+    page = partial(queries.rows_page, where=config.where, sort=config.sort, offset=0, limit=config.limit, columns=[])
+    found = files.query(number, page)
+    names = ("id", "outcome", "reward", "task", "repeat", "tokens", "turns", "seconds", "prompt")
+    yield _ROW.format(**{**dict(zip(names, names, strict=True)), "id": "row"})
+    for row in found["rows"]:
+        tokens = {"tokens": row["output_tokens"], "prompt": row["prompt"][:60]}
+        yield one_line(_ROW.format(**{name: _shown({**row, **tokens}[name]) for name in names}))
+    if found["total"] > len(found["rows"]):
+        yield f"... {found['total'] - len(found['rows']):,} more rows (+limit, +where, +sort)"
+
+
+def _hits(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
+    found = search(files.index(number), config.search or "", is_cancelled=lambda: False)
+    hits = (event for event in found if isinstance(event, Hit))
+    for hit in itertools.islice(hits, config.limit):
+        yield one_line(f"row {hit.row}  {hit.path}: {hit.before[-40:]}[{hit.match}]{hit.after[:40]}")
+
+
+def _conversation(record: Any) -> Iterator[str]:
+    """A record as text: its messages, then its other fields."""
+    if not isinstance(record, dict):
+        yield str(record)
+        return
+    row = failed_row(record) or record
+    params = row.get("responses_create_params")
+    given = params.get("input") if isinstance(params, dict) else row.get("messages")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
+    for item in [*items, *output_items(record)]:
+        yield from _item(item if isinstance(item, dict) else {"content": item})
+    left = {
+        name: value for name, value in record.items() if name not in ("responses_create_params", "response", "row")
+    }
+    for name, value in left.items():
+        yield f"{name}: {_text(value)[:2000]}"
+
+
+def _item(item: dict[str, Any]) -> Iterator[str]:
+    kind = item.get("type", "message")
+    if kind == "function_call":
+        yield f"── tool call {item.get('name')} ──"
+        yield _indented(_text(item.get("arguments")))
+    elif kind == "function_call_output":
+        yield "── result ──"
+        yield _indented(_text(item.get("output")))
+    elif kind == "reasoning":
+        yield "── reasoning ──"
+        yield _indented(_text(item.get("summary") or item.get("content")))
+    else:
+        yield f"── {item.get('role', kind)} ──"
+        yield _indented(_text(item.get("content")))
+    yield ""
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, list) and value and all(isinstance(part, dict) and "text" in part for part in value):
+        text = "\n".join(str(part["text"]) for part in value)
+    else:
+        text = orjson.dumps(RecordView().view(value), option=orjson.OPT_INDENT_2).decode()
+    rest = len(text) - MAX_VALUE
+    return text if rest <= 0 else f"{text[:MAX_VALUE]} ... {rest:,} more characters"
+
+
+def _indented(text: str) -> str:
+    return textwrap.indent(text, "  ")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

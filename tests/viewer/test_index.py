@@ -1,0 +1,307 @@
+"""The index: any file, of any size, while it grows; and what a filter, a sort or a search finds in it."""
+
+import gzip
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.viewer import queries
+from nemo_gym.viewer.display import raw_value, row_view, token_view
+from nemo_gym.viewer.filters import FilterError
+from nemo_gym.viewer.index import KEPT_FROM_BYTES, Index
+from nemo_gym.viewer.records import MAX_PARSED_BYTES
+from nemo_gym.viewer.search import CHUNK, Hit, Progress, search
+from tests.jsonl import write_lines
+from tests.polling import PATIENCE_S, until_sync
+from tests.viewer.sample_files import failure, math_records, record, token_record
+
+
+@contextmanager
+def indexed(path: Path, *, kept_from_bytes: int = KEPT_FROM_BYTES) -> Iterator[Index]:
+    index = Index(path, kept_from_bytes=kept_from_bytes)
+    try:
+        index.wait_for(2**62, timeout_s=PATIENCE_S)
+        yield index
+    finally:
+        index.close()
+
+
+def found_rows(index: Index, where: str = "", sort: str = "") -> list[int]:
+    with index.reading() as connection:
+        page = queries.rows_page(connection, where=where, sort=sort, offset=0, limit=500, columns=[])
+    return [row["id"] for row in page["rows"]]
+
+
+def hits(index: Index, text: str, *, chunk_bytes: int = CHUNK) -> list[Hit]:
+    events = search(index, text, is_cancelled=lambda: False, chunk_bytes=chunk_bytes)
+    return [event for event in events if isinstance(event, Hit)]
+
+
+def test_every_kind_of_line_is_listed(tmp_path: Path) -> None:
+    lines = [
+        record("scored"),
+        record("without index", task=None),
+        failure("judge", "no verdict"),
+        {"responses_create_params": {"input": "a dataset row"}, "expected_answer": "x"},
+        {"messages": [{"role": "user", "content": "chat"}]},
+        "not json",
+        "[1, 2]",
+        "",
+        '{"reward": NaN, "text": "\\ud800"}',
+        "[" * 2000 + "]" * 2000,
+    ]
+    with indexed(write_lines(tmp_path / "all.jsonl", lines)) as index, index.reading() as connection:
+        page = queries.rows_page(connection, where="", sort="", offset=0, limit=100, columns=[])
+    outcomes = [row["outcome"] for row in page["rows"]]
+    assert outcomes == ["scored", "scored", "judge", "row", "row", "invalid", "invalid", "row", "invalid"]
+    assert [row["prompt"] for row in page["rows"][:5]] == [
+        *("scored", "without index", "What is 2 + 2?", "a dataset row", "chat")
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_compressed_files_are_read_too(tmp_path: Path, suffix: str) -> None:
+    content = "".join(json.dumps(each) + "\n" for each in math_records()).encode()
+    path = tmp_path / f"rollouts.jsonl{suffix}"
+    if suffix == ".gz":
+        path.write_bytes(gzip.compress(content))
+    else:
+        path.write_bytes(pytest.importorskip("zstandard").compress(content))
+    with indexed(path) as index:
+        assert index.rows == len(math_records())
+        assert [hit.row for hit in hits(index, "square of 7")] == [20, 21, 22, 23]
+        assert row_view(index, 3)["record"] == math_records()[3]
+    assert list((tmp_path / "cache" / "viewer").iterdir()) == []
+
+
+def test_a_damaged_compressed_file_shows_what_can_be_read(tmp_path: Path) -> None:
+    content = b"".join(json.dumps(each).encode() + b"\n" for each in math_records(tasks=50))
+    packed = gzip.compress(content, compresslevel=1)
+    path = tmp_path / "cut.jsonl.gz"
+    path.write_bytes(packed[: len(packed) // 2])
+    with indexed(path) as index:
+        assert index.rows > 10
+        assert "cut.jsonl.gz" in (index.source.error or "")
+
+
+def test_a_file_that_is_being_written_is_followed(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rollouts.jsonl", [record("first")])
+    with indexed(path) as index, path.open("a") as file:
+        line = json.dumps(record("second", task=1))
+        file.write(line[:50])
+        file.flush()
+        file.write(line[50:] + "\n" + json.dumps(record("third", task=2)))  # complete, but without a newline
+        file.flush()
+        until_sync(lambda: index.rows == 3)
+        file.write("\n" + json.dumps(record("fourth", task=3)) + "\n")
+        file.flush()
+        until_sync(lambda: index.rows == 4)
+        assert [hit.row for hit in hits(index, "fourth")] == [3]
+
+
+def test_half_a_line_is_not_listed(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(json.dumps(record("whole")) + "\n" + json.dumps(record("half"))[:-30])
+    with indexed(path) as index:
+        assert index.rows == 1
+
+
+def test_a_file_that_is_replaced_or_cut_is_indexed_anew(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rollouts.jsonl", [record("one"), record("two")])
+    with indexed(path) as index:
+        os.replace(write_lines(tmp_path / "new", [record(f"new {number}") for number in range(3)]), path)
+        until_sync(lambda: index.rows == 3)
+        path.write_text("")
+        until_sync(lambda: index.rows == 0)
+
+
+def test_the_index_of_a_large_file_is_kept_and_extended(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rollouts.jsonl", math_records())
+    path.chmod(0o600)
+    with indexed(path, kept_from_bytes=0):
+        pass
+    kept = tmp_path / "rollouts_index.sqlite"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.glob("*-wal"))
+    marked = sqlite3.connect(kept)
+    marked.execute("UPDATE details SET prompt = 'kept'")
+    marked.commit()
+    marked.close()
+    with path.open("a") as file:
+        file.write(json.dumps(record("added", task=9)) + "\n")
+    with indexed(path, kept_from_bytes=0) as index, index.reading() as connection:
+        page = queries.rows_page(connection, where="", sort="", offset=0, limit=100, columns=[])
+    assert {row["prompt"] for row in page["rows"]} == {"kept", "added"}
+
+
+def test_the_index_of_another_file_is_not_used(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rollouts.jsonl", [record("aaaa"), record("bbbb")])
+    with indexed(path, kept_from_bytes=0):
+        pass
+    write_lines(path, [record("cccc"), record("dddd")])
+    with indexed(path, kept_from_bytes=0) as index:
+        assert [hit.row for hit in hits(index, "cccc")] == [0]
+        assert found_rows(index, "prompt = aaaa") == []
+
+
+def test_a_file_of_the_same_name_that_is_no_index_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "rollouts_index.sqlite").write_text("mine")
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", [record("one")]), kept_from_bytes=0) as index:
+        assert index.rows == 1
+    assert (tmp_path / "rollouts_index.sqlite").read_text() == "mine"
+
+
+def test_two_viewers_extend_the_same_index(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rollouts.jsonl", math_records(tasks=300))
+    with indexed(path, kept_from_bytes=0) as first, indexed(path, kept_from_bytes=0) as second, path.open("a") as file:
+        for number in range(20):
+            file.write(json.dumps(record(f"added {number}", task=1000 + number)) + "\n")
+            file.flush()
+        until_sync(lambda: first.rows == second.rows == 1220)
+        assert found_rows(second, "task >= 1000") == list(range(1200, 1220))
+
+
+def test_a_line_too_long_to_decode_is_listed_and_found(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    end = '","reward":1.0,"_task_index":7,"_repeat_index":2,"_row_hash":"0123456789abcdef"}\n'
+    path.write_text('{"text":"' + "x" * (MAX_PARSED_BYTES + 10) + "needle" + end + json.dumps(record("after")) + "\n")
+    with indexed(path) as index:
+        with index.reading() as connection:
+            page = queries.rows_page(connection, where="", sort="", offset=0, limit=9, columns=[])
+        assert [(row["outcome"], row["task"]) for row in page["rows"]] == [("too large", 7), ("scored", 0)]
+        assert [hit.row for hit in hits(index, "needle")] == [0]
+        view = row_view(index, 0)
+        assert view["record"] is None
+        assert len(view["raw"]) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("reward < 1 and task = 1", [5, 6, 7]),
+        ("verifier.level = 2 and reward = 1", [8, 9, 20, 21, 22, 23]),
+        ("expected_answer = '16'", [8, 9, 10, 11]),
+        ("expected_answer ~ 6 and reward != 0", [8, 9, 16, 17, 18, 19]),
+        ("response.usage.output_tokens > 42 and task < 2", [3, 7]),
+        ("nothing exists", []),
+        ("verifier.kind missing", []),
+        ("prompt ~ 'square of 2'", [0, 1, 2, 3]),
+        ("outcome = scored and row >= 22", [22, 23]),
+        ('`verifier.kind` = "numeric" and row < 1', [0]),
+    ],
+)
+def test_a_filter_selects_rows(tmp_path: Path, where: str, rows: list[int]) -> None:
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", math_records())) as index:
+        assert found_rows(index, where) == rows
+
+
+@pytest.mark.parametrize("where", ["reward <", "reward = 1 task = 2", "= 1", '"', "a" * 3000, "x; y"])
+def test_an_unreadable_filter_is_an_error_that_says_so(tmp_path: Path, where: str) -> None:
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", [record("one")])) as index, pytest.raises(FilterError):
+        found_rows(index, where)
+
+
+def test_rows_sort_by_any_field_and_those_without_it_come_last(tmp_path: Path) -> None:
+    lines = [record("a", score={"x": 2}), record("b"), record("c", score={"x": 10}), record("d", score={"x": 1})]
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", lines)) as index:
+        assert found_rows(index, sort="score.x") == [3, 0, 2, 1]
+        assert found_rows(index, sort="-score.x") == [2, 0, 3, 1]
+
+
+def test_the_summary_is_that_of_the_metrics(tmp_path: Path) -> None:
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", math_records())) as index, index.reading() as connection:
+        found = queries.summary(connection, where="", pass_threshold=1.0)
+        groups = queries.tasks_page(connection, where="", sort="-spread", offset=0, limit=9, pass_threshold=1.0)
+    rewards = [each["reward"] for each in math_records()]
+    assert found["reward"]["mean"] == pytest.approx(sum(rewards) / 24)
+    assert (found["tasks"], found["groups"], found["groups_without_variance"]) == (6, 6, 3)
+    assert [k for k, _ in found["pass_at_k"]] == [1, 2, 4]
+    assert found["pass_at_k"][0][1] == pytest.approx(sum(rewards) / 24)
+    assert found["pass_at_k"][2][1] == pytest.approx(5 / 6)
+    assert [group["no_variance"] for group in groups["groups"]] == [False, False, False, True, True, True]
+
+
+def test_records_without_a_task_index_are_grouped_by_their_prompt(tmp_path: Path) -> None:
+    lines = [record(f"question {number // 2}", reward=number % 2, task=None) for number in range(6)]
+    with indexed(write_lines(tmp_path / "public.jsonl", lines)) as index, index.reading() as connection:
+        groups = queries.tasks_page(connection, where="", sort="", offset=0, limit=9, pass_threshold=1.0)
+    assert [(group["count"], group["mean"]) for group in groups["groups"]] == [(2, 0.5)] * 3
+
+
+@pytest.mark.parametrize("by_prompt", [False, True])
+def test_two_files_are_compared_task_by_task(tmp_path: Path, by_prompt: bool) -> None:
+    first = write_lines(tmp_path / "a.jsonl", math_records())
+    second = write_lines(tmp_path / "b.jsonl", math_records(luck=2))
+    with indexed(first) as one, indexed(second) as two, one.reading() as connection:
+        found = queries.compare_page(
+            connection, str(two.database), sort="-size", offset=0, limit=99, by_prompt=by_prompt
+        )
+    assert (found["total"], found["up"], found["down"]) == (6, 3, 0)
+    assert found["change"] == pytest.approx(found["second"] - found["first"])
+    assert [task["task"] for task in found["tasks"][:3]] == [2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("SQUARE OF 7", [4]),
+        ('say "hi"', [0]),
+        ("line\nbreak", [1]),
+        ("größe", [2]),
+        ("日本", [2, 3]),
+        ("reward", []),
+        ("input_text", []),
+        ("\\frac{a}", [4]),
+    ],
+)
+def test_search_finds_values_as_people_type_them(tmp_path: Path, text: str, rows: list[int]) -> None:
+    escaped = json.dumps(record("日本 escaped"))
+    raw = json.dumps(record("große Größe 日本"), ensure_ascii=False)
+    lines = [record('they say "hi"'), record("line\nbreak"), raw, escaped, math_records()[23]]
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", lines)) as index:
+        assert [hit.row for hit in hits(index, text)] == rows
+
+
+def test_search_crosses_the_borders_of_chunks_and_can_be_cancelled(tmp_path: Path) -> None:
+    lines = [record(f"{'x' * number} needle {'y' * number}", task=number) for number in range(120)]
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", lines)) as index:
+        assert [hit.row for hit in hits(index, "needle y", chunk_bytes=100)] == list(range(1, 120))
+        countdown = iter(range(20))
+        stopped = search(index, "absent", is_cancelled=lambda: next(countdown, None) is None, chunk_bytes=100)
+        events = list(stopped)
+        assert isinstance(events[-1], Progress)
+        assert events[-1].searched_bytes < index.indexed_bytes
+
+
+def test_a_long_value_is_cut_and_can_be_read_in_full(tmp_path: Path) -> None:
+    long = "ü" * 1_500_000
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", [record(long, "short")])) as index:
+        cut = row_view(index, 0)["record"]["responses_create_params"]["input"][0]["content"]
+        assert (len(cut["$cut"]), cut["length"]) == (1_000_000, 1_500_000)
+        assert raw_value(index, 0, cut["path"]).decode() == long
+
+
+def test_tokens_show_what_is_trained_on_and_where_a_prefix_breaks(tmp_path: Path) -> None:
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", [token_record()])) as index:
+        view = token_view(index, 0)
+        shown = row_view(index, 0)["record"]["response"]["output"][0]["prompt_token_ids"]
+    calls: list[dict[str, Any]] = view["calls"]
+    assert [call["is_break"] for call in calls] == [False, False, True]
+    assert [call["prompt"] for call in calls] == [[1, 2, 3], [4, 5], [99, 10, 11, 4, 5, 12, 6]]
+    assert [call["generation"] for call in calls] == [[10, 11], [12], [13, 14]]
+    assert len(view["faults"]) == 1
+    assert shown == {"$tokens": 3}
+
+
+@pytest.mark.parametrize("name", ["", "folder"])
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match="folder"):
+        Index(tmp_path / name)
