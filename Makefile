@@ -6,12 +6,12 @@ READY := .venv/.ready
 BIN := .venv/bin
 MIN_COVERAGE := 88
 
-.PHONY: demo test test-fast coverage setup lint docs bench lock clean
+.PHONY: demo test test-fast coverage setup browser lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
 
-test: setup lint
+test: setup browser lint
 	$(BIN)/python -m pytest -n 2
 
 test-fast: setup
@@ -33,6 +33,14 @@ bench: setup
 	$(BIN)/python -m bench --output bench
 
 setup: $(READY)
+
+# The tests of the viewer's page need Chromium. Without it they are skipped, and this says so.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	    { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
+	      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core \
+	      >/dev/null; } || \
+	    echo "Chromium is not installed and cannot be installed here: the browser tests of the viewer do not run."
 
 $(UV):
 	$(PYTHON) -m pip install --quiet --root-user-action=ignore --target .tools uv==$(UV_VERSION)

@@ -8,24 +8,17 @@ const MAX_ROWS = 300;
 const POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 async function documentOf(rows) {
-  const page = document.implementation.createHTMLDocument("Rollouts");
-  const style = page.createElement("style");
-  style.textContent = await (await fetch("/style.css")).text();
-  const charset = page.createElement("meta");
-  charset.setAttribute("charset", "utf-8");
-  const policy = page.createElement("meta");
-  policy.setAttribute("http-equiv", "Content-Security-Policy");
-  policy.setAttribute("content", POLICY);
-  page.head.prepend(charset, policy);
-  page.head.append(style);
+  const style = await (await fetch("/style.css")).text();
   const { files } = await get("files", {});
+  const page = h("body");
   for (const { file, row } of rows.slice(0, MAX_ROWS)) {
     const found = await get("row", { file, row });
     const body = rolloutBody(found, file);
     body.querySelectorAll("button, a.raw").forEach((each) => each.remove());
-    page.body.append(page.importNode(h("section", { class: "exported" }, h("h1", {}, `${files[file].name}, row ${row}`), body), true));
+    page.append(h("section", { class: "exported" }, h("h1", {}, `${files[file].name}, row ${row}`), body));
   }
-  return `<!doctype html>\n${page.documentElement.outerHTML}\n`;
+  const head = `<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${POLICY}"><title>Rollouts</title>`;
+  return `<!doctype html>\n<html lang="en"><head>${head}<style>${style}</style></head>${page.outerHTML}</html>\n`;
 }
 
 export async function exportRows(rows) {

@@ -1,0 +1,266 @@
+"""The page in a real browser: Debian's Chromium, driven by playwright. Without Chromium these tests are skipped."""
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.common import event_loop
+from nemo_gym.server.uvicorn_runner import bind, serving
+from nemo_gym.viewer.app import ViewerApp
+from nemo_gym.viewer.files import Files
+from tests.jsonl import write_lines
+from tests.viewer.sample_files import HOSTILE, math_records, record, write_sample
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt install chromium")
+PATIENCE_MS = 60_000
+
+
+@contextmanager
+def serve(*paths: Path, token: str | None = None) -> Iterator[str]:
+    """The viewer in a thread of its own, since playwright's calls block."""
+    with closing(bind("127.0.0.1", 0)) as listening, Files(paths) as files:
+        port, ready, stop = listening.getsockname()[1], threading.Event(), threading.Event()
+
+        async def run() -> None:
+            with closing(ViewerApp(files, token=token)) as app:
+                async with serving({port: app}, [listening]):
+                    ready.set()
+                    await asyncio.to_thread(stop.wait)
+
+        thread = threading.Thread(target=event_loop.run, args=(run(),))
+        thread.start()
+        try:
+            assert ready.wait(60)
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            stop.set()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses its sandbox to root
+    start = playwright.sync_playwright()
+    with start as driver, closing(driver.chromium.launch(executable_path=CHROMIUM, args=options)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("viewer")
+    path = write_sample(folder)
+    after = write_lines(folder / "after.jsonl", math_records(luck=2))
+    os.environ["NEMO_GYM_CACHE_DIR"] = str(folder / "cache")
+    with serve(path, after) as address:
+        yield address
+
+
+@pytest.fixture
+def expected_errors() -> list[str]:
+    """Parts of messages that a test provokes."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Any, expected_errors: list[str]) -> Iterator[Any]:
+    """A page on which any error of a script, and any breach of the policy, fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light", accept_downloads=True)
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: message.type == "error" and errors.append(message.text))
+    page.on("dialog", lambda dialog: errors.append(dialog.message))
+    yield page
+    context.close()
+    assert [error for error in errors if not any(part in error for part in expected_errors)] == []
+
+
+@pytest.fixture
+def show(page: Any, url: str) -> Callable[[str], Any]:
+    def open_view(address: str) -> Any:
+        page.goto(url + address)
+        page.wait_for_selector("main[data-view]")
+        return page
+
+    return open_view
+
+
+def table_rows(page: Any) -> list[int]:
+    found = page.locator("tr[data-row]").evaluate_all("rows => rows.map(row => Number(row.dataset.row))")
+    return [int(row) for row in found]
+
+
+def test_the_table_sorts_and_filters_and_its_address_is_a_deep_link(
+    page: Any, show: Callable[[str], Any], expected_errors: list[str]
+) -> None:
+    expected_errors.append("status of 400")
+    show("#/rows?file=0")
+    assert table_rows(page) == list(range(26))
+    page.click("th a:text-is('time')")
+    page.wait_for_selector("th.on:has-text('time')")
+    page.fill("#filter", "verifier.level = 2 and reward = 1")
+    page.press("#filter", "Enter")
+    page.wait_for_selector("#range:has-text('of 6')")
+    assert table_rows(page) == [23, 22, 9, 21, 8, 20]
+    page.select_option("select[aria-label='Add a column']", "verifier.kind")
+    page.wait_for_selector("td:text-is('numeric')")
+    page.reload()
+    page.wait_for_selector("td:text-is('numeric')")
+    assert table_rows(page) == [23, 22, 9, 21, 8, 20]
+    page.fill("#filter", "reward <")
+    page.press("#filter", "Enter")
+    page.wait_for_selector("#filter-error")
+
+
+def test_a_conversation_has_folded_reasoning_tools_side_by_side_and_formulas(
+    page: Any, show: Callable[[str], Any]
+) -> None:
+    show("#/row?file=0&row=9")
+    assert not page.locator("details.reasoning").evaluate("element => element.open")
+    arguments, result = page.locator(".arguments").bounding_box(), page.locator(".result").bounding_box()
+    assert arguments["x"] + arguments["width"] <= result["x"]
+    assert arguments["y"] == result["y"]
+    assert "4 * 4" in page.inner_text(".arguments")
+    assert page.locator("math msup").count() == 1
+    assert page.locator("math mfrac").count() == 1
+    assert page.inner_text("pre.code[data-language=python]").strip() == "print(4 ** 2)"
+    assert "16" in page.inner_text(".answers .expected")
+    assert "16" in page.inner_text(".answers .given")
+
+
+def test_keys_walk_through_rows_and_open_them(page: Any, show: Callable[[str], Any]) -> None:
+    show("#/rows?file=0&where=task+%3D+2")
+    for key in ("j", "j", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector("#row-title:has-text('row 9')")
+    page.keyboard.press("r")
+    assert page.locator("details.reasoning").evaluate("element => element.open")
+    page.keyboard.press("j")
+    page.wait_for_selector("#row-title:has-text('row 10')")
+    page.keyboard.press("u")
+    page.wait_for_selector("#range:has-text('of 4')")
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.keyboard.press("d")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+
+
+def test_groups_of_repeats_show_their_spread(page: Any, show: Callable[[str], Any]) -> None:
+    show("#/tasks?file=1&sort=-spread")
+    assert page.locator("tr.flat").count() == 5
+    assert page.locator("tbody tr").first.locator(".square").count() == 4
+    assert "no variance" in page.inner_text("tr.flat >> nth=0")
+
+
+def test_the_overview_draws(page: Any, show: Callable[[str], Any]) -> None:
+    show("#/overview?file=0")
+    for name in ("histogram", "curve", "scatter plot", "bars"):
+        assert page.locator(f"svg[aria-label='{name}']").count() >= 1
+    assert "Hardest tasks" in page.inner_text("main")
+
+
+def test_failures_are_listed_by_cause(page: Any, show: Callable[[str], Any]) -> None:
+    show("#/failures?file=0")
+    assert page.locator("tbody tr").count() == 2
+    assert "overloaded" in page.inner_text("tbody tr >> nth=0")
+
+
+def test_two_files_are_compared_and_rollouts_shown_side_by_side(page: Any, show: Callable[[str], Any]) -> None:
+    show("#/compare?file=1&other=0")
+    assert "6 tasks in both" in page.inner_text("#compared")
+    page.locator("tbody a").first.click()
+    page.wait_for_selector("main[data-view=pair]")
+    left, right = (page.locator(".side").nth(number).bounding_box() for number in (0, 1))
+    assert left["x"] < right["x"]
+    assert left["y"] == right["y"]
+
+
+def test_search_finds_and_opens_the_place(page: Any, show: Callable[[str], Any]) -> None:
+    show("#/rows?file=0")
+    page.keyboard.press("/")
+    page.fill("#search", "multiply 5 BY itself")
+    page.press("#search", "Enter")
+    page.wait_for_selector("#search-note[data-done=true]")
+    assert page.locator(".hits li").count() == 4
+    page.locator(".hits a").first.click()
+    page.wait_for_selector("#row-title:has-text('row 12')")
+    page.wait_for_selector("details.reasoning[open]")
+
+
+def test_tokens_show_heat_and_breaks(page: Any, show: Callable[[str], Any]) -> None:
+    show("#/tokens?file=0&row=24")
+    assert page.locator(".break").count() == 1
+    assert page.locator(".card .token.masked").all_inner_texts()[:5] == ["1", "2", "3", "4", "5"]
+    assert page.locator(".card .token.made.heat5").all_inner_texts() == ["11"]
+
+
+def test_a_selection_is_exported_as_one_file_without_scripts(
+    page: Any, browser: Any, show: Callable[[str], Any], tmp_path: Path
+) -> None:
+    show("#/rows?file=0")
+    for row in (9, 25):
+        page.check(f"tr[data-row='{row}'] input")
+    with page.expect_download() as download:
+        page.click("#export")
+    path = tmp_path / "export.html"
+    download.value.save_as(path)
+    text = path.read_text()
+    assert "<script" not in text.replace("&lt;script", "")
+    with closing(browser.new_page()) as exported:
+        exported.goto(path.as_uri())
+        assert exported.locator("math msup").count() == 1
+        assert exported.locator("h1").all_inner_texts() == ["rollouts.jsonl, row 9", "rollouts.jsonl, row 25"]
+        assert exported.evaluate("document.body.dataset.owned") is None
+
+
+def test_a_hostile_rollout_is_only_text(page: Any, show: Callable[[str], Any], expected_errors: list[str]) -> None:
+    expected_errors.append("TrustedHTML")
+    show("#/row?file=0&row=25")
+    page.wait_for_selector(".thread")
+    assert page.locator("main script, main iframe, main object, main [onerror], main [onload]").count() == 0
+    assert page.locator("main [href^='javascript:'], main [src^='javascript:']").count() == 0
+    assert page.locator("main img").count() == 1
+    text = page.inner_text("main")
+    assert "<script>document.body.dataset.owned='2'</script>" in text
+    assert "\u202e" not in text
+    assert "\x1b" not in text
+    assert "5.00 MB" in text
+    assert "open raw" in text
+    assert len(text) < 200_000
+    page.locator("details").evaluate_all("all => all.forEach(each => (each.open = true))")
+    page.keyboard.press("p")
+    page.wait_for_function("document.body.dataset.owned === undefined && document.querySelector('.thread')")
+    assert page.evaluate("document.body.dataset.owned") is None
+    refused = "try { document.body.innerHTML = '<b>x</b>'; 'parsed' } catch (error) { 'refused' }"
+    assert page.evaluate(refused) == "refused"
+    assert HOSTILE[:20] in page.inner_text("main")
+
+
+def test_a_file_that_grows_is_followed(page: Any, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "live.jsonl", [record("first", "1")])
+    with serve(path) as address:
+        page.goto(address)
+        page.wait_for_selector("tr[data-row='0']")
+        with path.open("a") as file:
+            file.write(path.read_text())
+        page.wait_for_function("fetch('/api/files').then(r => r.json()).then(found => found.files[0].rows === 2)")
+        page.reload()
+        page.wait_for_selector("tr[data-row='1']")
+
+
+def test_with_a_token_the_printed_address_opens_the_page(page: Any, tmp_path: Path) -> None:
+    with serve(write_lines(tmp_path / "rollouts.jsonl", math_records()), token="a token") as address:
+        page.goto(f"{address}#token=a%20token")
+        page.wait_for_selector("tr[data-row='0']")
+        assert "token" not in page.url
