@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from nemo_gym.rollouts.concurrency import (
 from nemo_gym.rollouts.config import MAX_PARALLEL, MIN_PARALLEL, RolloutCollectionConfig
 from nemo_gym.rollouts.dataset import dataset_path, fingerprint_dataset, read_rows
 from nemo_gym.rollouts.grouped_writer import GroupedWriter
+from nemo_gym.rollouts.live import LiveRollouts, published
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import check_paths, metrics_path
 from nemo_gym.rollouts.resume import archive_output, load_completed
@@ -75,6 +77,7 @@ class RolloutCollectionHelper:
 
     def __init__(self) -> None:
         self._limiter: AdaptiveLimiter | None = None
+        self._live = LiveRollouts()
         self.metrics: RunningMetrics | None = None
         """The figures of `run_from_config`, once all its rollouts are made."""
         self.total = self.found = 0
@@ -115,7 +118,9 @@ class RolloutCollectionHelper:
             )
             self.found = completed.count
             caller = client or self.setup_server_client()
-            await self._make_missing(config, store, completed, caller)
+            status = partial(self._status, output, metrics, caller)
+            async with published(self._live, status, caller):
+                await self._make_missing(config, store, completed, caller)
         for server in caller.local.values():
             metrics.blocked |= server.blocked()
         self.metrics = metrics
@@ -129,7 +134,7 @@ class RolloutCollectionHelper:
             client.url_of(config.agent_name)  # raises if there is none: not an error of any row
         self._limiter = AdaptiveLimiter(_window(config, client))
         async with _run_limit(config.run_timeout_s), store.writing() as write:
-            rows, run = read_rows(config, completed), retrying_run(client, config, write)
+            rows, run = read_rows(config, completed), self._live.tracked(retrying_run(client, config, write))
             if not config.group_output:
                 return await collect(rows, run, write, self._limiter)
             grouped = GroupedWriter(write)
@@ -137,6 +142,19 @@ class RolloutCollectionHelper:
                 await collect(grouped.count(rows), run, grouped.write, self._limiter)
             finally:
                 await grouped.close()
+
+    def _status(self, output: Path, metrics: RunningMetrics, client: ServerClient) -> dict[str, Any]:
+        """How far `run_from_config` is."""
+        head = client.global_config_dict.get("head_server") if not client.local else None
+        return {
+            "output": str(output.absolute()),
+            "total": self.total,
+            "scored": metrics.scored,
+            "failed": dict(metrics.failed),
+            "mean_reward": metrics.means().get("reward"),
+            "max_in_flight": int(self._limiter.window.size) if self._limiter else None,
+            "head": {"host": head["host"], "port": head["port"]} if head else None,
+        }
 
     def run_examples(
         self,
