@@ -14,8 +14,10 @@ from pprint import pformat
 
 import orjson
 from omegaconf import DictConfig
+from pydantic import Field
 
-from nemo_gym.cli.command import command, read_command_line
+from nemo_gym.cli.command import command, flags_to_overrides, read_command_line
+from nemo_gym.cli.watch import watch
 from nemo_gym.client.server_client import base_url, get_from_head, run_token, run_token_file
 from nemo_gym.common.redaction import one_line
 from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictParserConfig
@@ -192,12 +194,27 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 
 class StatusConfig(BaseNeMoGymCLIConfig):
-    """Show the servers of the run whose head server is at head_server.host and head_server.port."""
+    """Show the servers of the run whose head server is at head_server.host and head_server.port.
+
+    With --watch, show them again and again with the collections in progress: rollouts in flight by stage and age,
+    throughput, reward so far, failures by cause, the slowest rollouts, and the load of the workers.
+    """
+
+    watch: bool = False
+    """Update until Ctrl+C."""
+
+    every_s: float = Field(default=2.0, gt=0)
+    """With watch: seconds between two updates."""
 
 
 @command(StatusConfig)
 def status() -> None:
     """Show the servers and their health. The exit code is 1 if a server is unhealthy or there is no run."""
+    _, sys.argv[1:] = flags_to_overrides(sys.argv[1:])
+    config = read_command_line()
+    options = StatusConfig.model_validate(config)
+    if options.watch:
+        watch(_server_lines, every_s=options.every_s)
     try:
         instances = running_servers(_head())
     except HeadServerError as error:
@@ -206,6 +223,14 @@ def status() -> None:
     display_status(instances)
     if any(instance.status != "success" for instance in instances):
         sys.exit(1)
+
+
+def _server_lines() -> list[str]:
+    try:
+        found = running_servers(_head())
+    except HeadServerError:
+        return ["No servers of `ng_run` at this head_server."]
+    return [f"{each.process_name}: {each.status}, port {each.port}, process {each.pid}" for each in found]
 
 
 def running_servers(head: BaseServerConfig) -> list[ServerInstanceDisplayConfig]:

@@ -25,6 +25,7 @@ from nemo_gym.rollouts.config import MAX_PARALLEL, MIN_PARALLEL, RolloutCollecti
 from nemo_gym.rollouts.dataset import dataset_path, fingerprint_dataset, read_rows
 from nemo_gym.rollouts.dispatch import open_dispatch
 from nemo_gym.rollouts.grouped_writer import GroupedWriter
+from nemo_gym.rollouts.live import LiveRollouts, published
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import check_paths, metrics_path
 from nemo_gym.rollouts.resume import archive_output, load_completed
@@ -77,6 +78,7 @@ class RolloutCollectionHelper:
 
     def __init__(self) -> None:
         self._limiter: AdaptiveLimiter | None = None
+        self._live = LiveRollouts()
         self.metrics: RunningMetrics | None = None
         """The figures of `run_from_config`, once all its rollouts are made."""
         self.total = self.found = 0
@@ -117,7 +119,9 @@ class RolloutCollectionHelper:
             )
             self.found = completed.count
             caller = client or self.setup_server_client()
-            await self._make_missing(config, store, completed, caller)
+            status = partial(self._status, output, metrics, caller)
+            async with published(self._live, status, caller):
+                await self._make_missing(config, store, completed, caller)
         for server in caller.local.values():
             metrics.blocked |= server.blocked()
         self.metrics = metrics
@@ -132,7 +136,8 @@ class RolloutCollectionHelper:
         async with _run_limit(config.run_timeout_s), store.writing() as write, open_dispatch(client) as workers:
             make_attempt = workers.attempt if workers else partial(traced_attempt, client)
             self._limiter = AdaptiveLimiter(_window(config, client, has_workers=workers is not None))
-            rows, run = read_rows(config, completed), retrying_run(make_attempt, config, write)
+            run = self._live.tracked(retrying_run(make_attempt, config, write))
+            rows = read_rows(config, completed)
             if not config.group_output:
                 return await collect(rows, run, write, self._limiter)
             grouped = GroupedWriter(write)
@@ -140,6 +145,19 @@ class RolloutCollectionHelper:
                 await collect(grouped.count(rows), run, grouped.write, self._limiter)
             finally:
                 await grouped.close()
+
+    def _status(self, output: Path, metrics: RunningMetrics, client: ServerClient) -> dict[str, Any]:
+        """How far `run_from_config` is."""
+        head = client.global_config_dict.get("head_server") if not client.local else None
+        return {
+            "output": str(output.absolute()),
+            "total": self.total,
+            "scored": metrics.scored,
+            "failed": dict(metrics.failed),
+            "mean_reward": metrics.means().get("reward"),
+            "max_in_flight": int(self._limiter.window.size) if self._limiter else None,
+            "head": {"host": head["host"], "port": head["port"]} if head else None,
+        }
 
     def run_examples(
         self,

@@ -101,10 +101,11 @@ def _server_families(app: ServerApp, label: Mapping[str, str]) -> Iterator[Famil
 def _stats_of(app: ServerApp) -> Iterator[tuple[str, str, RequestStats]]:
     """Path, stage and figures of every endpoint and every FastAPI route."""
     for path, endpoint in app.served_endpoints.items():
-        yield path, _stage_of(endpoint), endpoint.stats
+        yield path, stage_of(endpoint), endpoint.stats
     for path, stats in app.route_stats.items():
         yield path, _STAGE_OF_PATH.get(path, "tool"), stats
 
 
-def _stage_of(endpoint: Endpoint) -> str:
+def stage_of(endpoint: Endpoint) -> str:
+    """The stage of a rollout that an endpoint belongs to."""
     return _STAGE_OF_PATH.get(endpoint.path) or _STAGE_OF_CAUSE.get(endpoint.cause, "agent")

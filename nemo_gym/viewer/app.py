@@ -89,7 +89,7 @@ class ViewerApp:
         self._assets = load_assets()
         self._threads = ThreadPoolExecutor(THREADS, "viewer")
         self._pages: dict[str, Callable[[Query], Any]] = {
-            "/api/files": lambda _query: {"files": files.listing(), "live": bool(self._live_runs())},
+            "/api/files": lambda _query: {"files": files.listing(), "live": bool(live.find_runs())},
             "/api/rows": self._rows,
             "/api/fields": lambda query: files.query(query.number("file"), queries.fields),
             "/api/summary": self._summary,
@@ -139,18 +139,15 @@ class ViewerApp:
         if method == "GET" and path in self._streams:
             return await self._streams[path](Query(scope), receive, send)
         if method == "GET" and path == "/api/live":
-            return await _send_json(send, {"runs": [await run.status() for run in self._live_runs()]})
+            return await _send_json(send, {"runs": await live.statuses(live.find_runs())})
         if method == "POST" and path == "/api/live/cancel":
             check_json(headers)
             body = await read_body(limit_body(receive, MAX_BODY))
-            return await _send_json(send, await live.cancel(self._live_runs(), body))
+            return await _send_json(send, await live.cancel(live.find_runs(), body))
         raise RefusedError(404, "Not Found")
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(function, *args))
-
-    def _live_runs(self) -> list[live.LiveRun]:
-        return live.find_runs()
 
     def _rows(self, query: Query) -> Any:
         number, offset, limit = query.number("file"), query.number("offset", 0), query.number("limit", PAGE)

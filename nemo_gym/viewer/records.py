@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from nemo_gym.config.keys import TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import CAUSES
-from nemo_gym.rollouts.types import METADATA_FIELDS, REPEAT_INDEX_KEY_NAME, parse_row_id
+from nemo_gym.rollouts.types import METADATA_FIELDS, REPEAT_INDEX_KEY_NAME, parse_row_id, task_index_of
 
 MAX_PARSED_BYTES = 32_000_000
 """A longer line is not decoded: it is listed with its size and can be opened raw."""
@@ -19,7 +19,9 @@ MAX_FIELD_TEXT = 200
 MAX_DEPTH = 6
 PREVIEW = 100
 SCORED, UNSCORED, INVALID, TOO_LARGE = "scored", "row", "invalid", "too large"
-_NOT_FIELDS = frozenset(("input", "output", "tools", "text", "object", "reward", *METADATA_FIELDS))
+_NOT_FIELDS = METADATA_FIELDS | frozenset(
+    ("input", "output", "tools", "text", "object", "reward", TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME)
+)
 """Conversations, constants, and what has a column of its own."""
 _RESPONSE_FIELDS = ("model", "status", "incomplete_details", "usage", "metadata", "error")
 _MODEL_ITEMS = frozenset(("reasoning", "function_call"))
@@ -86,13 +88,13 @@ def describe(record: Record) -> Described:
     row = failed_row(record) or record
     output = output_items(record)
     usage = _mapping(_mapping(record.get("response")).get("usage"))
-    task, messages = _integer(record.get(TASK_INDEX_KEY_NAME)), list(prompt_messages(row))
+    task, messages = _integer(task_index_of(record)), list(prompt_messages(row))
     prompt_key = _hash_prompt(messages) if messages else None
     return Described(
         outcome=outcome_of(record),
         reward=_number(record.get("reward")),
         task=task,
-        repeat=_integer(record.get(REPEAT_INDEX_KEY_NAME)),
+        repeat=_integer(record.get(REPEAT_INDEX_KEY_NAME, record.get(ROLLOUT_INDEX_KEY_NAME))),
         task_key=prompt_key if task is None else task,
         prompt_key=prompt_key,
         input_tokens=_integer(usage.get("input_tokens")),

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -13,8 +14,10 @@ import pytest
 
 from nemo_gym.common import event_loop
 from nemo_gym.server.uvicorn_runner import bind, serving
+from nemo_gym.testing import example_row
 from nemo_gym.viewer.app import ViewerApp
 from nemo_gym.viewer.files import Files
+from tests.commands import started
 from tests.jsonl import write_lines
 from tests.viewer.sample_files import HOSTILE, math_records, record, write_sample
 
@@ -22,6 +25,22 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt install chromium")
 PATIENCE_MS = 60_000
+LIVE_CONFIG = """
+counter:
+  resources_servers:
+    example_stateful_counter: {entrypoint: app.py, domain: agent}
+agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {type: resources_servers, name: counter}
+      model_server: {type: responses_api_models, name: policy_model}
+policy_model:
+  responses_api_models:
+    scripted_model:
+      entrypoint: app.py
+      replies: [{user: never, latency_s: 600, say: late}, {say: Done.}]
+"""
 
 
 @contextmanager
@@ -257,6 +276,27 @@ def test_a_file_that_grows_is_followed(page: Any, tmp_path: Path) -> None:
         page.wait_for_function("fetch('/api/files').then(r => r.json()).then(found => found.files[0].rows === 2)")
         page.reload()
         page.wait_for_selector("tr[data-row='1']")
+
+
+def test_a_live_run_is_watched_and_a_rollout_cancelled(page: Any, tmp_path: Path) -> None:
+    """A real collection by the command; its scripted model never answers the second row."""
+    rows = [example_row(prompt, initial_count=0, expected_count=0) for prompt in ("hello", "never")]
+    write_lines(tmp_path / "rows.jsonl", rows)
+    (tmp_path / "config.yaml").write_text(LIVE_CONFIG)
+    options = ("+agent_name=agent", "+input_jsonl_fpath=rows.jsonl", "+output_jsonl_fpath=out.jsonl")
+    collect = ("ng_collect_rollouts", "+config_paths=[config.yaml]", "+head_server.port=1", "+tolerated_failures=1")
+    with started(*collect, *options, cwd=tmp_path) as running, serve(tmp_path / "rows.jsonl") as address:
+        page.goto(f"{address}#/live")
+        page.wait_for_selector("tr[data-rollout='1']:has-text('policy_model/v1/responses')")
+        with started("ng_status", "--watch", "+every_s=0.2", "+head_server.port=1", cwd=tmp_path) as watching:
+            watching.wait_for("1 of 2 rollouts, mean reward 1")
+            watching.wait_for("model at policy_model/v1/responses")
+            watching.signal(signal.SIGINT)
+            assert watching.wait() == 130
+        page.click("tr[data-rollout='1'] button.cancel")
+        page.wait_for_selector("button:text-is('cancelled'), #no-runs")
+        assert running.wait() == 0
+        assert "1 without a result (timeout: 1)" in running.text
 
 
 def test_with_a_token_the_printed_address_opens_the_page(page: Any, tmp_path: Path) -> None:

@@ -55,10 +55,11 @@ function fieldList(record, where) {
 
 function badges(record, found) {
   const usage = record.response?.usage ?? {};
+  const task = record._task_index ?? record._ng_task_index;
   const parts = [
     record.reward === undefined ? null : h("span", { class: `${rewardClass(record.reward)} big` }, `reward ${number(record.reward)}`),
     typeof record.cause === "string" ? h("span", { class: "outcome bad" }, `no result: ${visible(record.cause)}`) : null,
-    record._task_index === undefined ? null : `task ${record._task_index}, repeat ${record._repeat_index ?? 0}`,
+    task === undefined ? null : `task ${task}, repeat ${record._repeat_index ?? record._ng_rollout_index ?? 0}`,
     usage.output_tokens === undefined ? null : `${number(usage.input_tokens)} → ${number(usage.output_tokens)} tokens`,
     record._seconds === undefined ? null : duration(record._seconds),
     record.response?.status && record.response.status !== "completed" ? h("span", { class: "warn" }, visible(plainText(record.response.status))) : null,

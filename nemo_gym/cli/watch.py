@@ -1,0 +1,58 @@
+"""`ng_status --watch`: the servers and the collections of this user, again and again until Ctrl+C."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from nemo_gym.common.redaction import one_line
+from nemo_gym.viewer.live import find_runs, statuses
+
+CLEAR = "\x1b[H\x1b[2J"
+MAX_OLDEST = 10
+
+
+def watch(servers: Callable[[], list[str]], *, every_s: float) -> None:
+    """Print the state of everything, in place on a terminal."""
+    while True:
+        lines = [*servers(), "", *live_lines()]
+        text = "\n".join(one_line(line) for line in lines)
+        print((CLEAR if sys.stdout.isatty() else "") + text, flush=True)
+        time.sleep(every_s)
+
+
+def live_lines() -> Iterator[str]:
+    """The collections in progress, as text."""
+    runs = asyncio.run(statuses(find_runs()))
+    if not runs:
+        yield "No collection of yours runs on this machine now."
+    for run in runs:
+        yield from _run_lines(run)
+
+
+def _run_lines(run: dict[str, Any]) -> Iterator[str]:
+    failed, rate = sum(run["failed"].values()), run["per_second"]
+    done = run["scored"] + failed
+    left = f", {timedelta(seconds=round((run['total'] - done) / rate))} left" if rate else ""
+    reward = "-" if run["mean_reward"] is None else f"{run['mean_reward']:.4g}"
+    yield f"{run['output']} (process {run['pid']})"
+    yield f"  {done} of {run['total']} rollouts, mean reward {reward}, {rate:.3g} a second{left}"
+    causes = ", ".join(f"{cause} {count}" for cause, count in run["failed"].items())
+    yield f"  {run['in_flight']} in flight of at most {run['max_in_flight']}, {failed} without a result"
+    if causes:
+        yield f"  failures: {causes}"
+    if run["stages"]:
+        yield "  by stage: " + ", ".join(f"{name} {stage['in_flight']}" for name, stage in run["stages"].items())
+    for worker in run["workers"]:
+        memory, cpu = worker.get("memory_bytes", 0) / 1e6, worker.get("cpu_seconds", 0)
+        yield f"  worker {worker['worker']}: {worker.get('rollouts', 0):g} rollouts, {cpu:.1f} s CPU, {memory:.0f} MB"
+    for rollout in run["rollouts"][:MAX_OLDEST]:
+        place = f"{rollout['server']}{rollout['path']}" if "server" in rollout else rollout["agent"]
+        yield (
+            f"  task {rollout['task_index']} repeat {rollout['repeat_index']}: {rollout['seconds']:.1f} s, "
+            f"{rollout.get('stage', 'running')} at {place}"
+        )
+    for ended in run["slowest"][:3]:
+        yield f"  slowest: task {ended['task_index']}, {ended['seconds']:.3g} s, {ended['outcome']}"

@@ -1,0 +1,148 @@
+"""A collection can be watched while it runs, and one of its rollouts cancelled, by its own user alone."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
+from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.live import live_folder
+from nemo_gym.testing import example_row, running_servers, server_spec
+from nemo_gym.viewer.live import LiveRun, cancel, find_runs, statuses
+from tests.jsonl import write_lines
+from tests.polling import until
+
+AGENT: dict[str, Any] = {
+    "resources_server": {"type": "resources_servers", "name": "counter"},
+    "model_server": {"type": "responses_api_models", "name": "policy_model"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEMO_GYM_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def servers() -> list[Any]:
+    script = [{"user": "never", "latency_s": 600, "say": "late"}, {"user": "fail", "status": 400}, {"say": "Done."}]
+    return [
+        server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent"),
+        server_spec("policy_model", "responses_api_models", "scripted_model", replies=script),
+        server_spec("agent", "responses_api_agents", "simple_agent", **AGENT),
+    ]
+
+
+def config_for(tmp_path: Path, prompts: list[str]) -> RolloutCollectionConfig:
+    rows = [example_row(prompt, initial_count=0, expected_count=0) for prompt in prompts]
+    paths = {
+        "input_jsonl_fpath": write_lines(tmp_path / "rows.jsonl", rows),
+        "output_jsonl_fpath": tmp_path / "o.jsonl",
+    }
+    return RolloutCollectionConfig.model_validate(
+        {"agent_name": "agent", "max_attempts": 1, **{name: str(path) for name, path in paths.items()}}
+    )
+
+
+async def only_run() -> LiveRun:
+    await until(find_runs)
+    return find_runs()[0]
+
+
+async def status_when(run: LiveRun, **expected: Any) -> dict[str, Any]:
+    async with asyncio.timeout(60):
+        while True:
+            found = await run.status()
+            if found is not None and all(found[name] == value for name, value in expected.items()):
+                return found
+            await asyncio.sleep(0.02)
+
+
+async def test_a_run_tells_what_is_in_flight_and_where(tmp_path: Path) -> None:
+    config = config_for(tmp_path, ["hello", "never", "fail", "never"])
+    async with running_servers(servers()) as client:
+        running = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))
+        run = await only_run()
+        found = await status_when(run, in_flight=2, scored=1, failed={"model": 1})
+        assert await statuses([run])
+        for rollout in found["rollouts"]:
+            assert await cancel([run], orjson.dumps({"run": run.id, "number": rollout["number"]})) == {
+                "cancelled": True
+            }
+        metrics = await running
+    assert (found["total"], found["mean_reward"], found["output"]) == (4, 1.0, config.output_jsonl_fpath)
+    places = [(each["task_index"], each["stage"], each["server"], each["path"]) for each in found["rollouts"]]
+    assert places == [(1, "model", "policy_model", "/v1/responses"), (3, "model", "policy_model", "/v1/responses")]
+    assert all(0 <= each["stage_seconds"] <= each["seconds"] for each in found["rollouts"])
+    assert found["stages"]["model"]["in_flight"] == 2
+    assert found["workers"][0]["rollouts"] == 2
+    assert metrics.failed == {"model": 1, "timeout": 2}
+    failures = [json.loads(line) for line in (tmp_path / "o_failures.jsonl").read_text().splitlines()]
+    cancelled = {each["_task_index"]: each["code"] for each in failures if each["cause"] == "timeout"}
+    assert cancelled == {1: "cancelled", 3: "cancelled"}
+    assert list(live_folder().iterdir()) == []
+    assert await run.status() is None
+
+
+async def test_a_cancelled_rollout_is_made_when_the_collection_runs_again(tmp_path: Path) -> None:
+    config = config_for(tmp_path, ["never"])
+    async with running_servers(servers()) as client:
+        running = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))
+        run = await only_run()
+        found = await status_when(run, in_flight=1)
+        assert await run.cancel(found["rollouts"][0]["number"])
+        assert not await run.cancel(999)
+        await running
+        again = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))
+        run = await only_run()
+        await status_when(run, in_flight=1)
+        again.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await again
+
+
+async def test_interrupting_the_collection_is_not_cancelling_a_rollout(tmp_path: Path) -> None:
+    config = config_for(tmp_path, ["never"])
+    async with running_servers(servers()) as client:
+        running = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))
+        run = await only_run()
+        await status_when(run, in_flight=1)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert not (tmp_path / "o_failures.jsonl").exists()
+
+
+async def test_nobody_can_ask_without_the_token_of_the_private_file(tmp_path: Path) -> None:
+    config = config_for(tmp_path, ["never"])
+    async with running_servers(servers()) as client:
+        running = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))
+        run = await only_run()
+        port = orjson.loads(run.place.read_bytes())["port"]
+        replies = [await raw(port, line) for line in (b'{"token":"x"}\n', b"{}\n", b"GET / HTTP/1.1\r\n\r\n", b"[]\n")]
+        assert await status_when(run, in_flight=1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    wrong = b'{"error":"The token is wrong."}'
+    assert replies == [wrong, wrong, b"", wrong]
+    assert (run.place.parent.stat().st_mode & 0o777) == 0o700
+
+
+async def raw(port: int, line: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(line)
+    reply = await reader.read()
+    writer.close()
+    return reply
+
+
+def test_what_a_killed_collector_has_left_is_removed() -> None:
+    live_folder().mkdir(parents=True)
+    left = live_folder() / "999999999-1.json"
+    left.write_text('{"pid": 999999999, "port": 1, "token": "x"}')
+    (live_folder() / "broken.json").write_text("{")
+    assert find_runs() == []
+    assert not left.exists()
