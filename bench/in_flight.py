@@ -16,11 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.endpoint import Endpoint, serving_endpoint
-from bench.percentiles import quantile
-from bench.processes import memory, tree, tree_cpu_s
-from bench.report import Machine, table
+from bench.report import Machine
 from bench.rollout_cost import HEAD_PORT, MODEL_CONFIG, ONE_TURN, running, write_rows
+from nemo_gym.analysis.bench.endpoint import Endpoint, serving_endpoint
+from nemo_gym.analysis.bench.percentiles import quantile
+from nemo_gym.analysis.bench.processes import memory, tree, tree_cpu_s
+from nemo_gym.analysis.bench.report import table
 
 PROBE_EVERY_S = 0.05
 PROBE_TIMEOUT_S = 5.0

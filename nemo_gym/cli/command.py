@@ -127,22 +127,6 @@ def _as_override(argument: str) -> str:
     return f"+{name.replace('-', '_')}={value or 'true'}"
 
 
-def flags_to_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The plain arguments, such as files, and the others as overrides: `--text` is `+text=true`."""
-    plain = [
-        argument for argument in arguments if not argument.startswith(("+", "-", "~")) and not _SETS.match(argument)
-    ]
-    others = (argument for argument in arguments if argument not in plain)
-    return plain, [_as_override(argument) for argument in others]
-
-
-def _as_override(argument: str) -> str:
-    if not argument.startswith("--"):
-        return argument
-    name, _, value = argument[2:].partition("=")
-    return f"+{name.replace('-', '_')}={value or 'true'}"
-
-
 def _cached_config() -> "DictConfig | None":
     """The cached global config, without importing its module: before that is imported, nothing can be cached."""
     module = sys.modules.get("nemo_gym.config.loading")
