@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.report import Machine
 from bench.rollout_cost import HEAD_PORT, MODEL_CONFIG, ONE_TURN, running, write_rows
-from nemo_gym.analysis.bench.endpoint import Endpoint, serving_endpoint
+from nemo_gym.analysis.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
 from nemo_gym.analysis.bench.percentiles import quantile
 from nemo_gym.analysis.bench.processes import memory, tree, tree_cpu_s
 from nemo_gym.analysis.bench.report import table
@@ -38,7 +38,9 @@ class Watched:
 @contextlib.contextmanager
 def stubs(count: int, latency_s: float) -> Iterator[list[Endpoint]]:
     with contextlib.ExitStack() as opened:
-        yield [opened.enter_context(serving_endpoint(latency_s=latency_s)) for _ in range(count)]
+        yield [
+            opened.enter_context(serving_endpoint(EndpointSpec(latency=f"constant:{latency_s}"))) for _ in range(count)
+        ]
 
 
 async def probe(port: int, times: list[float]) -> None:
@@ -102,7 +104,7 @@ def measure(count: int, *, latency_s: float, workers: int, num_stubs: int, throu
         started = time.monotonic()
         with running(settings) if through_ng_run else contextlib.nullcontext() as pid:
             others, port = ([], None) if pid is None else ([pid], HEAD_PORT)
-            seen = asyncio.run(watch(command, others, [endpoint.pid for endpoint in endpoints], port))
+            seen = asyncio.run(watch(command, others, [pid for endpoint in endpoints for pid in endpoint.pids], port))
         wall_s = time.monotonic() - started
         scored = len((place / "out.jsonl").read_bytes().splitlines())
         failures = place / "out_failures.jsonl"
