@@ -76,18 +76,25 @@ def make_rows(step: int, settings: Settings) -> Iterator[dict[str, Any]]:
         number, start = int(chance.integers(1, 10)), int(chance.integers(0, 20))
         prompt = prompt_of(number, ASKS[chance.integers(len(ASKS))])
         for _ in range(settings.group_size):
-            seed = str(chance.integers(2**31))
-            yield {
-                "responses_create_params": {
-                    "input": [{"role": "user", "content": prompt}],
-                    "tools": tools,
-                    "metadata": {"seed": seed},
-                },
-                "initial_count": start,
-                "expected_count": start + number,
-                "agent_ref": {"type": "responses_api_agents", "name": AGENT},
-                "_group": group,
-            }
+            seed = int(chance.integers(2**31))
+            yield agent_row(prompt, tools, start=start, number=number, seed=seed, group=group)
+
+
+def agent_row(
+    prompt: str, tools: list[dict[str, Any]], *, start: int, number: int, seed: int, group: int
+) -> dict[str, Any]:
+    """A row of the counter environment for `run_examples`. `metadata.seed` is the sampling seed."""
+    return {
+        "responses_create_params": {
+            "input": [{"role": "user", "content": prompt}],
+            "tools": tools,
+            "metadata": {"seed": str(seed)},
+        },
+        "initial_count": start,
+        "expected_count": start + number,
+        "agent_ref": {"type": "responses_api_agents", "name": AGENT},
+        "_group": group,
+    }
 
 
 def warm_up(network: Network, settings: Settings) -> None:
