@@ -17,15 +17,15 @@ import torch
 import transformers
 import trl
 from datasets import Dataset
-from examples.train_grpo import ASKS, COUNTER, Settings, agent_row, collect, prompt_of, running_servers, warm_up
-from responses_api_models.tiny_policy.network import Network, initial_weights
-from responses_api_models.tiny_policy.sampler import SHAPE, save_weights
-from responses_api_models.tiny_policy.vocabulary import END, ID_OF, PAD, UNKNOWN
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from examples.train_grpo import ASKS, COUNTER, Settings, agent_row, collect, prompt_of, running_servers, warm_up
 from nemo_gym.testing import rows_of
 from nemo_gym.training import columns, samples_of, trl_sample
+from responses_api_models.tiny_policy.network import Network, initial_weights
+from responses_api_models.tiny_policy.sampler import SHAPE, save_weights
+from responses_api_models.tiny_policy.vocabulary import END, ID_OF, PAD, UNKNOWN
 
 
 class TinyConfig(transformers.PretrainedConfig):
