@@ -6,7 +6,7 @@ READY := .venv/.ready
 BIN := .venv/bin
 MIN_COVERAGE := 88
 
-.PHONY: demo train-demo test test-fast coverage setup browser lint docs bench lock clean
+.PHONY: demo train-demo test test-fast coverage setup browser litellm lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
@@ -15,7 +15,7 @@ demo: setup
 train-demo: setup
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m examples.train_grpo
 
-test: setup browser lint
+test: setup browser litellm lint
 	$(BIN)/python -m pytest -n 2
 
 test-fast: setup
@@ -45,6 +45,12 @@ browser:
 	      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core \
 	      >/dev/null; } || \
 	    echo "Chromium is not installed and cannot be installed here: the browser tests of the viewer do not run."
+
+# litellm needs older packages than we do, so it has a virtualenv of its own. Without it its tests are skipped.
+litellm: | $(UV)
+	@test -d .tools/litellm/lib/python3*/site-packages/mcp || { $(UV) venv --quiet --clear --python $(BIN)/python .tools/litellm && \
+	    $(UV) pip install --quiet --python .tools/litellm/bin/python 'litellm>=1.75' mcp; } || \
+	    echo "litellm cannot be installed here: its tests do not run."
 
 $(UV):
 	$(PYTHON) -m pip install --quiet --root-user-action=ignore --target .tools uv==$(UV_VERSION)

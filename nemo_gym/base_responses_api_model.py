@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig
+from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import Endpoint
-from nemo_gym.server.model_endpoints import model_endpoints
+from nemo_gym.server.model_endpoints import answer_about_models, estimate_tokens, model_endpoints
 
 if TYPE_CHECKING:
     from fastapi import Body as Body
@@ -24,13 +25,33 @@ class BaseResponsesAPIModel(BaseServer):
 
 
 class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
-    """Subclass and write `responses` and `chat_completions`. Streams and `/v1/messages` come with them."""
+    """Subclass and write `responses` and `chat_completions`. Streams, `/v1/messages` and `/v1/models` come with them.
+    A method `completions` is served at `/v1/completions`."""
 
     READS_ONLY: ClassVar[bool] = False
     """Set it to promise that no handler changes its body. Then a caller's objects are not copied for them."""
 
     def endpoints(self) -> list[Endpoint]:
-        return model_endpoints(self.chat_completions, self.responses, reads_only=self.READS_ONLY)
+        return model_endpoints(
+            self.chat_completions,
+            self.responses,
+            count_tokens=self.count_tokens,
+            completions=getattr(self, "completions", None),
+            reads_only=self.READS_ONLY,
+        )
+
+    def served_model(self) -> str:
+        """The name that `/v1/models` lists: the endpoint's, if the config has it, else that of the server."""
+        names = (getattr(self.config, field, None) for field in ("model", "openai_model"))
+        return next((name for name in names if isinstance(name, str) and name), self.config.name)
+
+    def answer_get(self, path: str) -> Any:
+        found = answer_about_models(path, self.served_model(), server=self.config.name)
+        return super().answer_get(path) if found is None else found
+
+    async def count_tokens(self, params: NeMoGymResponseCreateParamsNonStreaming) -> int:
+        """How many tokens a request has. By default an estimate."""
+        return estimate_tokens(params)
 
     @abstractmethod
     async def chat_completions(self, *args: Any, **kwargs: Any) -> Any:

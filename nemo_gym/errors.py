@@ -11,6 +11,15 @@ PERMANENT_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
 """Causes for which another attempt fails the same way, unless the error says otherwise."""
 
 
+UNREACHABLE = 503
+"""The status of an error about a server that did not answer."""
+
+
+def default_status(cause: Cause) -> int:
+    """The status of an error that no upstream has given one."""
+    return {"timeout": 504, "input": 422}.get(cause, 500)
+
+
 class GymError(Exception):
     """The root of the tree."""
 
@@ -81,7 +90,8 @@ class RolloutError(GymError):
 
     `retryable` is False if another attempt would fail the same way; without it the cause decides. `code` is a
     machine-readable detail, such as `session_lost`. `response` is the model's response, if there was one before the
-    failure.
+    failure. `status` is an HTTP status: the upstream's, else 503 if a server cannot be reached, 504 for a timeout, 422
+    for bad input, 500 otherwise. `response_content` is the body that came with it.
     """
 
     def __init__(
@@ -92,8 +102,11 @@ class RolloutError(GymError):
         server: str | None = None,
         retryable: bool | None = None,
         code: str | None = None,
+        status: int | None = None,
     ) -> None:
         super().__init__(message)
+        self.status: int = default_status(cause) if status is None else status
+        self.response_content: bytes = message.encode()
         self.cause: Cause = cause
         self.server, self.code = server, code
         self.response: Any = None

@@ -8,7 +8,9 @@ from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI as NeMoGymAsyncOpen
 from nemo_gym.common.retry import RATE_LIMIT_ERROR_CODES as RATE_LIMIT_ERROR_CODES
 from nemo_gym.common.retry import RETRY_ERROR_CODES as RETRY_ERROR_CODES
 from nemo_gym.llm_api.base import POLICY_VERSION_FIELD as POLICY_VERSION_FIELD
+from nemo_gym.llm_api.base import REQUIRED_TOKEN_METADATA_FIELDS as REQUIRED_TOKEN_METADATA_FIELDS
 from nemo_gym.llm_api.base import TOKEN_FIELDS as TOKEN_FIELDS
+from nemo_gym.llm_api.base import TOKEN_METADATA_FIELDS as TOKEN_METADATA_FIELDS
 from nemo_gym.llm_api.base import JsonObject as JsonObject
 from nemo_gym.llm_api.base import TokenIDLogProbMixin as TokenIDLogProbMixin
 from nemo_gym.llm_api.base import tokens_of as tokens_of

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import openai
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
 from anthropic.types import MessageParam, ToolParam
@@ -19,7 +18,6 @@ REPLIES: list[dict[str, Any]] = [
     ]},
     {"tool_output": "cold", "say": "It is cold."},
     {"user": "Long", "say": "And so", "incomplete": "max_output_tokens"},
-    {"user": "Fail", "status": 400},
     {"say": "Hello."},
 ]  # fmt: skip
 TOOL: FunctionToolParam = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
@@ -165,21 +163,3 @@ async def test_an_answer_cut_off_says_so_in_every_dialect(kind: str) -> None:
             0
         ].finish_reason == "length"
         assert (await other.messages.create(model="m", max_tokens=9, messages=messages)).stop_reason == "max_tokens"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_failure_has_its_status_streamed_or_not(kind: str) -> None:
-    status = 400 if kind == "scripted_model" else 502
-    async with (
-        model_server(kind, REPLIES) as server,
-        async_openai(server.url) as client,
-        async_anthropic(server.url) as other,
-    ):
-        for stream in (False, True):
-            with pytest.raises(openai.APIStatusError) as caught:
-                await client.responses.create(model="m", input="Fail!", stream=stream)
-            assert caught.value.status_code == status
-        with pytest.raises(Exception, match=str(status)):
-            await other.messages.create(model="m", max_tokens=9, messages=[{"role": "user", "content": "Fail!"}])
-        with pytest.raises(openai.UnprocessableEntityError):
-            await client.chat.completions.create(model="m", messages=7, stream=True)  # type: ignore[call-overload]

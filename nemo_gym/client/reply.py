@@ -125,10 +125,14 @@ def failure_in(got: ServerReply, path: str, cause: Cause) -> RolloutError:
     error = error_told_in(got.content())
     if error is not None:
         error.server = error.server or got.server
+        error.response_content = got.content()
         return error
     message = f"{got.server}{path} answered {got.status}: {redact(got.text())[:500]}"
     retryable = True if got.status in TRANSIENT_STATUSES else None
-    return RolloutError("input" if got.status == 422 else cause, message, server=got.server, retryable=retryable)
+    kind: Cause = "input" if got.status == 422 else cause
+    failure = RolloutError(kind, message, server=got.server, retryable=retryable, status=got.status)
+    failure.response_content = got.content()
+    return failure
 
 
 def raise_refusal(got: ServerReply) -> None:
@@ -149,7 +153,15 @@ def error_told_in(content: bytes) -> RolloutError | None:
     if code in REFUSALS:
         error: RolloutError = REFUSALS[code](message, server=server)
     elif cause in CAUSES:
-        error = RolloutError(cause, message, server=server, retryable=told.get("retryable"), code=code)
+        status = told.get("status")
+        error = RolloutError(
+            cause,
+            message,
+            server=server,
+            retryable=told.get("retryable"),
+            code=code,
+            status=status if isinstance(status, int) else None,
+        )
     else:
         return None
     error.response = told.get("response")

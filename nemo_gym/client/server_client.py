@@ -22,7 +22,15 @@ from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.paths import cache_dir, nearest
 from nemo_gym.common.retry import is_unsent, retry
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, add_retry_header
-from nemo_gym.errors import Cause, ConfigError, ConnectError, HeadServerError, RolloutError, UpstreamError
+from nemo_gym.errors import (
+    UNREACHABLE,
+    Cause,
+    ConfigError,
+    ConnectError,
+    HeadServerError,
+    RolloutError,
+    UpstreamError,
+)
 from nemo_gym.llm_api.json_codec import encode
 
 if TYPE_CHECKING:
@@ -183,7 +191,10 @@ class ServerClient:
             try:
                 got = await self._send("POST", server, path, body, jar or {}, timeout_s, ends_session=ends_session)
             except UpstreamError as error:
-                raise RolloutError(error.cause or cause, str(error), server=server, retryable=True) from error
+                status = error.status or (None if error.cause == "timeout" else UNREACHABLE)
+                raise RolloutError(
+                    error.cause or cause, str(error), server=server, retryable=True, status=status
+                ) from error
         if got.status in REFUSAL_STATUSES:
             raise_refusal(got)
         if jar is not None:

@@ -122,16 +122,15 @@ class TokenIDLogProbMixin(WireModel):
     """Which experts of a mixture were used, as the engine encodes it."""
 
 
-TOKEN_FIELDS = tuple(TokenIDLogProbMixin.model_fields)
-TOKEN_METADATA_FIELDS = TOKEN_FIELDS
-REQUIRED_TOKEN_METADATA_FIELDS = TOKEN_FIELDS[:3]
+TOKEN_METADATA_FIELDS = tuple(TokenIDLogProbMixin.model_fields)
+TOKEN_FIELDS = REQUIRED_TOKEN_METADATA_FIELDS = TOKEN_METADATA_FIELDS[:3]
 POLICY_VERSION_FIELD = "policy_version"
 """On an item or message with tokens: which weights sampled it, a number or a name, if the endpoint says."""
 
 
 def tokens_of(item: TokenIDLogProbMixin) -> JsonObject:
     """The tokens of a generation, to be given to another item or message as they are."""
-    return {name: found for name in TOKEN_FIELDS if (found := getattr(item, name, None)) is not None}
+    return {name: found for name in TOKEN_METADATA_FIELDS if (found := getattr(item, name, None)) is not None}
 
 
 def has_token_ids(value: JsonObject) -> bool:

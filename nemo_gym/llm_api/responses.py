@@ -16,7 +16,7 @@ from nemo_gym.llm_api.base import (
     NULL_IS_ABSENT,
     POLICY_VERSION_FIELD,
     REQUIRED_TOKEN_METADATA_FIELDS,
-    TOKEN_FIELDS,
+    TOKEN_METADATA_FIELDS,
     JsonObject,
     JsonRecord,
     OpenJsonObject,
@@ -236,7 +236,7 @@ def is_resubmittable(item: ResponseItem) -> bool:
 def for_resubmission(item: ResponseItem) -> JsonObject:
     """The item as a model endpoint takes it back: without nulls and tokens, and reasoning without its own text."""
     refused = {
-        *TOKEN_FIELDS,
+        *TOKEN_METADATA_FIELDS,
         POLICY_VERSION_FIELD,
         *(("status", "content") if isinstance(item, NeMoGymResponseReasoningItem) else ()),
     }

@@ -12,7 +12,7 @@ from pydantic import Field, Tag
 
 from nemo_gym.llm_api.base import (
     DECODED_ONCE,
-    TOKEN_FIELDS,
+    TOKEN_METADATA_FIELDS,
     JsonObject,
     TextOrList,
     TokenIDLogProbMixin,
@@ -226,7 +226,7 @@ def _items(message: MessageParam) -> list[JsonObject]:
     items: list[JsonObject] = []
     for block in message.content:
         extra = block.model_extra or {}
-        item = _item(block, message.role) | {name: extra[name] for name in TOKEN_FIELDS if name in extra}
+        item = _item(block, message.role) | {name: extra[name] for name in TOKEN_METADATA_FIELDS if name in extra}
         if items and _is_more_of(items[-1], item):
             key = "summary" if item["type"] == "reasoning" else "content"
             items[-1] |= item | {key: items[-1][key] + item[key]}

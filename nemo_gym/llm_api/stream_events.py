@@ -69,6 +69,12 @@ def _summary_events(part: JsonObject) -> Iterator[JsonObject]:
     yield {"type": "response.reasoning_summary_part.done", "part": part}
 
 
+def completion_events(completion: JsonObject, _request: JsonObject) -> Iterator[bytes]:
+    """The events of `/v1/completions`: its chunks have the shape of the whole."""
+    yield event(completion)
+    yield DONE
+
+
 def chat_events(completion: JsonObject, request: JsonObject) -> Iterator[bytes]:
     """The chunks of `/v1/chat/completions`. What was used is told only to those who ask."""
     base = {**completion, "object": "chat.completion.chunk", "usage": None}

@@ -63,7 +63,7 @@ class ServerCore:
                 failure = cause_of(value, endpoint.cause)
             status = 200 if call.response is None else call.response.status_code
         except Exception as error:
-            value = self.failed(error, cause=endpoint.cause)
+            value = endpoint.shape_error(self.failed(error, cause=endpoint.cause), error)
             failure = cause_of(value, endpoint.cause)
         except BaseException:
             failure = "cancelled" if time_left(1.0) else "timeout"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.client.server_client import CookieJar, ServerClient
+from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.cookies import parse_set_cookies
 from nemo_gym.common.deadline import Deadline, current_deadline
 from nemo_gym.common.metrics import RequestStats
@@ -81,6 +81,10 @@ class Endpoint:
         self.arguments: type[BaseModel] | None = None
         self.needs_session = False
         self._provide = self._plan(is_tool=is_tool)
+
+    def shape_error(self, reply: ServerReply, _error: Exception) -> ServerReply:
+        """The error response as the callers of this endpoint read it."""
+        return reply
 
     async def __call__(self, call: Call) -> Any:
         """Decode the body, collect what the handler needs, run it."""

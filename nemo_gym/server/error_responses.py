@@ -9,6 +9,7 @@ from nemo_gym.client.reply import ServerReply, error_told_in
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.errors import (
+    UNREACHABLE,
     Cause,
     ConfigError,
     OverloadedError,
@@ -16,6 +17,7 @@ from nemo_gym.errors import (
     SessionError,
     SessionLostError,
     UpstreamError,
+    default_status,
 )
 from nemo_gym.server.endpoint import BadBodyError
 
@@ -94,7 +96,9 @@ def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fai
     if isinstance(error, RolloutError):
         return _response_to(error, server)
     if isinstance(error, UpstreamError | ComputeError):
-        return _response_to(RolloutError(getattr(error, "cause", None) or cause, str(error), retryable=True), server)
+        kind: Cause = getattr(error, "cause", None) or cause
+        status = (error.status or UNREACHABLE) if isinstance(error, UpstreamError) and kind != "timeout" else None
+        return _response_to(RolloutError(kind, str(error), retryable=True, status=status), server)
     if isinstance(error, ConfigError):
         return _response_to(RolloutError(cause, str(error), retryable=False), server)
     raised: Any = error
@@ -112,6 +116,7 @@ def _response_to(error: RolloutError, server: str) -> Failure:
         "message": str(error),
         "server": error.server or server,
         "retryable": error.retryable,
+        **({} if error.status == default_status(error.cause) else {"status": error.status}),
         **({"code": error.code} if error.code else {}),
         **({"response": error.response} if error.response is not None else {}),
     }

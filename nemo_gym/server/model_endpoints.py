@@ -3,9 +3,11 @@ made of those here, so that every model server has them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
+from urllib.parse import unquote
 from uuid import uuid4
 
 import orjson
+from pydantic import ValidationError
 
 from nemo_gym.client.reply import read_reply
 from nemo_gym.client.server_client import ServerReply
@@ -15,8 +17,9 @@ from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_anthropic import MessagesParams, message_of, responses_params
 from nemo_gym.llm_api.sse import EventStream
-from nemo_gym.llm_api.stream_events import chat_events, message_events, response_events
-from nemo_gym.server.endpoint import Call, Endpoint
+from nemo_gym.llm_api.stream_events import chat_events, completion_events, message_events, response_events
+from nemo_gym.server.dialect_errors import in_dialect, not_found
+from nemo_gym.server.endpoint import BadBodyError, Call, Endpoint
 
 T = TypeVar("T")
 AsEvents = Callable[[JsonObject, JsonObject], Iterable[bytes]]
@@ -38,11 +41,16 @@ class StreamableEndpoint(Endpoint):
     async def __call__(self, call: Call) -> Any:
         request = _take_stream(call)
         result = await super().__call__(call)
-        if request is None or _is_failure(result):
+        if _is_failure(result):
+            return in_dialect(result, None, "openai")
+        if request is None:
             return result
         _read(result, self.path, self._answer)
         whole = orjson.loads(encode(result.value if isinstance(result, ServerReply) else result))
         return EventStream.of(self._events(whole, request))
+
+    def shape_error(self, reply: ServerReply, error: Exception) -> ServerReply:
+        return in_dialect(reply, error, "openai")
 
 
 class MessagesEndpoint(Endpoint):
@@ -57,15 +65,35 @@ class MessagesEndpoint(Endpoint):
         streams, call.body = call.body.stream, params
         result = await self._responses(call)
         if _is_failure(result):
-            return result
+            return in_dialect(result, None, "anthropic")
         message = message_of(_read(result, self.path, NeMoGymResponse), message_id=f"msg_{uuid4().hex}")
         return EventStream.of(message_events(message)) if streams else message
 
+    def shape_error(self, reply: ServerReply, error: Exception) -> ServerReply:
+        return in_dialect(reply, error, "anthropic")
+
+
+class CountTokensEndpoint(MessagesEndpoint):
+    """`/v1/messages/count_tokens`. An estimate, unless the server can count."""
+
+    def __init__(self, count: Callable[..., Any]) -> None:
+        Endpoint.__init__(self, "/v1/messages/count_tokens", _as_counted_params, cause="model")
+        self._count = count
+
+    async def __call__(self, call: Call) -> Any:
+        params = await Endpoint.__call__(self, call)
+        return {"input_tokens": await self._count(params)}
+
 
 def model_endpoints(
-    chat_completions: Callable[..., Any], responses: Callable[..., Any], *, reads_only: bool
+    chat_completions: Callable[..., Any],
+    responses: Callable[..., Any],
+    *,
+    count_tokens: Callable[..., Any],
+    completions: Callable[..., Any] | None = None,
+    reads_only: bool,
 ) -> list[Endpoint]:
-    """What a model server with these two handlers answers."""
+    """What a model server with these handlers answers."""
     in_responses = StreamableEndpoint(
         "/v1/responses", responses, answer=NeMoGymResponse, events=response_events, reads_only=reads_only
     )
@@ -76,11 +104,58 @@ def model_endpoints(
         events=chat_events,
         reads_only=reads_only,
     )
-    return [in_chat, in_responses, MessagesEndpoint(in_responses)]
+    of_text = [] if completions is None else [_completions_endpoint(completions)]
+    return [in_chat, in_responses, MessagesEndpoint(in_responses), CountTokensEndpoint(count_tokens), *of_text]
+
+
+def _completions_endpoint(completions: Callable[..., Any]) -> StreamableEndpoint:
+    return StreamableEndpoint(
+        "/v1/completions", completions, answer=WireModel, events=completion_events, reads_only=False
+    )
+
+
+def model_card(model: str) -> JsonObject:
+    """A model as both APIs list it."""
+    return {
+        "id": model,
+        "object": "model",
+        "type": "model",
+        "created": 0,
+        "created_at": "1970-01-01T00:00:00Z",
+        "owned_by": "nemo-gym",
+        "display_name": model,
+    }
+
+
+def answer_about_models(path: str, model: str, *, server: str) -> Any:
+    """The reply to `GET /v1/models` and `/v1/models/<id>`; None for any other path."""
+    if path == "/v1/models":
+        page = {"has_more": False, "first_id": model, "last_id": model}
+        return {"object": "list", "data": [model_card(model)], **page}
+    if not path.startswith("/v1/models/"):
+        return None
+    wanted = unquote(path.removeprefix("/v1/models/"))
+    if wanted == model:
+        return model_card(model)
+    return not_found(server, f"There is no model '{wanted}'. '{server}' serves '{model}'.")
+
+
+def estimate_tokens(params: NeMoGymResponseCreateParamsNonStreaming) -> int:
+    """About how many tokens a request has: a token is some four bytes of its texts and schemas."""
+    given = {"instructions": params.instructions, "input": params.input, "tools": params.tools}
+    return max(1, len(encode(given, exclude_unset=True)) // 4)
 
 
 async def _as_responses_params(body: MessagesParams) -> NeMoGymResponseCreateParamsNonStreaming:
     return responses_params(body)
+
+
+async def _as_counted_params(body: JsonObject) -> NeMoGymResponseCreateParamsNonStreaming:
+    """A request to count has no limit for the reply."""
+    try:
+        return responses_params(MessagesParams.model_validate({"max_tokens": 1, **body}))
+    except ValidationError as error:
+        raise BadBodyError(error) from error
 
 
 def _take_stream(call: Call) -> JsonObject | None:

@@ -14,7 +14,7 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Simpl
 from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.openai_utils import (
     REQUEST_TIMEOUT_S,
-    TOKEN_FIELDS,
+    TOKEN_METADATA_FIELDS,
     JsonObject,
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -101,6 +101,9 @@ class LocalModel(SimpleResponsesAPIModel):
         async with Engine(settings, http=lambda: self.server_client.http) as self._engine:
             yield
 
+    def served_model(self) -> str:
+        return self._name
+
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
         params = chat_params(body, with_tokens=self.config.return_token_id_information)
         return response_from_completion(body, await self.chat_completions(params), model=self._name)
@@ -168,7 +171,7 @@ def _whole_number(seed: str) -> int:
 
 
 def _without_tokens(message: JsonObject) -> JsonObject:
-    return {name: value for name, value in message.items() if name not in TOKEN_FIELDS}
+    return {name: value for name, value in message.items() if name not in TOKEN_METADATA_FIELDS}
 
 
 if __name__ == "__main__":

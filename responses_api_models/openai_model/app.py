@@ -10,6 +10,7 @@ from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.openai_utils import (
     EndpointPool,
     EndpointSettings,
+    JsonObject,
     NeMoGymAsyncOpenAI,
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -72,6 +73,12 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         except UpstreamError as error:
             return completion_refusal(error, model=model)
         return normalize_completion(raw, url=endpoint.shown_url, text_of=endpoint.text_of)
+
+    async def completions(self, body: JsonObject, jar: CookieJar) -> JsonObject:
+        """Plain text, for endpoints that complete it."""
+        params = {**(self.config.extra_body or {}), **body, "model": self.config.openai_model}
+        session = self._pool.session(jar, self.config.name)
+        return await self._pool.call(lambda client: client.create_completion(**params), session=session)
 
     def _post(self, path: str, body: BaseModel, jar: CookieJar) -> Awaitable[tuple[NeMoGymAsyncOpenAI, bytes]]:
         """The endpoint that replied, so that errors name the right one, and its reply."""

@@ -10,7 +10,7 @@ from pydantic import BaseModel, PrivateAttr
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.errors import UpstreamError
 from nemo_gym.openai_utils import (
-    TOKEN_FIELDS,
+    TOKEN_METADATA_FIELDS,
     ChatMessages,
     EndpointPool,
     EndpointSettings,
@@ -141,6 +141,12 @@ class VLLMModel(SimpleResponsesAPIModel):
                 choice.message.content = think_tags([thought]) + (choice.message.content or "")
         return completion
 
+    async def completions(self, body: JsonObject, jar: CookieJar) -> JsonObject:
+        """Plain text."""
+        params = {**(self.config.extra_body or {}), **body, "model": self.config.model}
+        session = self._pool.session(jar, self.config.name)
+        return await self._pool.call(lambda client: client.create_completion(**params), session=session)
+
     async def _complete(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: CookieJar
     ) -> NeMoGymChatCompletion:
@@ -174,7 +180,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         if self.config.replace_developer_role_with_system and message["role"] == "developer":
             return {**message, "role": "system"}
         if not self.config.return_token_id_information:
-            message = {key: value for key, value in message.items() if key not in TOKEN_FIELDS}
+            message = {key: value for key, value in message.items() if key not in TOKEN_METADATA_FIELDS}
         return separated(message) if self.config.uses_reasoning_parser else message
 
     async def _tokenize(self, params: JsonObject, session: str | None) -> list[int]:

@@ -225,7 +225,7 @@ async def test_no_room_left_ends_the_rollout_after_one_try(config: dict[str, Any
 
 async def test_another_refusal_is_an_error() -> None:
     answer, stub = await ask(lambda _: (400, {"error": {"message": "max_tokens must be positive"}}), {"input": "Hi."})
-    assert (answer.status, len(stub.requests)) == (502, 1)
+    assert (answer.status, len(stub.requests)) == (400, 1)
 
 
 async def test_what_was_asked_and_used_is_in_the_answer() -> None:

@@ -1,0 +1,91 @@
+"""Errors of model servers as clients of an LLM API read them: the endpoint's own status and words, in the dialect of
+the path. Our own fields stay beside them, so that callers in this package lose nothing."""
+
+import math
+from typing import Any, Literal
+
+import orjson
+
+from nemo_gym.client.reply import REFUSALS, ServerReply
+from nemo_gym.errors import RolloutError, UpstreamError
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.server.endpoint import BadBodyError
+
+Dialect = Literal["openai", "anthropic"]
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+_NAMED = ("type", "param", "code")
+
+
+def in_dialect(reply: ServerReply, error: Exception | None, dialect: Dialect) -> ServerReply:
+    """The error response to a client of that API. Without `error` the handler has made the response itself."""
+    upstream = _upstream_of(error)
+    status = _status(reply.status, error, upstream)
+    body: JsonObject = dict(reply.value) if isinstance(reply.value, dict) else _decoded(reply)
+    told = body.get("error")
+    ours: JsonObject = told if isinstance(told, dict) else {"message": _message(body)}
+    theirs = _told_by_endpoint(upstream)
+    body["error"] = {"type": _TYPES.get(status, "api_error"), "param": None, "code": None, **ours, **theirs}
+    if dialect == "anthropic":
+        body = {"type": "error", **body}
+    return ServerReply(reply.server, status, body, headers={**reply.headers, **_retry_after(upstream)})
+
+
+def not_found(server: str, what: str, dialect: Dialect = "openai") -> ServerReply:
+    """The reply about something that there is not."""
+    return in_dialect(ServerReply(server, 404, {"detail": what}), None, dialect)
+
+
+def _upstream_of(error: BaseException | None) -> UpstreamError | None:
+    """What the endpoint answered, also if a handler has wrapped it."""
+    while error is not None and not isinstance(error, UpstreamError):
+        error = error.__cause__
+    return error
+
+
+def _status(status: int, error: Exception | None, upstream: UpstreamError | None) -> int:
+    if upstream is not None and upstream.status >= 400:
+        return upstream.status
+    is_bad = isinstance(error, BadBodyError) or (isinstance(error, RolloutError) and error.cause == "input")
+    return 400 if is_bad else status
+
+
+def _decoded(reply: ServerReply) -> JsonObject:
+    try:
+        found: Any = orjson.loads(reply.content())
+    except orjson.JSONDecodeError:
+        found = reply.text()
+    return found if isinstance(found, dict) else {"detail": found}
+
+
+def _message(body: JsonObject) -> str:
+    detail = body.get("detail", body)
+    if isinstance(detail, list):
+        return "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in detail)
+    return detail if isinstance(detail, str) else orjson.dumps(detail).decode()
+
+
+def _told_by_endpoint(upstream: UpstreamError | None) -> JsonObject:
+    """How the endpoint itself names its error. Names that mean something among our servers are not taken from it."""
+    if upstream is None:
+        return {}
+    try:
+        told = orjson.loads(upstream.body)["error"]
+        found = {name: told[name] for name in _NAMED if told.get(name) is not None}
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return {}
+    return {} if found.get("code") in REFUSALS else found
+
+
+def _retry_after(upstream: UpstreamError | None) -> dict[str, str]:
+    pause = None if upstream is None else upstream.retry_after_s
+    return {} if pause is None else {"retry-after": str(math.ceil(pause))}
