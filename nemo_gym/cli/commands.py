@@ -32,6 +32,7 @@ class Command(NamedTuple):
 
 _LIST = (
     Command("run", "Start the servers of a configuration and keep them running.", "servers:run"),
+    Command("worker", "Start a worker on this machine that joins a run.", "join:worker"),
     Command("status", "Show the running servers and their health.", "servers:status"),
     Command("stop", "Stop a run from another terminal.", "servers:stop"),
     Command("collect_rollouts", "Run an agent on a dataset and write scored rollouts.", "collect:collect_rollouts"),

@@ -4,16 +4,18 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.runtime.run_identity import run_identity
-from nemo_gym.server.asgi import Receive, Scope, Send, send_reply
+from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body, send_reply
 from nemo_gym.server.error_responses import RefusedError
 from nemo_gym.server.limits import ServerLimits
-from nemo_gym.server.request_checks import check_origin, check_token
+from nemo_gym.server.request_checks import check_json, check_origin, check_token
+
+MAX_REGISTRATION_BYTES = 2**20
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 
@@ -48,6 +50,7 @@ class HeadServer:
         health: Callable[[], dict[str, str]],
         metrics: Callable[[], Awaitable[bytes]],
         workers: Callable[[], list[dict[str, Any]]] | None = None,
+        register: Callable[[bytes], dict[str, Any]] | None = None,
         token: str | None = None,
         limits: ServerLimits | None = None,
     ) -> None:
@@ -59,11 +62,13 @@ class HeadServer:
             "/metrics": metrics,
             **({} if workers is None else {"/workers": workers}),
         }
+        self._register = register
         self._token, self._allowed_hosts = token, (limits or ServerLimits()).allowed_hosts
 
-    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            status, value = self._reply(scope)
+            is_registration = scope["path"] == "/workers" and scope["method"] == "POST"
+            status, value = await self._registered(scope, receive) if is_registration else self._reply(scope)
             if inspect.isawaitable(value):
                 body = await value
             else:
@@ -81,6 +86,21 @@ class HeadServer:
         if respond is None or scope["method"] != "GET":
             return 404, {"detail": "Not Found"}
         return 200, respond()
+
+    async def _registered(self, scope: Scope, receive: Receive) -> tuple[int, Any]:
+        """Let a worker join. Only a run with a token has workers from outside: they share secrets by it."""
+        try:
+            self._check(scope)
+            check_json(dict(scope["headers"]))
+            body = await read_body(limit_body(receive, MAX_REGISTRATION_BYTES))
+        except RefusedError as error:
+            return error.status, {"detail": error.detail}
+        if self._register is None or self._token is None:
+            return 403, {"detail": "This run has no token, so no worker can join it. Start it with +run_token=..."}
+        try:
+            return 200, self._register(body)
+        except ValidationError as error:
+            return 422, {"detail": str(error)}
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])

@@ -3,6 +3,7 @@ and stay bound while a worker is restarted, so no port is lost and no caller is 
 
 import asyncio
 import contextlib
+import hmac
 import logging
 import secrets
 import socket
@@ -22,6 +23,7 @@ from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secret
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import PortError, StartupError
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
+from nemo_gym.runtime.membership import Members
 from nemo_gym.runtime.run_metrics import run_metrics
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.supervisor import WorkerProcess
@@ -48,7 +50,8 @@ class Launcher:
         )
         if self.token:
             set_process_secrets(process_secrets() | Secrets(frozenset((self.token,))))
-        self._secret = secrets.token_hex(32)
+        self._secret = session_secret(self.token)
+        self._members = Members()
         self._sockets: dict[str, socket.socket] = {}
         self._workers: list[WorkerProcess] = []
         self._exit = contextlib.AsyncExitStack()
@@ -90,7 +93,8 @@ class Launcher:
 
     def workers(self) -> list[dict[str, Any]]:
         """The workers, as the head server lists them."""
-        return [worker.address()._asdict() for worker in self._workers]
+        own = [worker.address() for worker in self._workers]
+        return [address._asdict() for address in (*own, *self._members.addresses())]
 
     async def metrics(self) -> bytes:
         """The metrics of all processes of the run, in the text format of Prometheus."""
@@ -112,6 +116,7 @@ class Launcher:
             health=self.health,
             metrics=self.metrics,
             workers=self.workers,
+            register=self._members.register,
             token=self.token,
             limits=limits,
         )
@@ -233,6 +238,13 @@ class Launcher:
             start_time=worker.started_at if worker else None,
             num_workers=len(workers) if len(workers) > 1 else None,
         )
+
+
+def session_secret(token: str | None) -> str:
+    """What session tokens are signed with: made for each run, the same in all its workers."""
+    if token is None:
+        return secrets.token_hex(32)
+    return hmac.digest(token.encode(), b"nemo-gym session tokens", "sha256").hex()
 
 
 def grouped(instances: Sequence[ServerSpec], venvs: VenvSettings | None = None) -> list[tuple[str, list[ServerSpec]]]:

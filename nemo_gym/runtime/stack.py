@@ -11,10 +11,13 @@ from pydantic import ValidationError
 
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
+from nemo_gym.client.workers import list_workers
 from nemo_gym.compute.pool import Compute
 from nemo_gym.config.error_messages import error_lines
+from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME
 from nemo_gym.config.process_config import publish_config
 from nemo_gym.config.server_spec import ServerSpec as ServerSpec
+from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.child_imports import children_can_import
@@ -97,10 +100,10 @@ class Stack:
             Compute(workers=spec.config.get("compute_workers"), memory_mb=spec.config.get("compute_memory_mb"))
         )
         secret = bytes.fromhex(spec.secret) if spec.secret else secrets.token_bytes(32)
-        urls = {int(worker): url for worker, url in spec.others.items()}
+        others = self._other_workers(http)
         for server in spec.servers:
             self.apps[server.name] = app = self._load(server, secret, compute)
-            app.others = OtherWorkers(urls, http, token=spec.token) if urls else None
+            app.others = others
         for app in self.apps.values():
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
@@ -109,6 +112,23 @@ class Stack:
         profiled = [ProfiledServer(app, files[name]) for name, app in self.apps.items()]
         self._exit.enter_context(profiling_of(spec.config, profiled, worker=spec.worker))
         self._exit.enter_context(WorkerMetrics(self.apps, http, compute, spec.worker))
+
+    def _other_workers(self, http: HttpClient) -> OtherWorkers | None:
+        """None if this is the only worker. Only a run with a token may have workers that joined from outside."""
+        spec, look_up = self.spec, None
+        head = spec.config.get(HEAD_SERVER_KEY_NAME)
+        if spec.token is not None and head is not None:
+            client = ServerClient(
+                head_server_config=BaseServerConfig.model_validate(head), http=http, token=spec.token
+            )
+
+            async def look_up() -> dict[int, str]:
+                return {address.worker: address.url for address in await list_workers(client) or ()}
+
+        if not spec.others and look_up is None:
+            return None
+        urls = {int(worker): url for worker, url in spec.others.items()}
+        return OtherWorkers(urls, http, token=spec.token, look_up=look_up)
 
     def _handlers(self) -> Handlers:
         handlers: Handlers = {}

@@ -1,17 +1,24 @@
 """Sessions behind one address: a request that reaches the wrong worker is forwarded to the one that its session token
 names. It is forwarded once at most, and never sent a second time."""
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CALL_TIMEOUT_S, TOKEN_HEADER
 from nemo_gym.client.workers import SERVER_HEADER
 from nemo_gym.common.deadline import TIME_LEFT_HEADER
-from nemo_gym.errors import SessionLostError, UpstreamError
+from nemo_gym.errors import GymError, SessionLostError, UpstreamError
 from nemo_gym.server.asgi import App, Receive, Scope, Send, read_body
 from nemo_gym.server.disconnect import cancel_on_disconnect
 
+LookUp = Callable[[], Awaitable[Mapping[int, str]]]
+"""Reads the addresses of all workers of the run."""
+
+LOOK_UP_EVERY_S = 1.0
 FORWARDED = b"nemo-gym-forwarded"
 """Marks a request that another worker forwarded."""
 _OF_THIS_HOP = frozenset(
@@ -26,10 +33,13 @@ _OF_THIS_HOP = frozenset(
 class OtherWorkers:
     """The other workers that have the same servers as this one."""
 
-    def __init__(self, urls: Mapping[int, str], http: HttpClient, *, token: str | None) -> None:
-        self.urls = urls
+    def __init__(
+        self, urls: Mapping[int, str], http: HttpClient, *, token: str | None, look_up: LookUp | None = None
+    ) -> None:
+        self._urls = dict(urls)
         """The address of each worker, by its index."""
-        self._http, self._token = http, token
+        self._http, self._token, self._look_up = http, token, look_up
+        self._looked_up_at = -math.inf
 
     async def send(
         self,
@@ -43,7 +53,7 @@ class OtherWorkers:
         headers: Mapping[str, str],
     ) -> HttpReply:
         """The reply of another worker. If it cannot be reached or dies, the session is lost with it."""
-        url = self.urls.get(worker)
+        url = self._urls.get(worker) or await self._find(worker)
         if url is None:
             raise SessionLostError(f"'{server}' lost a session: its worker {worker} is gone.", server=server)
         marks = {
@@ -67,6 +77,14 @@ class OtherWorkers:
                 raise
             message = f"'{server}' lost a session: its worker {worker} died ({error.body})."
             raise SessionLostError(message, server=server) from error
+
+    async def _find(self, worker: int) -> str | None:
+        """A worker that joined since. Tokens of workers that are gone must not cost a request to the head each."""
+        if self._look_up is not None and time.monotonic() - self._looked_up_at > LOOK_UP_EVERY_S:
+            self._looked_up_at = time.monotonic()
+            with contextlib.suppress(GymError):
+                self._urls |= await self._look_up()
+        return self._urls.get(worker)
 
     async def forward(
         self, worker: int, server: str, scope: Scope, receive: Receive, send: Send, cookies: Mapping[str, str]

@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
-from nemo_gym.client.workers import list_workers
+from nemo_gym.client.reply import raise_refusal
+from nemo_gym.client.server_client import TOKEN_HEADER, CookieJar, ServerClient, ServerReply
+from nemo_gym.client.workers import SERVER_HEADER, list_workers
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import RolloutError, SessionLostError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
@@ -113,12 +114,17 @@ async def test_a_session_of_a_killed_worker_is_lost_whichever_worker_is_asked() 
                 await at(worker.url, "/get_counter_value", {}, jar)
 
 
-async def at(url: str, path: str, body: Any, jar: CookieJar) -> ServerReply:
+async def at(url: str, path: str, body: Any, jar: CookieJar, token: str = "") -> ServerReply:
     """Ask one worker."""
+    headers = {SERVER_HEADER: "counter", TOKEN_HEADER: token}
     async with HttpClient() as http:
-        client = ServerClient(addresses={"counter": url}, http=http)
-        client._headers = lambda: {"nemo-gym-server": "counter"}  # type: ignore[method-assign]
-        return await client.send("counter", path, body, jar=jar)
+        reply = await http.fetch(
+            "POST", url + path, body=orjson.dumps(body), headers=headers, cookies=jar, timeout_s=60, use_proxy=False
+        )
+    jar.merge(reply.cookies)
+    found = ServerReply("counter", reply.status, reply.body)
+    raise_refusal(found)
+    return found
 
 
 CONFIG = {
