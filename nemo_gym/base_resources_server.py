@@ -173,8 +173,12 @@ def _verified(body: Any, result: Any) -> Any:
         answer = BaseVerifyResponse.model_construct(
             responses_create_params=body.responses_create_params, response=body.response, reward=reward
         )
-    elif result is not None:
+    else:
         reward = result.get("reward") if isinstance(result, dict) else getattr(result, "reward", None)
+        if reward is None:
+            raise RolloutError(
+                "verifier", f"verify returned {result!r:.100}; expected a number, or an object with a reward."
+            )
     check_reward(reward)
     return answer
 

@@ -16,11 +16,13 @@ import orjson
 from omegaconf import DictConfig
 
 from nemo_gym.cli.command import command, read_command_line
+from nemo_gym.cli.output import flush_result, print_result, wants_json
 from nemo_gym.client.server_client import base_url, get_from_head, run_token, run_token_file
 from nemo_gym.common.redaction import one_line
 from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictParserConfig
+from nemo_gym.config.servers import server_instances
 from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig
-from nemo_gym.errors import GymError, HeadServerError, StartupError
+from nemo_gym.errors import ConfigError, GymError, HeadServerError, StartupError
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.run_identity import check_run_identity
@@ -72,6 +74,11 @@ class RunHelper:
 
     def start_config(self, config: DictConfig) -> None:
         """As `start`, with a configuration that is already read."""
+        if not server_instances(config):
+            raise ConfigError(
+                "The configuration has no server. Name the files that define them: "
+                "--config-paths resources_servers/mcqa/configs/mcqa.yaml"
+            )
         self._thread = threading.Thread(target=self._run_thread, args=(config,), name="nemo-gym-launcher", daemon=True)
         self._thread.start()
         try:
@@ -177,6 +184,9 @@ def run() -> None:
     count = len(helper.instances())
     helper.display_server_instance_info()
     print(f"\nAll {count} / {count} servers ready! Stop them with Ctrl+C, or `ng_stop` from elsewhere.", flush=True)
+    if wants_json():
+        print_result({"servers": [each.model_dump(exclude_none=True) for each in helper.instances()]})
+        flush_result()
     helper.run_forever()
     print("NeMo Gym finished!")
 
@@ -200,7 +210,10 @@ def status() -> None:
     except HeadServerError as error:
         print(f"{error}\nStart servers with `ng_run`.")
         sys.exit(1)
-    display_status(instances)
+    if wants_json():
+        print_result({"servers": [each.model_dump(exclude_none=True) for each in instances]})
+    else:
+        display_status(instances)
     if any(instance.status != "success" for instance in instances):
         sys.exit(1)
 

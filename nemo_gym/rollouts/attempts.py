@@ -18,8 +18,9 @@ from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.config.keys import ATTEMPT_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.errors import SETUP_CODES, ConfigError, RolloutError, SetupError
 from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.failure_messages import setup_message
 from nemo_gym.rollouts.recording import recording_context
 from nemo_gym.rollouts.store import WriteOutcome
 from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_policy
@@ -36,13 +37,20 @@ Run = Callable[[Row], Awaitable[Outcome]]
 
 def retrying_run(client: ServerClient, config: RolloutCollectionConfig, write: WriteOutcome) -> Run:
     """The function that makes a rollout of a row: it retries what is retryable, writes each failed attempt, and
-    applies the straggler policy."""
+    applies the straggler policy. Raises SetupError if a model endpoint is set up so that no rollout can succeed."""
+    has_scored = False
 
     async def run(row: Row) -> Outcome:
+        nonlocal has_scored
         number = 1
         while True:
             outcome = await traced_attempt(client, row, timeout_s=config.rollout_timeout_s, number=number)
-            if isinstance(outcome, Scored) or number == config.max_attempts or not outcome.retryable:
+            if isinstance(outcome, Scored):
+                has_scored = True
+                return outcome
+            if outcome.code in SETUP_CODES and not has_scored:
+                raise SetupError(setup_message(outcome))
+            if number == config.max_attempts or not outcome.retryable:
                 return outcome
             await write(replace(outcome, is_final=False))
             pause_s = backoff_s(number)

@@ -148,7 +148,7 @@ class Launcher:
         except TimeoutError as error:
             raise StartupError(f"'{name}' was not ready within {READY_TIMEOUT_S:g} s.") from error
         if b" 200 " not in answer.splitlines()[0]:
-            raise StartupError(f"The health check of '{name}' failed: {answer[:300]!r}")
+            raise StartupError(f"The health check of '{name}' failed: {answer[:300].decode(errors='replace')}")
 
     def _hosts(self) -> Iterator[str]:
         yield self.config.head_server.host

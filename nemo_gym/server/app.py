@@ -125,10 +125,9 @@ class ServerApp:
             await self.core.send(self.core.failed(error), receive, send)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        if self.token is None:
-            check_origin(scope, headers, self.limits.allowed_hosts)
-        else:
+        if self.token is not None:
             check_token(headers, self.token, self.name)
+        check_origin(scope, headers, self.limits.allowed_hosts, checks_host=self.token is None)
         check_length(headers, self.limits.max_body_bytes)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> ServerReply | None:

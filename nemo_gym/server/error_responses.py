@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from nemo_gym.client.reply import ServerReply, error_told_in
 from nemo_gym.common.redaction import process_redactor
+from nemo_gym.common.retry import RETRIED_STATUSES
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.errors import (
     Cause,
@@ -17,6 +18,7 @@ from nemo_gym.errors import (
     SessionLostError,
     UpstreamError,
 )
+from nemo_gym.llm_api.endpoint_refusals import setup_code
 from nemo_gym.server.endpoint import BadBodyError
 
 logger = logging.getLogger(__name__)
@@ -93,7 +95,9 @@ def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fai
         return Failure(error.status, {"detail": error.detail})
     if isinstance(error, RolloutError):
         return _response_to(error, server)
-    if isinstance(error, UpstreamError | ComputeError):
+    if isinstance(error, UpstreamError):
+        return _response_to(_upstream_failure(error, cause), server)
+    if isinstance(error, ComputeError):
         return _response_to(RolloutError(getattr(error, "cause", None) or cause, str(error), retryable=True), server)
     if isinstance(error, ConfigError):
         return _response_to(RolloutError(cause, str(error), retryable=False), server)
@@ -104,6 +108,12 @@ def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fai
         return Failure(raised.status_code, {"detail": raised.detail})
     logger.error("%s failed in a handler: %r", server, error, exc_info=error)
     return Failure(500, repr(error))
+
+
+def _upstream_failure(error: UpstreamError, cause: Cause) -> RolloutError:
+    """A refusal of the request itself (4xx) would meet the next attempt too."""
+    is_refusal = 400 <= error.status < 500 and error.status not in RETRIED_STATUSES
+    return RolloutError(error.cause or cause, str(error), retryable=not is_refusal, code=setup_code(error))
 
 
 def _response_to(error: RolloutError, server: str) -> Failure:
@@ -145,7 +155,7 @@ def _inner_failure(content: bytes, key: str) -> Failure:
     error = error_told_in(content)
     if error is not None:
         return _response_to(error, "")
-    return Failure(500, f"Hit an exception in {key} calling an inner server: {content!r}")
+    return Failure(500, f"Hit an exception in {key} calling an inner server: {content.decode(errors='replace')}")
 
 
 def _is_a(error: Exception, module: str, name: str) -> bool:
