@@ -4,12 +4,15 @@ import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
 from pydantic import BaseModel
 
-from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.lazy_exports import lazy_attributes
+from nemo_gym.config.keys import ROW_FIELDS
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.errors import RolloutError
+from nemo_gym.errors import ToolError as ToolError
 from nemo_gym.llm_api.base import JsonObject, TextOrList
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.responses import (
@@ -21,7 +24,7 @@ from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import ANY_TOOL, Endpoint
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.session import SessionState as SessionState
-from nemo_gym.server.tools import POLICY, any_tools_of, function_tool, tools_of
+from nemo_gym.server.tools import POLICY, any_tools_of, function_tool, tool_functions, tools_of
 from nemo_gym.server.tools import Participant as Participant
 from nemo_gym.server.tools import ToolName as ToolName
 from nemo_gym.server.tools import any_tool as any_tool
@@ -35,6 +38,12 @@ __getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
 
 class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
     """The configuration of an environment. Subclass it for fields of its own."""
+
+    record_row_fields: bool = True
+    """Whether the records of rollouts carry the fields of their row that the verifier does not return."""
+
+    cut_off_reward: float | None = None
+    """The reward of a rollout whose last reply was cut off by a limit. By default the verifier's reward stands."""
 
 
 class BaseResourcesServer(BaseServer):
@@ -98,7 +107,8 @@ class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint("/seed_session", self.seed_session, cause="environment", finish=_seeded),
-            Endpoint("/verify", self.verify, cause="verifier", finish=_verified),
+            Endpoint("/verify", self.verify, cause="verifier", finish=self._finish_verify),
+            Endpoint("/tool_schemas", self._list_tools, cause="environment"),
             *self._next_message_endpoints(),
             *self.tool_endpoints(),
             *(Endpoint(ANY_TOOL, method, cause="tool", finish=_tool_output) for method in any_tools_of(self)),
@@ -111,9 +121,26 @@ class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
             for name, method in tools_of(self).items()
         ]
 
-    def tool_schemas(self) -> list[dict[str, Any]]:
-        """The tools as a row's `responses_create_params.tools` lists them."""
-        return [function_tool(endpoint.function, endpoint.arguments) for endpoint in self.tool_endpoints()]
+    @classmethod
+    def tool_schemas(cls) -> list[dict[str, Any]]:
+        """The tools as a row's `responses_create_params.tools` lists them. A row without `tools` gets these."""
+        endpoints = (
+            Endpoint(f"/{name}", method, cause="tool", is_tool=True) for name, method in tool_functions(cls).items()
+        )
+        return [function_tool(endpoint.function, endpoint.arguments) for endpoint in endpoints]
+
+    def _finish_verify(self, body: Any, result: Any) -> Any:
+        answer, config = _verified(body, result), self.config
+        response = getattr(body, "response", None)
+        is_cut_off = config.cut_off_reward is not None and response is not None and response.incomplete_details
+        if config.record_row_fields and not is_cut_off:
+            return answer
+        fields = orjson.loads(encode(answer))
+        fields |= {"reward": config.cut_off_reward} if is_cut_off else {}
+        return fields if config.record_row_fields else {**fields, ROW_FIELDS: []}
+
+    async def _list_tools(self) -> list[dict[str, Any]]:
+        return self.tool_schemas()
 
     async def seed_session(self, *args: Any, **kwargs: Any) -> Any:
         """Set up the state of a rollout from its row. By default there is nothing to set up."""
@@ -143,8 +170,7 @@ class SimpleResourcesServer(BaseResourcesServer, SimpleServer):
 
 def tool_schemas_of(kind: type[SimpleResourcesServer]) -> list[dict[str, Any]]:
     """The tools of an environment as its rows list them, without a server that runs."""
-    config_class: Any = kind.config_class()
-    return kind.model_construct(config=config_class.model_construct(), server_client=ServerClient()).tool_schemas()
+    return kind.tool_schemas()
 
 
 def _seeded(_body: Any, result: Any) -> Any:

@@ -128,6 +128,11 @@ class RolloutError(GymError):
         self.retryable = cause not in PERMANENT_CAUSES if retryable is None else retryable
 
 
+class ToolError(GymError):
+    """An expected failure of a tool, such as `ToolError("no such file")`. The model sees the text as the output of the
+    tool, and nothing is logged."""
+
+
 class SessionError(RolloutError):
     """A request carries a session token that this server did not issue, or that belongs to another worker."""
 

@@ -128,6 +128,9 @@ def _named(
 ) -> Iterator[str]:
     """Arguments without a name, as the parameters that stand for them."""
     names = parameters.POSITIONAL if parameters else ()
+    if plain and len(names) == 1 and list in _kinds(fields[names[0]].annotation):
+        yield f"+{names[0]}=[{','.join(map(_quoted, plain))}]"
+        return
     if len(plain) > len(names):
         extra = plain[len(names)]
         raise ConfigError(f"Unexpected argument '{extra}'.{_expected(extra, names, fields)}")
@@ -176,6 +179,7 @@ def _quoted_list(value: str) -> str:
 def _quoted(value: str) -> str:
     if _PLAIN_TEXT.fullmatch(value) and value.lower() not in _WORDS:
         return value
-    escaped = re.sub(r"(\\*)'", lambda match: match[1] * 2 + r"\'", value)
+    literal = re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", value)  # not an interpolation
+    escaped = re.sub(r"(\\*)'", lambda match: match[1] * 2 + r"\'", literal)
     trailing = len(escaped) - len(escaped.rstrip("\\"))
     return f"'{escaped}{chr(92) * trailing}'"

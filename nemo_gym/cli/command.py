@@ -44,9 +44,9 @@ TYPO_CUTOFF = 0.8
 """Similarity of an unknown key and a parameter above which a typo is likely."""
 
 _HELP = re.compile(r"-h|--help|\+{0,2}(h|help)=(true|1|yes|on)", re.IGNORECASE)
-_SETS = re.compile(r"[\w.]+=")
 _KEY = re.compile(r"\+{0,2}(\w+)")
 _MARK = "__nemo_gym_parameters__"
+_typed: list[str] = []
 
 
 def command(
@@ -113,20 +113,9 @@ def read_unchecked(initial: "DictConfig | None" = None) -> "DictConfig":
     return read_sources(sys.argv[1:], initial=initial).merge()
 
 
-def flags_to_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The plain arguments, such as files, and the others as overrides: `--text` is `+text=true`."""
-    plain = [
-        argument for argument in arguments if not argument.startswith(("+", "-", "~")) and not _SETS.match(argument)
-    ]
-    others = (argument for argument in arguments if argument not in plain)
-    return plain, [_as_override(argument) for argument in others]
-
-
-def _as_override(argument: str) -> str:
-    if not argument.startswith("--"):
-        return argument
-    name, _, value = argument[2:].partition("=")
-    return f"+{name.replace('-', '_')}={value or 'true'}"
+def typed_arguments() -> list[str]:
+    """The arguments of this command as the user typed them. May contain secrets."""
+    return list(_typed)
 
 
 def _cached_config() -> "DictConfig | None":
@@ -171,7 +160,8 @@ def _run_command(
     try:
         common = CommonOptions()
         if _cached_config() is None:
-            read = read_arguments(sys.argv[1:], parameters, keep_plain=reads_arguments)
+            _typed[:] = sys.argv[1:]
+            read = read_arguments(_typed, parameters, keep_plain=reads_arguments)
             common, sys.argv[1:] = read.common, read.overrides
         _configure_output(common)
     except ConfigError as error:

@@ -27,6 +27,7 @@ PUBLIC_KEYS = frozenset(
         *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
         *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
         *("server_host", "where", "sort", "search"),
+        *("environment", "model", "agent", "dataset", "output", "kind", "before", "after"),
     )
 )
 """Top-level keys whose text is not secret even if it is in `env.yaml`: settings, and parameters of commands."""

@@ -17,14 +17,23 @@ from nemo_gym.common.deadline import timeout
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.retry_stats import track_retries
-from nemo_gym.config.keys import ATTEMPT_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import ATTEMPT_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, ROW_FIELDS, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import SETUP_CODES, ConfigError, RolloutError, SetupError
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.failure_messages import setup_message
 from nemo_gym.rollouts.recording import recording_context
 from nemo_gym.rollouts.store import WriteOutcome
 from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_policy
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_text, single_line_record
+from nemo_gym.rollouts.types import (
+    NoResult,
+    Outcome,
+    Row,
+    Scored,
+    add_row_fields,
+    raw_json_or_text,
+    results_of,
+    single_line_record,
+)
 
 logger = logging.getLogger(__name__)
 rate_limited_log = RateLimitedLog(logger)
@@ -94,6 +103,8 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             reply = await run_agent(client, row.agent, with_indices(row, number), timeout_s=timeout_s)
             result = parse_scored(reply)
             record, figures = single_line_record(reply.content(), result), numeric_fields(result)
+            if ROW_FIELDS not in result:  # with it an environment says that it wants none
+                record = add_row_fields(record, result, row.body)
         except RolloutError as error:
             failure = error
         except Exception as error:
@@ -152,6 +163,6 @@ def parse_scored(reply: ServerReply) -> dict[str, Any]:
 
 def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """The small part of a record that metrics need, so that the rest is neither kept nor decoded twice."""
-    small = {name: value for name, value in record.items() if not isinstance(value, dict | list)}
+    small = {name: value for name, value in results_of(record).items() if not isinstance(value, dict | list)}
     response = record.get("response")
     return {**small, "response": {"usage": response.get("usage")} if isinstance(response, dict) else None}

@@ -12,7 +12,7 @@ import orjson
 from nemo_gym.common.words import count_of, shorten
 from nemo_gym.errors import Cause
 from nemo_gym.rollouts.estimators import ClusteredMean, LogHistogram, majority_at_k, pass_at_k
-from nemo_gym.rollouts.types import task_index_of
+from nemo_gym.rollouts.types import results_of, task_index_of
 
 PASS_THRESHOLD = 1.0
 ANSWER_FIELDS = ("extracted_answer", "parsed_option", "answer")
@@ -125,6 +125,7 @@ class RunningMetrics:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Take in a scored rollout."""
+        record = results_of(record)
         self.scored += 1
         figures = _numbers(record)
         self._note_kinds(figures)

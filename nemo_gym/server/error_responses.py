@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from nemo_gym.errors import (
     RolloutError,
     SessionError,
     SessionLostError,
+    ToolError,
     UpstreamError,
 )
 from nemo_gym.llm_api.endpoint_refusals import setup_code
@@ -26,6 +28,9 @@ logger = logging.getLogger(__name__)
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_FOUND = 300
+MAX_LOGGED_KINDS = 1000
+_logged: set[tuple[str, str, str]] = set()
+"""Server, type and line of the unexpected exceptions that were logged."""
 MAX_DETAILS = 20
 """The first validation errors are enough to see what is wrong."""
 _STATUS_OF_CAUSE: dict[Cause, int] = {"timeout": 504, "input": 422, "internal": 500}
@@ -49,6 +54,8 @@ class RefusedError(Exception):
 def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:
     """The response for `error`, without secrets. An unexpected exception is logged with its traceback."""
     failure = _failure_of(error, server=server, key=key, cause=cause)
+    if isinstance(failure.body, bytes):
+        return Failure(failure.status, redact_body(failure.body))
     return Failure(failure.status, process_redactor().value(failure.body))
 
 
@@ -89,6 +96,8 @@ def redact_body(body: bytes) -> bytes:
 
 
 def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:
+    if isinstance(error, ToolError):
+        return Failure(400, str(error).encode())
     if isinstance(error, BadBodyError):
         return Failure(422, {"detail": _details(error)})
     if isinstance(error, RefusedError):
@@ -106,8 +115,30 @@ def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fai
         return _inner_failure(getattr(raised, "response_content", b""), key)
     if _is_a(error, "starlette.exceptions", "HTTPException"):
         return Failure(raised.status_code, {"detail": raised.detail})
-    logger.error("%s failed in a handler: %r", server, error, exc_info=error)
+    _log_unexpected(error, server, cause)
     return Failure(500, repr(error))
+
+
+def _log_unexpected(error: Exception, server: str, cause: Cause) -> None:
+    """Log the first exception of a kind with the line it came from: a tool may fail in every call of every rollout."""
+    frame = next(iter(traceback.extract_tb(error.__traceback__)[-1:]), None)
+    place = f"{frame.filename}:{frame.lineno}" if frame else "an unknown line"
+    kind = (server, type(error).__name__, place)
+    if kind in _logged:
+        logger.debug("%s failed in a handler: %r", server, error, exc_info=error)
+        return
+    if len(_logged) < MAX_LOGGED_KINDS:
+        _logged.add(kind)
+    if cause == "tool":
+        logger.error(
+            "a tool of %s raised %r at %s. The model sees that; raise ToolError(text) for an expected failure. "
+            "Further ones of this kind are not logged",
+            server,
+            error,
+            place,
+        )
+        return
+    logger.error("%s failed in a handler: %r. Further ones are not logged", server, error, exc_info=error)
 
 
 def _upstream_failure(error: UpstreamError, cause: Cause) -> RolloutError:
