@@ -165,4 +165,7 @@ def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """The small part of a record that metrics need, so that the rest is neither kept nor decoded twice."""
     small = {name: value for name, value in results_of(record).items() if not isinstance(value, dict | list)}
     response = record.get("response")
-    return {**small, "response": {"usage": response.get("usage")} if isinstance(response, dict) else None}
+    kept = (
+        {name: response.get(name) for name in ("usage", "incomplete_details")} if isinstance(response, dict) else None
+    )
+    return {**small, "response": kept}

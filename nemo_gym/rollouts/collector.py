@@ -193,7 +193,8 @@ class RolloutCollectionHelper:
 
 def _window(config: RolloutCollectionConfig, client: ServerClient) -> AimdWindow:
     fixed = config.num_samples_in_parallel
-    wanted = config.max_samples_in_parallel if fixed is None else fixed
+    slots = [server.concurrency for server in client.local.values() if server.concurrency is not None]
+    wanted = min([config.max_samples_in_parallel, *slots]) if fixed is None else fixed
     most = limit_to_descriptors(wanted, per_rollout=_descriptors_per_rollout(client))
     return AimdWindow(min(MIN_PARALLEL, most) if fixed is None else most, most)
 

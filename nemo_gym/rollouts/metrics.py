@@ -118,6 +118,8 @@ class RunningMetrics:
         self._proportions = {"reward"}
         """Fields whose values are all between 0 and 1, if they are true, false or rewards."""
         self._booleans: set[str] = set()
+        self.cut_off = 0
+        """Rollouts whose last reply was cut off by a limit."""
         self._attempts = self._retries = 0
         self._latency, self._slowest_s = LogHistogram(), 0.0
         self.blocked: dict[str, dict[str, float]] = {}
@@ -131,6 +133,7 @@ class RunningMetrics:
         self._note_kinds(figures)
         self._sums.add(figures)
         self._tokens.add(_tokens(record))
+        self.cut_off += _is_cut_off(record)
         self._add_metadata(record)
         index = task_index_of(record)
         if record.get(JUDGE_FAILURE_FIELD):
@@ -177,6 +180,7 @@ class RunningMetrics:
             "failed": self.failed.total(),
             "failures_by_cause": dict(sorted(self.failed.items())),
             "judge_failures": dict(sorted(self.judge_failures.items())),
+            "cut_off": self.cut_off,
             "tasks": estimates.tasks,
             "reward": reward,
             "pass_threshold": self.pass_threshold,
@@ -244,6 +248,11 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def _is_cut_off(record: Mapping[str, Any]) -> bool:
+    response = record.get("response")
+    return isinstance(response, dict) and bool(response.get("incomplete_details"))
+
+
 def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
     response = record.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
@@ -274,6 +283,8 @@ def _lines(summary: Mapping[str, Any], *, booleans: Container[str]) -> Iterator[
     if summary["judge_failures"]:
         kinds = (f"{kind} {count}" for kind, count in summary["judge_failures"].items())
         yield f"judge replies without a verdict: {', '.join(kinds)}"
+    if summary["cut_off"]:
+        yield f"{count_of(summary['cut_off'], 'rollout')} cut off by a limit"
     yield from _table(summary, booleans)
     if summary["tokens"]:
         tokens = {name: entry for name, entry in summary["tokens"].items() if entry["total"]}

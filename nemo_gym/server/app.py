@@ -47,7 +47,9 @@ class ServerApp:
         lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
         token: str | None = None,
         limits: ServerLimits | None = None,
+        concurrency: int | None = None,
     ) -> None:
+        self.concurrency = concurrency
         self.core, self.name, self._lifespan = core, core.name, lifespan
         self.fastapi_app, self.token, self.limits = fastapi_app, token, limits or ServerLimits()
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}

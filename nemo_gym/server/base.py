@@ -76,6 +76,11 @@ class SimpleServer(BaseServer):
         """The handlers of this kind of server."""
         return []
 
+    def concurrency(self) -> int | None:
+        """How many requests the server works on at once; more would only wait in its queue. None if it has no such
+        limit. A collector in the same process keeps as many rollouts in flight."""
+        return None
+
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         """Override to keep something open while the server answers, such as a process or a pool. It is entered before
         the first request."""
@@ -129,6 +134,7 @@ class SimpleServer(BaseServer):
             lifespan=self.lifespan,
             token=token,
             limits=limits,
+            concurrency=self.concurrency(),
         )
 
     def get_session_middleware_key(self) -> str:

@@ -17,7 +17,7 @@ class Files(SimpleResourcesServer):
     async def read(self, path: str) -> str:
         """Read a file."""
         if path == "bug":
-            return {}["no"]  # type: ignore[no-any-return]
+            raise KeyError("no")
         raise ToolError(f"no such file: {path}")
 
     async def verify(self, body: BaseVerifyRequest) -> Any:
@@ -60,7 +60,7 @@ async def test_a_verifier_that_returns_text_is_named() -> None:
 
 
 def weather(**settings: Any) -> list[Any]:
-    references = {
+    references: dict[str, Any] = {
         "resources_server": {"type": "resources_servers", "name": "weather"},
         "model_server": {"type": "responses_api_models", "name": "policy"},
     }
