@@ -4,12 +4,15 @@ import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import orjson
 from pydantic import BaseModel
 
-from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.lazy_exports import lazy_attributes
+from nemo_gym.config.keys import ROW_FIELDS
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.errors import ToolError as ToolError
 from nemo_gym.llm_api.base import JsonObject, TextOrList
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.responses import (
@@ -24,7 +27,7 @@ from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import ANY_TOOL, Endpoint
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.session import SessionState as SessionState
-from nemo_gym.server.tools import POLICY, any_tools_of, function_tool, tools_of
+from nemo_gym.server.tools import POLICY, any_tools_of, function_tool, tool_functions, tools_of
 from nemo_gym.server.tools import Participant as Participant
 from nemo_gym.server.tools import ToolName as ToolName
 from nemo_gym.server.tools import any_tool as any_tool
@@ -51,6 +54,12 @@ class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
     """The configuration of an environment. Subclass it for fields of its own."""
 
     REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNKNOWN
+
+    record_row_fields: bool = True
+    """Whether the records of rollouts carry the fields of their row that the verifier does not return."""
+
+    cut_off_reward: float | None = None
+    """The reward of a rollout whose last reply was cut off by a limit. By default the verifier's reward stands."""
 
 
 class BaseResourcesServer(BaseServer):
@@ -123,7 +132,8 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
             raise ConfigError(f"{own.__name__} has no `verify`, nor routes of its own that do without it.")
         return [
             Endpoint("/seed_session", self.seed_session, cause="environment", finish=_seeded),
-            Endpoint("/verify", self.verify, cause="verifier", finish=_verified),
+            Endpoint("/verify", self.verify, cause="verifier", finish=self._finish_verify),
+            Endpoint("/tool_schemas", self._list_tools, cause="environment"),
             *self._next_message_endpoints(),
             Endpoint("/aggregate_metrics", self.aggregate_metrics, cause="internal"),
             *self.tool_endpoints(),
@@ -148,9 +158,26 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
             for name, method in tools_of(self).items()
         ]
 
-    def tool_schemas(self) -> list[dict[str, Any]]:
-        """The tools as a row's `responses_create_params.tools` lists them."""
-        return [function_tool(endpoint.function, endpoint.arguments) for endpoint in self.tool_endpoints()]
+    @classmethod
+    def tool_schemas(cls) -> list[dict[str, Any]]:
+        """The tools as a row's `responses_create_params.tools` lists them. A row without `tools` gets these."""
+        endpoints = (
+            Endpoint(f"/{name}", method, cause="tool", is_tool=True) for name, method in tool_functions(cls).items()
+        )
+        return [function_tool(endpoint.function, endpoint.arguments) for endpoint in endpoints]
+
+    def _finish_verify(self, body: Any, result: Any) -> Any:
+        answer, config = _verified(body, result), self.config
+        response = getattr(body, "response", None)
+        is_cut_off = config.cut_off_reward is not None and response is not None and response.incomplete_details
+        if config.record_row_fields and not is_cut_off:
+            return answer
+        fields = orjson.loads(encode(answer))
+        fields |= {"reward": config.cut_off_reward} if is_cut_off else {}
+        return fields if config.record_row_fields else {**fields, ROW_FIELDS: []}
+
+    async def _list_tools(self) -> list[dict[str, Any]]:
+        return self.tool_schemas()
 
     async def seed_session(self, *args: Any, **kwargs: Any) -> Any:
         """Set up the state of a rollout from its row. By default there is nothing to set up."""
@@ -187,8 +214,7 @@ def normalize_tool_name(name: str, server_name: str | None = None) -> str:
 
 def tool_schemas_of(kind: type[SimpleResourcesServer]) -> list[dict[str, Any]]:
     """The tools of an environment as its rows list them, without a server that runs."""
-    config_class: Any = kind.config_class()
-    return kind.model_construct(config=config_class.model_construct(), server_client=ServerClient()).tool_schemas()
+    return kind.tool_schemas()
 
 
 def _seeded(_body: Any, result: Any) -> Any:
@@ -217,8 +243,12 @@ def _verified(body: Any, result: Any) -> Any:
         answer = BaseVerifyResponse.model_construct(
             responses_create_params=body.responses_create_params, response=body.response, reward=reward
         )
-    elif result is not None:
+    else:
         reward = result.get("reward") if isinstance(result, dict) else getattr(result, "reward", None)
+        if reward is None:
+            raise RolloutError(
+                "verifier", f"verify returned {result!r:.100}; expected a number, or an object with a reward."
+            )
     check_reward(reward)
     return answer
 

@@ -10,9 +10,10 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from pydantic import ConfigDict, Field
+import orjson
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.client.server_client import CookieJar, ServerReply
@@ -89,8 +90,13 @@ class BaseResponsesAPIAgent(BaseServer):
     config: BaseResponsesAPIAgentConfig
 
 
+Row = TypeVar("Row", bound=BaseRunRequest)
+
+
 class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, SimpleServer):
     """Subclass and write `responses` (one conversation) and `run` (a whole rollout, scored)."""
+
+    _tools: list[Any] | None = PrivateAttr(default=None)
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -144,6 +150,22 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
 
     def _prefix(self, rollout_id: str | None) -> str:
         return rollout_path_prefix(rollout_id, token_capture=self._token_id_capture_enabled())
+
+    async def with_tools(self, body: Row, environment: str) -> Row:
+        """A row that does not mention `tools` with those of its environment's `@tool` methods."""
+        params = body.responses_create_params
+        if "tools" in params.model_fields_set:
+            return body
+        if self._tools is None:
+            self._tools = await self._tools_of(environment)
+        return changed(body, responses_create_params=changed(params, tools=self._tools)) if self._tools else body
+
+    async def _tools_of(self, environment: str) -> list[Any]:
+        """Empty if the environment does not list its tools."""
+        reply = await self.server_client.send(environment, "/tool_schemas", {}, cause="environment")
+        listed = orjson.loads(reply.content()) if reply.status == 200 else []
+        is_list = isinstance(listed, list) and all(isinstance(tool, dict) and "name" in tool for tool in listed)
+        return listed if is_list else []
 
     @abstractmethod
     async def responses(self, *args: Any, **kwargs: Any) -> Any:
@@ -234,6 +256,7 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
             client.sessions(jar),
         ):
             await self.seed(body, jar)
+            body = await self.with_tools(body, self.config.resources_server.name)
             kept.response = response = await self.converse(body, jar)
             return await self.verify(body, response, jar)
 

@@ -1,5 +1,6 @@
 """Everything raised on purpose. Each error survives pickling, so a trainer in another process can read it."""
 
+import json
 from typing import Any, ClassVar, Literal, get_args
 
 Cause = Literal["model", "tool", "verifier", "judge", "environment", "timeout", "input", "internal"]
@@ -10,6 +11,9 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 PERMANENT_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
 """Causes for which another attempt fails the same way, unless the error says otherwise."""
 
+
+SETUP_CODES: frozenset[str] = frozenset(("unauthorized", "unknown_model", "not_found", "unreachable"))
+"""The `code` of a failure of a model endpoint that every other request would meet too."""
 
 UNREACHABLE = 503
 """The status of an error about a server that did not answer."""
@@ -65,6 +69,10 @@ class HeadServerError(GymError, ValueError):
     """No head server answers where one was expected."""
 
 
+class SetupError(GymError):
+    """A model endpoint refuses or misses every request, so that no rollout can succeed."""
+
+
 class StorageError(GymError):
     """What was made cannot be written."""
 
@@ -76,13 +84,36 @@ class UpstreamError(GymError):
         self, server: str, status: int, body: str, *, cause: Cause | None = None, retry_after_s: float | None = None
     ) -> None:
         answered = f"answered {status}" if status else "did not answer"
-        super().__init__(f"{server} {answered}: {' '.join(body.split())[:500]}")  # line breaks could forge log lines
+        text = " ".join(message_in(body).split())[:500]  # line breaks could forge log lines
+        super().__init__(f"{server} {answered}: {text}")
         self.server, self.status, self.body = server, status, body
         self.cause, self.retry_after_s = cause, retry_after_s
 
 
 class ConnectError(UpstreamError):
     """No connection was made, so the request certainly had no effect."""
+
+
+class UnreachableError(ConnectError):
+    """No connection was made, and none to this endpoint was ever made before."""
+
+    @classmethod
+    def of(cls, error: ConnectError) -> "UnreachableError":
+        """The same error, of which it is known that it is the first contact."""
+        return cls(error.server, error.status, error.body, cause=error.cause or "model")
+
+
+def message_in(body: str) -> str:
+    """The message in the error response of an endpoint, whichever way it wraps it, or else the whole response."""
+    try:
+        told = json.loads(body)
+        error = told.get("error") or told
+        message = error if isinstance(error, str) else error.get("message") or error.get("detail")
+        if isinstance(message, list):  # FastAPI's validation errors
+            message = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in message)
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        return body
+    return message.removeprefix(": ") if isinstance(message, str) else body
 
 
 class RolloutError(GymError):
@@ -111,6 +142,11 @@ class RolloutError(GymError):
         self.server, self.code = server, code
         self.response: Any = None
         self.retryable = cause not in PERMANENT_CAUSES if retryable is None else retryable
+
+
+class ToolError(GymError):
+    """An expected failure of a tool, such as `ToolError("no such file")`. The model sees the text as the output of the
+    tool, and nothing is logged."""
 
 
 class SessionError(RolloutError):

@@ -17,7 +17,7 @@ from nemo_gym.client.reply import get_response_json, raise_for_status
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import current_deadline, timeout
 from nemo_gym.common.retry import retry
-from nemo_gym.errors import ConnectError, GymError, RolloutError, UpstreamError
+from nemo_gym.errors import SETUP_CODES, ConnectError, GymError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import changed
 from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
@@ -182,7 +182,10 @@ class Judge:
         except GymError as error:
             if rollout is not None and rollout.left_s() <= 0:
                 raise
-            raise JudgeError(_call_failure(error), f"The judge failed: {error}", server=self._server) from error
+            failure = JudgeError(_call_failure(error), f"The judge failed: {error}", server=self._server)
+            if isinstance(error, RolloutError) and error.code in SETUP_CODES:
+                failure.code, failure.retryable = error.code, error.retryable
+            raise failure from error
 
     async def _call(self, client: ServerClient, params: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
         limit_s = self._config.judge_timeout_s

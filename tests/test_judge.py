@@ -165,6 +165,7 @@ class CountingPeer:
 
     def __init__(self) -> None:
         self.asking = self.most_asking = 0
+        self.concurrency: int | None = None
 
     async def direct(self, *_args: Any, **_options: Any) -> ServerReply:
         self.asking += 1

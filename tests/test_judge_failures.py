@@ -66,7 +66,7 @@ RESPONSES: Replies = {
     "only_a_call": (response_of(calls("help")), "empty"),
     "refused": (response_of({**message(""), "content": [REFUSAL]}), "refused"),
     "refused_with_text": (response_of({**message(""), "content": [TEXT, REFUSAL]}), "refused"),
-    "unauthorized": ((401, {"error": {"message": "no"}}), "error"),
+    "unauthorized": ((401, {"error": {"message": "no"}}), "unauthorized"),
 }
 CHAT: Replies = {
     "overflow": (OVERFLOW, "context_overflow"),
@@ -85,7 +85,7 @@ CHAT: Replies = {
     "only_a_call": (completion({"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}), "empty"),
     "refused": (completion({"role": "assistant", "content": None, "refusal": SAID}), "refused"),
     "refused_with_text": (completion({"role": "assistant", "content": SAID, "refusal": SAID}), "refused"),
-    "unauthorized": ((401, {"error": {"message": "no"}}), "error"),
+    "unauthorized": ((401, {"error": {"message": "no"}}), "unauthorized"),
 }
 TABLES: dict[Dialect, Replies] = {"responses": RESPONSES, "chat": CHAT}
 SAY: dict[Dialect, Callable[[str], Any]] = {"responses": says, "chat": completion}

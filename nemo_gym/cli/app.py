@@ -4,11 +4,15 @@ import sys
 
 from nemo_gym.cli.command import WRONG_USAGE, command
 from nemo_gym.cli.commands import COMMANDS, find_command
+from nemo_gym.cli.output import print_result
 from nemo_gym.common.redaction import printable
 from nemo_gym.errors import ConfigError
 
 _USAGE = """\
-Usage: ng <command> [+name=value ...]
+Usage: ng <command> [--name value ...]
+
+Every command takes --help, -v (verbose), -q (quiet), --json and --log-format json. `--name value` may also be written
+as +name=value.
 
 Available CLI scripts
 ---------------------"""
@@ -37,7 +41,7 @@ def main() -> None:
     function()
 
 
-@command()
+@command(reads_arguments=True)
 def display_help() -> None:
     """List the commands, or show the parameters of one of them: `ng help`, `ng help run`."""
     arguments = sys.argv[1:]
@@ -48,4 +52,5 @@ def display_help() -> None:
         return
     width = max(map(len, COMMANDS))
     lines = [f"ng_{each.name:<{width}}   {each.summary}" for each in COMMANDS.values()]
-    print("\n".join([_USAGE, *lines, "", _MORE]))
+    listed = [{"name": each.name, "summary": each.summary} for each in COMMANDS.values()]
+    print_result({"commands": listed}, "\n".join([_USAGE, *lines, "", _MORE]))

@@ -1,6 +1,7 @@
 """Collect rollouts and show progress."""
 
-import json
+import contextlib
+import logging
 import sys
 import time
 from datetime import timedelta
@@ -10,40 +11,48 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.cli.command import command, read_command_line
+from nemo_gym.cli.output import print_result, wants_json
 from nemo_gym.common import event_loop
+from nemo_gym.common.words import count_of
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.failure_messages import FailureMessages
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.rollouts.recording import record_or_replay
-from nemo_gym.rollouts.types import Outcome, Scored
+from nemo_gym.rollouts.types import NoResult, Outcome, Scored
 from nemo_gym.runtime.connect import connect_servers
 
 LINE_EVERY_S = 10.0
+MAX_MESSAGES = 5
+"""How many different failure messages are shown at the end."""
 
 
 class Progress:
-    """Shows how many rollouts are done, mean reward, failures, in flight, rate and time left: as a bar on a terminal,
-    otherwise as a line every few seconds."""
+    """Shows how many rollouts are done, mean reward, failures and their most frequent cause, in flight, rate and time
+    left: as a bar on a terminal, otherwise as a line every few seconds. With -q, only the failures at the end."""
 
     def __init__(self, helper: RolloutCollectionHelper) -> None:
         self._helper = helper
         self._scored = self._failed = 0
-        self._rewards = 0.0
+        self.messages = FailureMessages()
         self._started = time.monotonic()
         self._next_at = self._started + LINE_EVERY_S
+        self._is_quiet = not logging.getLogger().isEnabledFor(logging.INFO)
+        self._open = contextlib.ExitStack()
         self._bar: Any = None
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not self._is_quiet:
             from tqdm import tqdm
+            from tqdm.contrib.logging import logging_redirect_tqdm
 
             self._bar = tqdm(desc="Collecting rollouts", unit="rollout", dynamic_ncols=True)
+            self._open.enter_context(logging_redirect_tqdm())  # log lines go above the bar
 
     def __call__(self, outcome: Outcome) -> None:
         if isinstance(outcome, Scored):
             self._scored += 1
-            self._rewards += outcome.figures.get("reward", 0.0)
         elif outcome.is_final:
-            self._failed += 1
+            self._add_failure(outcome)
         else:
             return
         if self._bar is not None:
@@ -56,20 +65,46 @@ class Progress:
             self._print()
 
     def close(self) -> None:
+        self._open.close()
         if self._bar is not None:
             self._bar.close()
-        else:
+        elif self._done:
             self._print()
+
+    def show_failures(self, output: Path) -> None:
+        """Print why rollouts failed, most frequent message first."""
+        if not self._failed:
+            return
+        print(f"{self._failed} of {count_of(self._done, 'rollout')} failed:", file=sys.stderr)
+        found = self.messages.most_common(MAX_MESSAGES + 1)
+        for message, count in found[:MAX_MESSAGES]:
+            print(f"  {count}× {message}", file=sys.stderr)
+        more = "More causes and all" if len(found) > MAX_MESSAGES else "All"
+        print(f"{more} failed attempts: {failures_path(output)}", file=sys.stderr)
+
+    def _add_failure(self, failure: NoResult) -> None:
+        self._failed += 1
+        self.messages.add(failure)
 
     @property
     def _done(self) -> int:
         return self._helper.found + self._scored + self._failed
 
     def _figures(self) -> str:
-        reward = f"{self._rewards / self._scored:.3f}" if self._scored else "-"
-        return f"reward {reward}, {self._failed} failed, {self._helper.in_flight} in flight"
+        metrics = self._helper.running_metrics
+        mean = None if metrics is None else metrics.mean_reward()
+        reward = "-" if mean is None else f"{mean:.3f}"
+        return f"reward {reward}, {self._failures()}, {self._helper.in_flight} in flight"
+
+    def _failures(self) -> str:
+        if not self._failed:
+            return "0 failed"
+        message, count = self.messages.most_common(1)[0]
+        return f"{self._failed} failed: {message} ({count}×)"
 
     def _print(self) -> None:
+        if self._is_quiet:
+            return
         rate = (self._scored + self._failed) / max(time.monotonic() - self._started, 1e-9)
         total = max(self._helper.total, self._done)
         left = f", {timedelta(seconds=round((total - self._done) / rate))} left" if rate else ""
@@ -94,8 +129,10 @@ def collect_with_progress(config: DictConfig, options: RolloutCollectionConfig) 
         return event_loop.run(_collect(config, options, helper, progress))
     finally:
         progress.close()
+        output = Path(options.output_jsonl_fpath)
         if helper.metrics is not None:  # also if the file of metrics cannot be written
-            _show(helper.metrics, Path(options.output_jsonl_fpath))
+            _show(helper.metrics, output, progress)
+        progress.show_failures(output)
 
 
 async def _collect(
@@ -107,10 +144,10 @@ async def _collect(
             return await helper.run_from_config(options, client=client, settings=settings, report=progress)
 
 
-def _show(metrics: RunningMetrics, output: Path) -> None:
-    print(json.dumps(metrics.means(), indent=4))
+def _show(metrics: RunningMetrics, output: Path, progress: Progress) -> None:
+    if wants_json():
+        messages = [{"message": text, "count": count} for text, count in progress.messages.most_common(MAX_MESSAGES)]
+        print_result({**metrics.means(), "metrics": metrics.summary(), "output": str(output), "failures": messages})
+        return
     print(metrics.table())
-    print(f"{metrics.scored} scored rollouts in {output}")
-    if metrics.failed:
-        causes = ", ".join(f"{cause}: {count}" for cause, count in metrics.failed.most_common())
-        print(f"{metrics.failed.total()} without a result ({causes}) in {failures_path(output)}", file=sys.stderr)
+    print(f"Scored rollouts: {output}")

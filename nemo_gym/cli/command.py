@@ -18,8 +18,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from nemo_gym.cli.arguments import CommonOptions, read_arguments
+from nemo_gym.cli.output import json_output
 from nemo_gym.common.exception_groups import leaf_errors
-from nemo_gym.common.logging import configure_logging
+from nemo_gym.common.logging import FORMAT_ENV_VAR, LEVEL_ENV_VAR, configure_logging
 from nemo_gym.common.redaction import printable, redact
 from nemo_gym.errors import ConfigError, GymError
 
@@ -42,15 +44,19 @@ TYPO_CUTOFF = 0.8
 """Similarity of an unknown key and a parameter above which a typo is likely."""
 
 _HELP = re.compile(r"-h|--help|\+{0,2}(h|help)=(true|1|yes|on)", re.IGNORECASE)
-_SETS = re.compile(r"[\w.]+=")
 _KEY = re.compile(r"\+{0,2}(\w+)")
 _MARK = "__nemo_gym_parameters__"
+_typed: list[str] = []
 
 
 def command(
     parameters: "type[BaseNeMoGymCLIConfig] | None" = None,
+    *,
+    reads_arguments: bool = False,
 ) -> Callable[[Callable[[], int | None]], Callable[[], None]]:
     """Make a function a command. `--help` and `+h=true` show the help of `parameters`.
+
+    A command that `reads_arguments` gets them as they were typed, without the options that all commands share.
 
     An int that the function returns is the exit code. SystemExit is raised only if it is not 0, so that a program can
     call a command.
@@ -63,7 +69,7 @@ def command(
                 if _asks_for_help():
                     _show_help(parameters, function)
                     raise SystemExit(0)
-                code = _run_command(function, parameters)
+                code = _run_command(function, parameters, reads_arguments=reads_arguments)
             if code:
                 raise SystemExit(code)
 
@@ -111,20 +117,9 @@ def read_unchecked(initial: "DictConfig | None" = None) -> "DictConfig":
     return config
 
 
-def flags_to_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The plain arguments, such as files, and the others as overrides: `--text` is `+text=true`."""
-    plain = [
-        argument for argument in arguments if not argument.startswith(("+", "-", "~")) and not _SETS.match(argument)
-    ]
-    others = (argument for argument in arguments if argument not in plain)
-    return plain, [_as_override(argument) for argument in others]
-
-
-def _as_override(argument: str) -> str:
-    if not argument.startswith("--"):
-        return argument
-    name, _, value = argument[2:].partition("=")
-    return f"+{name.replace('-', '_')}={value or 'true'}"
+def typed_arguments() -> list[str]:
+    """The arguments of this command as the user typed them. May contain secrets."""
+    return list(_typed)
 
 
 def _cached_config() -> "DictConfig | None":
@@ -161,26 +156,64 @@ def _warn_of_typos(parameters: "type[BaseNeMoGymCLIConfig]") -> None:
             logger.warning("'%s' is not a parameter of this command. Did you mean '%s'?", key, close[0])
 
 
-def _run_command(function: Callable[[], int | None], parameters: "type[BaseNeMoGymCLIConfig] | None") -> int:
+def _run_command(
+    function: Callable[[], int | None], parameters: "type[BaseNeMoGymCLIConfig] | None", *, reads_arguments: bool
+) -> int:
     """Run `function` and return the exit code."""
     _handle_signals()
     try:
-        if not logging.getLogger().handlers:
-            configure_logging()
+        common = CommonOptions()
+        if _cached_config() is None:
+            _typed[:] = sys.argv[1:]
+            read = read_arguments(_typed, parameters, keep_plain=reads_arguments)
+            common, sys.argv[1:] = read.common, read.overrides
+        _configure_output(common)
+    except ConfigError as error:
+        return _report(error)[0]
+    if not common.wants_json:
+        return _run_logged(function, parameters)[0]
+    with json_output() as ended:
+        ended.exit_code, ended.error = _run_logged(function, parameters)
+    return ended.exit_code
+
+
+def _configure_output(common: CommonOptions) -> None:
+    """Worker processes inherit the settings by the environment."""
+    if common.is_verbose or common.is_quiet:
+        os.environ[LEVEL_ENV_VAR] = "debug" if common.is_verbose else "warning"
+    if common.log_format is not None:
+        os.environ[FORMAT_ENV_VAR] = common.log_format
+    if not logging.getLogger().handlers:
+        configure_logging()
+
+
+def _run_logged(
+    function: Callable[[], int | None], parameters: "type[BaseNeMoGymCLIConfig] | None"
+) -> tuple[int, str | None]:
+    """The exit code, and the error message if there is one."""
+    try:
         if parameters is not None and _cached_config() is None:
             _warn_of_typos(parameters)
-        return function() or 0
+        return function() or 0, None
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
-        return INTERRUPTED
+        return INTERRUPTED, "Interrupted."
+    except SystemExit as exit_:
+        return (exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)), None
     except (GymError, BaseExceptionGroup) as raised:
-        errors = list(leaf_errors(raised))
-        if not all(isinstance(error, GymError) for error in errors):
+        if not all(isinstance(error, GymError) for error in leaf_errors(raised)):
             raise
-        for error in errors:
-            logger.debug("raised here:", exc_info=error)
-        sys.stderr.write(printable(redact("\n".join(dict.fromkeys(map(str, errors))))) + "\n")
-        return WRONG_USAGE if all(isinstance(error, ConfigError) for error in errors) else FAILED
+        return _report(raised)
+
+
+def _report(raised: BaseException) -> tuple[int, str]:
+    """Print errors of ours, without traceback."""
+    errors = list(leaf_errors(raised))
+    for error in errors:
+        logger.debug("raised here:", exc_info=error)
+    message = printable(redact("\n".join(dict.fromkeys(map(str, errors)))))
+    sys.stderr.write(f"{message}\n")
+    return (WRONG_USAGE if all(isinstance(error, ConfigError) for error in errors) else FAILED), message
 
 
 def _handle_signals() -> None:

@@ -31,6 +31,9 @@ class Command(NamedTuple):
 
 
 _LIST = (
+    Command("eval", "Evaluate a model in an environment, by its name.", "evaluate:evaluate"),
+    Command("list", "List environments, agents, models and datasets.", "listing:list_all"),
+    Command("compare", "Compare two runs on the same tasks.", "compare:compare"),
     Command("run", "Start the servers of a configuration and keep them running.", "servers:run"),
     Command("worker", "Start a worker on this machine that joins a run.", "join:worker"),
     Command("status", "Show the running servers and their health.", "servers:status"),

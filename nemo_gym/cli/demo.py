@@ -1,5 +1,6 @@
-"""The demo: collect and show scored rollouts of an example environment, without any setup."""
+"""The demo: a real but very small model answers a few questions, without any setup."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,44 +8,57 @@ import orjson
 
 from nemo_gym.cli.collect import collect_with_progress
 from nemo_gym.cli.command import command
+from nemo_gym.common.words import count_of
 from nemo_gym.config.loading import load_config
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import MissingExtraError, StartupError
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 
-ENVIRONMENT = "resources_servers/example_simple_weather/configs/simple_weather.yaml"
+ENVIRONMENT = "resources_servers/mcqa/configs/mcqa.yaml"
+AGENT = "mcqa_simple_agent"
+ROWS = "resources_servers/mcqa/data/demo.jsonl"
+OUTPUT = Path("results/demo/rollouts.jsonl")
 SCRIPTED_MODEL = "responses_api_models/scripted_model/configs/scripted_model.yaml"
 LOCAL_MODEL = "responses_api_models/local_model/configs/local_model.yaml"
-BRIEFLY: dict[str, Any] = {
-    "policy_model": {"responses_api_models": {"local_model": {"max_output_tokens": 48}}},
-    "simple_weather_simple_agent": {"responses_api_agents": {"simple_agent": {"max_steps": 4}}},
-}
-"""A small model may generate very long text or repeat a tool call."""
+NUM_REPEATS = 2
+SETTINGS: dict[str, Any] = {"mcqa": {"resources_servers": {"mcqa": {"cut_off_reward": 0.0}}}}
+"""An answer that never ends is not a success."""
+REPLIES = [{"user": "capital of France", "say": "Paris."}, {"say": "I do not know."}]
+"""What the scripted model says if the real one cannot run here."""
 
-ROWS = "resources_servers/example_simple_weather/data/example.jsonl"
-OUTPUT = Path("results/demo/weather_rollouts.jsonl")
+_NEXT = f"""
+What to type next, after `source .venv/bin/activate`:
+  ng view {OUTPUT}     look at these rollouts in a browser
+  ng list                                 all environments, agents, models and datasets
+  ng eval mcqa --model local -n 4         the same model on other rows
+  ng eval mcqa --model gpt-4.1            a better model; set OPENAI_API_KEY first
+  ng init_resources_server +entrypoint=resources_servers/my_env   an environment of your own"""
 
 
 class DemoConfig(CommandConfig):
-    """Collect rollouts of the example rows of example_simple_weather with a small model on the CPU, and show
-    one of them. If that model cannot run here, a scripted model is used."""
+    """Let a small model on the CPU answer a few questions, and show a solved and a failed conversation. If that model
+    cannot run here, a scripted model is used."""
 
 
 @command(DemoConfig)
 def demo() -> None:
-    """Collect and show rollouts of example_simple_weather."""
+    """Collect and show rollouts of easy questions."""
     print(
-        "Five rollouts of example_simple_weather, by SmolLM2-135M-Instruct on this machine's CPU.\n"
-        "The model is real, but very small, so expect mistakes. No API key, network or GPU is needed.\n"
+        "Eight easy questions, asked twice each, to SmolLM2-135M-Instruct on this machine's CPU.\n"
+        "The model is real, but very small, so expect mistakes. No API key, network or GPU is needed.\n",
+        flush=True,
     )
     try:
-        play({"config_paths": [ENVIRONMENT, LOCAL_MODEL], **BRIEFLY})
+        play({"config_paths": [ENVIRONMENT, LOCAL_MODEL], **SETTINGS})
     except (MissingExtraError, StartupError) as error:
         print(f"\nThe model cannot run here. {error}\n\nUsing a scripted model instead.\n")
-        play({"config_paths": [ENVIRONMENT, SCRIPTED_MODEL]})
-    print("\nThe first rollout:")
-    show(OUTPUT.read_bytes().splitlines()[0])
-    print(f"\nAll rollouts: {OUTPUT.resolve()}")
+        model = {
+            "policy_model": {"responses_api_models": {"scripted_model": {"replies": REPLIES, "script_fpath": None}}}
+        }
+        play({"config_paths": [ENVIRONMENT, SCRIPTED_MODEL], **SETTINGS, **model})
+    records = [orjson.loads(line) for line in OUTPUT.read_bytes().splitlines()]
+    print("\n".join(report(records)))
+    print(_NEXT)
 
 
 def play(config: dict[str, Any]) -> None:
@@ -53,23 +67,40 @@ def play(config: dict[str, Any]) -> None:
     collect_with_progress(
         load_config(initial=config, use_dotenv=False, fill_ports=False),
         RolloutCollectionConfig(
-            agent_name="simple_weather_simple_agent", input_jsonl_fpath=ROWS, output_jsonl_fpath=str(OUTPUT)
+            agent_name=AGENT,
+            input_jsonl_fpath=ROWS,
+            output_jsonl_fpath=str(OUTPUT),
+            num_repeats=NUM_REPEATS,
         ),
     )
 
 
-def show(line: bytes) -> None:
-    """Print a rollout as a conversation."""
-    record = orjson.loads(line)
+def report(records: list[dict[str, Any]]) -> Iterator[str]:
+    """How many rollouts are solved, one that is and one that is not."""
+    solved = [record for record in records if record["reward"] >= 1]
+    failed = [record for record in records if record["reward"] < 1]
+    yield f"\n{len(solved)} of {count_of(len(records), 'rollout')} solved."
+    for title, chosen in (("A solved one:", solved), ("A failed one:", failed)):
+        if chosen:
+            yield from ("", title, *conversation(chosen[0]))
+
+
+def conversation(record: dict[str, Any]) -> Iterator[str]:
+    """A rollout as a conversation, with what was expected."""
     for item in [*record["responses_create_params"]["input"], *record["response"]["output"]]:
         match item["type"]:
             case "function_call":
-                print(f"  model calls   {item['name']}({item['arguments']})")
+                yield f"  model calls   {item['name']}({item['arguments']})"
             case "function_call_output":
-                print(f"  tool answers  {item['output']}")
+                yield f"  tool answers  {item['output']}"
             case "message":
-                print(f"  {item['role']:<13} {_text(item['content'])}")
-    print(f"  reward        {record['reward']}")
+                yield f"  {item['role']:<13} {_text(item['content'])}"
+    if record["response"].get("incomplete_details"):
+        yield "  (cut off)"
+    options = {name: text for option in record.get("options") or () for name, text in option.items()}
+    if record.get("expected_answer") in options:
+        yield f"  expected      {options[record['expected_answer']]}"
+    yield f"  reward        {record['reward']}"
 
 
 def _text(content: object) -> str:

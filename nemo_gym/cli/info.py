@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 
 from nemo_gym.cli.command import command, read_command_line, read_parameters
 from nemo_gym.cli.folders import find_folder
+from nemo_gym.cli.output import print_result, wants_json
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import StartupError
@@ -40,9 +41,15 @@ class DumpConfigConfig(CommandConfig):
 @command(DumpConfigConfig)
 def dump_config() -> None:
     """Print the merged configuration without its secrets."""
+    from omegaconf import OmegaConf
+
     from nemo_gym.config.loading import dump
 
-    print(dump(read_command_line()), end="")
+    text = dump(read_command_line())
+    if wants_json():
+        print_result({"config": OmegaConf.to_container(OmegaConf.create(text))})
+    else:
+        print(text, end="")
 
 
 class VersionConfig(CommandConfig):
@@ -67,7 +74,7 @@ def version() -> None:
     """Show versions and installation paths."""
     parameters = read_parameters(VersionConfig)
     facts = version_facts()
-    print(json.dumps(facts, indent=2) if parameters.json_format else _as_text(facts))
+    print_result(facts, json.dumps(facts, indent=2) if parameters.json_format else _as_text(facts))
 
 
 def version_facts() -> dict[str, Any]:
@@ -138,9 +145,15 @@ def pip_list() -> int:
     parameters = read_parameters(PipListConfig)
     python = python_for(find_folder(parameters.entrypoint)) or sys.executable
     print(f"Packages of {python}", file=sys.stderr, flush=True)
-    options = [f"--format={parameters.format}"] if parameters.format else []
+    form = "json" if wants_json() else parameters.format
+    options = [f"--format={form}"] if form else []
     options += ["--outdated"] if parameters.outdated else []
-    return subprocess.run([_uv(), "pip", "list", "--python", python, *options], check=False).returncode
+    listed = [_uv(), "pip", "list", "--python", python, *options]
+    if not wants_json():
+        return subprocess.run(listed, check=False).returncode
+    done = subprocess.run(listed, stdout=subprocess.PIPE, check=False)
+    print_result({"packages": json.loads(done.stdout or b"[]")})
+    return done.returncode
 
 
 def _uv() -> str:

@@ -3,6 +3,7 @@
 import sys
 
 from nemo_gym.cli.command import FAILED, command
+from nemo_gym.cli.output import print_result
 from nemo_gym.sandbox.assessment import Assessment, assess
 
 _LEVELS = {"full": "full", "partial": "partial (see below)", "none": "none"}
@@ -21,7 +22,8 @@ def doctor() -> int:
     lines += ["", _verdict(best)]
     if best is not None and best.not_covered:
         lines += [f"What '{best.name}' does not stop:", *(f"  - {gap}" for gap in best.not_covered)]
-    print("\n".join(lines))
+    providers = [{"name": one.name, "works": one.works, "level": one.level, "fix": one.fix} for one in found]
+    print_result({"sandbox": best.name if best else None, "providers": providers}, "\n".join(lines))
     return 0 if best else FAILED
 
 

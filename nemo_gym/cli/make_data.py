@@ -2,7 +2,9 @@
 
 from nemo_gym.cli.command import FAILED, command, read_parameters
 from nemo_gym.cli.folders import find_folder
+from nemo_gym.cli.output import print_result
 from nemo_gym.common.paths import PARENT_DIR, find
+from nemo_gym.common.words import count_of
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.data.generate import GenerateDataConfig
 from nemo_gym.data.generate import generate_data as generate_files
@@ -15,9 +17,14 @@ def import_dataset() -> None:
     """Turn another dataset into rows, and say what was dropped."""
     config = read_parameters(ImportConfig)
     report = import_rows(config)
-    print(f"{report.rows} rows in {config.output_jsonl_fpath}, from {report.read} records")
-    for reason, count in report.counts.most_common():
-        print(f"{count:>8} dropped: {reason} ({index_ranges(report.dropped[reason], most=5)})")
+    lines = [
+        f"{count_of(report.rows, 'row')} in {config.output_jsonl_fpath}, from {count_of(report.read, 'record')}",
+        *(
+            f"{count:>8} dropped: {reason} ({index_ranges(report.dropped[reason], most=5)})"
+            for reason, count in report.counts.most_common()
+        ),
+    ]
+    print_result({"rows": report.rows, "records": report.read, "dropped": dict(report.counts)}, "\n".join(lines))
 
 
 @command(GenerateDataConfig)
@@ -25,9 +32,10 @@ def generate_data() -> None:
     """Make train and validation data for an environment from a seed."""
     config = read_parameters(GenerateDataConfig)
     made = generate_files(config, find_folder(config.entrypoint))
-    for file in made.files:
-        print(f"{file.rows} rows in {file.path}")
-    print(f"The verifier gave {made.verified} gold responses the full reward.")
+    lines = [f"{count_of(file.rows, 'row')} in {file.path}" for file in made.files]
+    lines.append(f"The verifier gave {made.verified} gold responses the full reward.")
+    files = [{"path": str(file.path), "rows": file.rows} for file in made.files]
+    print_result({"files": files, "verified": made.verified}, "\n".join(lines))
 
 
 class UpdateReadmeConfig(CommandConfig):

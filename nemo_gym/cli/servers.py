@@ -16,13 +16,15 @@ import orjson
 from omegaconf import DictConfig
 from pydantic import Field
 
-from nemo_gym.cli.command import command, flags_to_overrides, read_command_line
+from nemo_gym.cli.command import command, read_command_line
+from nemo_gym.cli.output import flush_result, print_result, wants_json
 from nemo_gym.cli.watch import watch
 from nemo_gym.client.server_client import base_url, get_from_head, run_token, run_token_file
 from nemo_gym.common.redaction import one_line
 from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictParserConfig
+from nemo_gym.config.servers import server_instances
 from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig, NumWorkers
-from nemo_gym.errors import GymError, HeadServerError, StartupError
+from nemo_gym.errors import ConfigError, GymError, HeadServerError, StartupError
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.run_identity import check_run_identity
@@ -77,6 +79,11 @@ class RunHelper:
 
     def start_config(self, config: DictConfig) -> None:
         """As `start`, with a configuration that is already read."""
+        if not server_instances(config):
+            raise ConfigError(
+                "The configuration has no server. Name the files that define them: "
+                "--config-paths resources_servers/mcqa/configs/mcqa.yaml"
+            )
         self._thread = threading.Thread(target=self._run_thread, args=(config,), name="nemo-gym-launcher", daemon=True)
         self._thread.start()
         try:
@@ -182,6 +189,9 @@ def run() -> None:
     count = len(helper.instances())
     helper.display_server_instance_info()
     print(f"\nAll {count} / {count} servers ready! Stop them with Ctrl+C, or `ng_stop` from elsewhere.", flush=True)
+    if wants_json():
+        print_result({"servers": [each.model_dump(exclude_none=True) for each in helper.instances()]})
+        flush_result()
     helper.run_forever()
     print("NeMo Gym finished!")
 
@@ -210,7 +220,6 @@ class StatusConfig(BaseNeMoGymCLIConfig):
 @command(StatusConfig)
 def status() -> None:
     """Show the servers and their health. The exit code is 1 if a server is unhealthy or there is no run."""
-    _, sys.argv[1:] = flags_to_overrides(sys.argv[1:])
     config = read_command_line()
     options = StatusConfig.model_validate(config)
     if options.watch:
@@ -220,7 +229,10 @@ def status() -> None:
     except HeadServerError as error:
         print(f"{error}\nStart servers with `ng_run`.")
         sys.exit(1)
-    display_status(instances)
+    if wants_json():
+        print_result({"servers": [each.model_dump(exclude_none=True) for each in instances]})
+    else:
+        display_status(instances)
     if any(instance.status != "success" for instance in instances):
         sys.exit(1)
 

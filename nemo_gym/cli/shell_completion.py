@@ -51,7 +51,7 @@ _FOLLOWING = {"help": list(COMMANDS), "completion": list(_SHELLS)}
 """Words that may follow commands without parameters."""
 
 
-@command()
+@command(reads_arguments=True)
 def completion() -> None:
     """Print a completion script for bash, zsh or fish: commands, and the parameters of a command.
 

@@ -1,10 +1,6 @@
 """Look at rollouts: as a web page, or in the terminal."""
 
-import sys
-
-from omegaconf import OmegaConf
-
-from nemo_gym.cli.command import command, flags_to_overrides, read_unchecked
+from nemo_gym.cli.command import command, read_unchecked
 from nemo_gym.common import event_loop
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.viewer.config import ViewerConfig
@@ -15,9 +11,7 @@ from nemo_gym.viewer.text import text_report
 @command(ViewerConfig)
 def viewer() -> None:
     """Show rollouts, failures or datasets as a web page, or with --text in the terminal."""
-    files, sys.argv[1:] = flags_to_overrides(sys.argv[1:])
-    given = OmegaConf.create({"jsonl_fpath": [name.replace("${", "\\${") for name in files]} if files else {})
-    settings = read_unchecked(given)
+    settings = read_unchecked()
     config = ViewerConfig.read(settings)
     if config.text:
         for line in text_report(config):

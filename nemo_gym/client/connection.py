@@ -115,8 +115,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None or self._waiter.done():
+            is_late = not self.is_open or (self._waiter is not None and self._waiter.cancelled())
             self.close()
-            if not data.startswith(_IDLE_TIMEOUT):
+            if not is_late and not data.startswith(_IDLE_TIMEOUT):
                 self._on_unsolicited()
             return
         self._wire_bytes += len(data)

@@ -18,8 +18,8 @@ from nemo_gym.client.openai_client import MAX_TRIES, REQUEST_TIMEOUT_S, NeMoGymA
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar
 from nemo_gym.common.deadline import time_left
-from nemo_gym.common.retry import retry
-from nemo_gym.errors import UpstreamError
+from nemo_gym.common.retry import is_retryable, retry
+from nemo_gym.errors import ConnectError, UnreachableError, UpstreamError
 
 T = TypeVar("T")
 Send: TypeAlias = Callable[[NeMoGymAsyncOpenAI], Awaitable[T]]
@@ -145,6 +145,7 @@ class EndpointPool:
         self._balancer = Balancer(len(self.clients))
         limit = settings.num_concurrent_requests
         self._places = None if limit is None else asyncio.Semaphore(limit)
+        self._was_reached = False
 
     @classmethod
     def of(
@@ -166,7 +167,13 @@ class EndpointPool:
 
     def call(self, send: Send[T], *, session: str | None = None) -> Coroutine[Any, Any, T]:
         """What `send` gets from one of the endpoints; each try may be another one's."""
-        return retry(lambda: self._call_once(send, session), max_tries=self._settings.max_tries)
+        return retry(
+            lambda: self._call_once(send, session), max_tries=self._settings.max_tries, retryable=self._is_retryable
+        )
+
+    def _is_retryable(self, error: Exception) -> bool:
+        """An only endpoint that was never reached is more likely configured wrong than restarting."""
+        return is_retryable(error) and not (isinstance(error, UnreachableError) and len(self.clients) == 1)
 
     def session(self, jar: CookieJar, server: str) -> str | None:
         """What the rollout with these cookies is known by; a mark is left with it if it has none. One endpoint needs
@@ -202,9 +209,14 @@ class EndpointPool:
         well: bool | None = None
         try:
             result = await send(self.clients[lease.endpoint])
-            well = True
+            well = self._was_reached = True
+        except ConnectError as error:
+            well = False
+            if self._was_reached:
+                raise
+            raise UnreachableError.of(error) from error
         except UpstreamError as error:
-            well = _found_well(error)
+            well, self._was_reached = _found_well(error), True
             raise
         finally:
             self._balancer.end(lease, well=well, now=time.monotonic())

@@ -11,7 +11,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import ValidationError
 
 from nemo_gym.common.redaction import redact
-from nemo_gym.errors import CAUSES, Cause, OverloadedError, RolloutError, SessionError, SessionLostError
+from nemo_gym.errors import CAUSES, Cause, OverloadedError, RolloutError, SessionError, SessionLostError, message_in
 from nemo_gym.llm_api.json_codec import Decoder, encode
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def failure_in(got: ServerReply, path: str, cause: Cause) -> RolloutError:
         error.server = error.server or got.server
         error.response_content = got.content()
         return error
-    message = f"{got.server}{path} answered {got.status}: {redact(got.text())[:500]}"
+    message = f"{got.server}{path} answered {got.status}: {message_in(redact(got.text()))[:500]}"
     retryable = True if got.status in TRANSIENT_STATUSES else None
     kind: Cause = "input" if got.status == 422 else cause
     failure = RolloutError(kind, message, server=got.server, retryable=retryable, status=got.status)

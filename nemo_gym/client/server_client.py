@@ -68,6 +68,8 @@ class CookieJar(dict[str, str]):
 class LocalServer(Protocol):
     """A server of the same worker."""
 
+    concurrency: int | None
+
     async def direct(
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool
     ) -> ServerReply: ...

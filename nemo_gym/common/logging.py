@@ -1,5 +1,6 @@
 """Logging for commands and workers: one event a line, without secrets and without control characters."""
 
+import json
 import logging
 import math
 import os
@@ -7,13 +8,34 @@ import sys
 import threading
 import time
 import traceback
+from datetime import UTC, datetime
 from types import TracebackType
 
 from nemo_gym.common.redaction import printable, redact
 from nemo_gym.errors import ConfigError
 
 LEVEL_ENV_VAR = "NEMO_GYM_LOG_LEVEL"
+FORMAT_ENV_VAR = "NEMO_GYM_LOG_FORMAT"
 _CONTINUATION = "\n    "
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, without secrets."""
+
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__()
+        self._source = prefix.strip()
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact(record.getMessage()),
+            **({"source": self._source} if self._source else {}),
+            **({"exception": redact(self.formatException(record.exc_info))} if record.exc_info else {}),
+        }
+        return json.dumps(fields, ensure_ascii=False)
 
 
 class SafeFormatter(logging.Formatter):
@@ -29,7 +51,7 @@ class SafeFormatter(logging.Formatter):
 def configure_logging(*, prefix: str = "") -> None:
     """Send log records, warnings and uncaught exceptions to standard error. Called by commands and workers only."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(SafeFormatter(f"%(asctime)s %(levelname)s {prefix}%(name)s: %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_formatter(prefix))
     root = logging.getLogger()
     root.setLevel(_level())
     root.handlers[:] = [handler]
@@ -39,6 +61,15 @@ def configure_logging(*, prefix: str = "") -> None:
     sys.excepthook = _print_exception
     threading.excepthook = lambda raised: _print_exception(raised.exc_type, raised.exc_value, raised.exc_traceback)
     sys.unraisablehook = lambda raised: _print_exception(raised.exc_type, raised.exc_value, raised.exc_traceback)
+
+
+def _formatter(prefix: str) -> logging.Formatter:
+    name = os.environ.get(FORMAT_ENV_VAR) or "text"
+    if name not in ("text", "json"):
+        raise ConfigError(f"{FORMAT_ENV_VAR} is '{name}', expected text or json.")
+    if name == "json":
+        return JsonFormatter(prefix)
+    return SafeFormatter(f"%(asctime)s %(levelname)s {prefix}%(name)s: %(message)s", "%H:%M:%S")
 
 
 def _level() -> int:

@@ -55,9 +55,9 @@ def _is_only_output(path: Path) -> bool:
     return "/".join(path.parts[-2:]) in FOLDER_ALIASES and path.is_dir() and not any(path.glob("*.py"))
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+def nearest(name: str, valid: Iterable[str], *, cutoff: float = 0.5) -> str:
     """A closing sentence that names the valid word closest to `name`, or nothing."""
-    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=cutoff)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 

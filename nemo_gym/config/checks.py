@@ -96,6 +96,7 @@ def valid_servers(
     config: DictConfig, *, error_on_almost_servers: bool, sources: ConfigSources = UNKNOWN_SOURCES
 ) -> list[ServerInstanceConfig]:
     """The servers of a config. Invalid server blocks are an error, or are left out with a warning."""
+    _check_server_types(config)
     servers, almost_servers, without_entrypoint = server_blocks(config, sources=sources)
     for name in without_entrypoint:
         hint = nearest(name, [server.name for server in servers])
@@ -108,6 +109,22 @@ def valid_servers(
     if almost_servers:
         logger.warning("%s", almost_servers_report(almost_servers))
     return servers
+
+
+def _check_server_types(config: DictConfig) -> None:
+    """Raise if a block looks like a server, because it has an entrypoint, but under a key that is no server type."""
+    for name in map(str, config):
+        block = None if name in NEMO_GYM_RESERVED_TOP_LEVEL_KEYS else _value(config, name)
+        if not isinstance(block, DictConfig):
+            continue
+        for kind in map(str, block):
+            inner = _value(block, kind)
+            is_server = isinstance(inner, DictConfig) and any(ENTRYPOINT_KEY_NAME in each for each in _mappings(inner))
+            if is_server and kind not in SERVER_TYPES:
+                raise ConfigError(
+                    f"'{name}' has the unknown server type '{kind}', expected one of {', '.join(SERVER_TYPES)}."
+                    f"{nearest(kind, SERVER_TYPES)}"
+                )
 
 
 # References

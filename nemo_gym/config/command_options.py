@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Self, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
@@ -25,6 +25,12 @@ class BaseNeMoGymCLIConfig(BaseModel):
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
+
+    POSITIONAL: ClassVar[tuple[str, ...]] = ()
+    """Parameters that may be given without a name, in this order."""
+
+    SHORT_OPTIONS: ClassVar[dict[str, str]] = {}
+    """One-letter options and the parameters they stand for."""
 
     @model_validator(mode="before")
     @classmethod

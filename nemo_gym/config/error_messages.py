@@ -4,7 +4,7 @@ Pydantic's own errors are not chained to ours: their text repeats the input, sec
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -41,14 +41,24 @@ def validate(
         raise ConfigError("\n".join(filter(None, lines))) from None
 
 
-def error_lines(error: ValidationError, *, sources: "ConfigSources | None" = None, prefix: KeyPath = ()) -> list[str]:
-    """One line per mistake, `- a -> b -> c: message (in source)`. `prefix` is where the configuration has the data."""
+def error_lines(
+    error: ValidationError,
+    *,
+    sources: "ConfigSources | None" = None,
+    prefix: KeyPath = (),
+    known: Collection[str] = (),
+) -> list[str]:
+    """One line per mistake, `- a -> b -> c: message (in source)`. `prefix` is where the configuration has the data,
+    `known` the keys that it may have."""
     lines = []
     for item in error.errors(include_url=False):
         path = (*prefix, *item["loc"])
         place = "".join(f"{' -> '.join(map(str, item['loc']))}: " if item["loc"] else "")
         origin = sources.origin_of(path) if sources else ""
-        lines.append(f"- {place}{_message(item, path)}{f' (in {origin})' if origin else ''}")
+        message = _message(item, path)
+        if item["type"] == "extra_forbidden" and known:
+            message = f"There is no such key.{nearest(str(item['loc'][-1]), known)}"
+        lines.append(f"- {place}{message}{f' (in {origin})' if origin else ''}")
     return lines
 
 

@@ -77,6 +77,9 @@ RESULTS_DIR_KEY_NAME = "results_dir"
 TASK_INDEX_FIELD = "_task_index"
 """Our own spelling of TASK_INDEX_KEY_NAME in records, which have both."""
 
+ROW_FIELDS = "_row_fields"
+"""Which fields of a record are its row's own, added by the collector. They are no results."""
+
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_HEAD_SERVER_PORT = 11000
 DEFAULT_PORT_RANGE_LOW = 10001

@@ -3,6 +3,7 @@
 Only Hydra's parser is used: nothing is written to disk and no logging is set up.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,12 @@ from nemo_gym.errors import ConfigError
 
 _HELP_FLAGS = ("-h", "--help")
 _ANY = object()
+
+_ITEM = r"(?:[A-Za-z_/][\w/.:-]*|-?(?:0|[1-9]\d{0,17}))"
+_PLAIN = re.compile(rf"\+{{0,2}}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=({_ITEM}|\[(?:{_ITEM}(?:,{_ITEM})*)?\])", re.ASCII)
+"""Most arguments: names, paths, URLs and whole numbers, alone or in a list. They are read here, because importing
+Hydra's parser takes longer than all else that reading a command line does."""
+_RESERVED = frozenset(("true", "false", "null", "nan", "inf"))
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,19 @@ def apply_overrides(overrides: Sequence[Override], config: DictConfig, *, missin
 
 
 def _parse(argument: str) -> Override:
+    plain = _PLAIN.fullmatch(argument)
+    if plain is not None and _RESERVED.isdisjoint(re.split(r"[=,\[\]]", plain[2].lower())):
+        return Override(plain[1], _plain_value(plain[2]), deletes=False, shown=_shown(argument))
+    return _parse_with_hydra(argument)
+
+
+def _plain_value(text: str) -> Any:
+    if text.startswith("["):
+        return [_plain_value(item) for item in text[1:-1].split(",")] if text != "[]" else []
+    return int(text) if text.removeprefix("-").isdigit() else text
+
+
+def _parse_with_hydra(argument: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

@@ -29,6 +29,7 @@ PUBLIC_KEYS = frozenset(
         *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
         *("server_host", "where", "sort", "search"),
         *("latency", "faults", "overrides"),
+        *("environment", "model", "agent", "dataset", "output", "kind", "before", "after"),
     )
 )
 """Top-level keys whose text is not secret even if it is in `env.yaml`: settings, and parameters of commands."""

@@ -56,7 +56,7 @@ def _mistakes(kind: type[BaseModel], values: Mapping[str, Any], path: KeyPath) -
         elif key not in DESCRIPTIVE_KEYS:
             place = ".".join(map(str, path))
             listed = f" Its keys are: {', '.join(sorted(fields))}."
-            hint = nearest(str(key), fields) or listed
+            hint = nearest(str(key), fields, cutoff=0.6) or listed
             yield f"Unknown key '{key}' in {place} ({kind.__name__}).{hint}"
 
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import orjson
 
-from nemo_gym.errors import UpstreamError
+from nemo_gym.errors import UnreachableError, UpstreamError
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_chat import CutOff, response_from_completion
@@ -43,6 +43,9 @@ _ASKED_FOR = re.compile(
 )
 _FILTERED = re.compile(r"content management policy|flagged as potentially violating|ContentPolicyViolationError", re.I)
 
+_UNKNOWN_MODEL_CODES = frozenset(("model_not_found", "deploymentnotfound"))
+_UNKNOWN_MODEL = re.compile(r"\bmodel\b.{0,200}(does not exist|not found|not exist)|invalid model", re.I | re.S)
+
 
 def ending_of(error: UpstreamError) -> CutOff | None:
     """How the endpoint's refusal ends the rollout; None if it is just an error."""
@@ -54,6 +57,20 @@ def ending_of(error: UpstreamError) -> CutOff | None:
     if _asks_for_the_impossible(message):
         return None
     return "max_output_tokens" if codes & _OVERFLOW_CODES or _OVERFLOW.search(message) else None
+
+
+def setup_code(error: UpstreamError) -> str | None:
+    """What is wrong with how the endpoint is configured, as one of `SETUP_CODES`; None if another request may pass."""
+    if isinstance(error, UnreachableError):
+        return "unreachable"
+    if error.status in (401, 403):
+        return "unauthorized"
+    if error.status not in (400, 404):
+        return None
+    codes, message = _told(error.body)
+    if codes & _UNKNOWN_MODEL_CODES or _UNKNOWN_MODEL.search(message):
+        return "unknown_model"
+    return "not_found" if error.status == 404 else None
 
 
 def completion_refusal(error: UpstreamError, *, model: str) -> NeMoGymChatCompletion:

@@ -24,14 +24,25 @@ from nemo_gym.config.keys import (
     NG_NO_PERSIST_KEY,
     NG_TERMINAL_KEY,
     ROLLOUT_INDEX_KEY_NAME,
+    ROW_FIELDS,
     TASK_INDEX_KEY_NAME,
 )
-from nemo_gym.errors import Cause, ConfigError, RolloutError
+from nemo_gym.errors import SETUP_CODES, Cause, ConfigError, RolloutError, SetupError
 from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.failure_messages import setup_message
 from nemo_gym.rollouts.recording import recording_context
 from nemo_gym.rollouts.store import WriteOutcome
 from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_policy
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_text, single_line_record
+from nemo_gym.rollouts.types import (
+    NoResult,
+    Outcome,
+    Row,
+    Scored,
+    add_row_fields,
+    raw_json_or_text,
+    results_of,
+    single_line_record,
+)
 
 logger = logging.getLogger(__name__)
 rate_limited_log = RateLimitedLog(logger)
@@ -57,13 +68,20 @@ class MakeAttempt(Protocol):
 
 def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, write: WriteOutcome) -> Run:
     """The function that makes a rollout of a row: it retries what is retryable, writes each failed attempt, and
-    applies the straggler policy."""
+    applies the straggler policy. Raises SetupError if a model endpoint is set up so that no rollout can succeed."""
+    has_scored = False
 
     async def run(row: Row) -> Outcome:
+        nonlocal has_scored
         number, lost = 1, 0
         while True:
             outcome = await make_attempt(row, timeout_s=config.rollout_timeout_s, number=number)
-            if isinstance(outcome, Scored) or not outcome.retryable:
+            if isinstance(outcome, Scored):
+                has_scored = True
+                return outcome
+            if outcome.code in SETUP_CODES and not has_scored:
+                raise SetupError(setup_message(outcome))
+            if not outcome.retryable:
                 return outcome
             is_lost = outcome.code == WORKER_LOST
             lost += is_lost
@@ -111,6 +129,8 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             reply = await run_agent(client, row.agent, with_indices(row, number), timeout_s=timeout_s)
             result = parse_scored(reply)
             record, figures = single_line_record(reply.content(), result), numeric_fields(result)
+            if ROW_FIELDS not in result:  # with it an environment says that it wants none
+                record = add_row_fields(record, result, row.body)
         except RolloutError as error:
             failure = error
         except Exception as error:
@@ -181,6 +201,9 @@ def _told_failure(result: Mapping[str, Any], server: str) -> RolloutError:
 
 def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """The small part of a record that metrics need, so that the rest is neither kept nor decoded twice."""
-    small = {name: value for name, value in record.items() if not isinstance(value, dict | list)}
+    small = {name: value for name, value in results_of(record).items() if not isinstance(value, dict | list)}
     response = record.get("response")
-    return {**small, "response": {"usage": response.get("usage")} if isinstance(response, dict) else None}
+    kept = (
+        {name: response.get(name) for name in ("usage", "incomplete_details")} if isinstance(response, dict) else None
+    )
+    return {**small, "response": kept}

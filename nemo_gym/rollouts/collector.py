@@ -11,7 +11,8 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.retry_stats import track_retries
-from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.errors import ConfigError, RolloutError, SetupError
+from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
 from nemo_gym.rollouts.attempts import Run, parse_scored, retrying_run, run_agent, traced_attempt
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
 from nemo_gym.rollouts.concurrency import (
@@ -22,7 +23,7 @@ from nemo_gym.rollouts.concurrency import (
     limit_to_descriptors,
 )
 from nemo_gym.rollouts.config import MAX_PARALLEL, MIN_PARALLEL, RolloutCollectionConfig
-from nemo_gym.rollouts.dataset import dataset_path, fingerprint_dataset, read_rows
+from nemo_gym.rollouts.dataset import check_overrides, dataset_path, fingerprint_dataset, read_rows
 from nemo_gym.rollouts.dispatch import open_dispatch
 from nemo_gym.rollouts.grouped_writer import GroupedWriter
 from nemo_gym.rollouts.live import LiveRollouts, published
@@ -81,6 +82,8 @@ class RolloutCollectionHelper:
         self._live = LiveRollouts()
         self.metrics: RunningMetrics | None = None
         """The figures of `run_from_config`, once all its rollouts are made."""
+        self.running_metrics: RunningMetrics | None = None
+        """Its figures so far, with those of the records that a resumed run found."""
         self.total = self.found = 0
         """How many rollouts `run_from_config` is asked for, and how many of them were in the output already."""
 
@@ -101,10 +104,15 @@ class RolloutCollectionHelper:
         `settings` is the configuration of the servers, if known: the manifest keeps it without secrets, to notice a
         change."""
         dataset, output = dataset_path(config), Path(config.output_jsonl_fpath)
+        check_overrides(config)
         check_paths(output, dataset=dataset)
+        if config.agent_name is None:
+            check_rows_name_agents(dataset, settings or {})
+        else:
+            check_agent(config.agent_name, settings or {})
         if config.resume == "restart":
             archive_output(output)
-        metrics = RunningMetrics(num_repeats=config.num_repeats)
+        metrics = self.running_metrics = RunningMetrics(num_repeats=config.num_repeats)
 
         def on_written(outcome: Outcome) -> None:
             record_outcome(metrics, outcome)
@@ -114,14 +122,21 @@ class RolloutCollectionHelper:
         with contextlib.closing(RolloutStore(output, on_written=on_written)) as store:
             fingerprint = fingerprint_dataset(dataset, with_row_hashes=not store.is_empty)
             self.total = fingerprint.num_rollouts(config)
+            if self.total == 0:
+                store.discard_if_empty()
+                raise ConfigError(f"{dataset} has no rows, so there is nothing to do.")
             completed = load_completed(
                 store, fingerprint, dataset_path=dataset, config=config, settings=settings or {}, metrics=metrics
             )
             self.found = completed.count
             caller = client or self.setup_server_client()
             status = partial(self._status, output, metrics, caller)
-            async with published(self._live, status, caller):
-                await self._make_missing(config, store, completed, caller)
+            try:
+                async with published(self._live, status, caller):
+                    await self._make_missing(config, store, completed, caller)
+            except SetupError:
+                store.discard_if_empty()
+                raise
         for server in caller.local.values():
             metrics.blocked |= server.blocked()
         self.metrics = metrics
@@ -199,7 +214,8 @@ class RolloutCollectionHelper:
 
 def _window(config: RolloutCollectionConfig, client: ServerClient, *, has_workers: bool) -> AimdWindow:
     fixed = config.num_samples_in_parallel
-    most = config.max_samples_in_parallel if fixed is None else fixed
+    slots = [server.concurrency for server in client.local.values() if server.concurrency is not None]
+    most = min([config.max_samples_in_parallel, *slots]) if fixed is None else fixed
     if not has_workers:  # each worker has a limit of its own, and all rollouts share one connection to it
         most = limit_to_descriptors(most, per_rollout=_descriptors_per_rollout(client))
     return AimdWindow(min(MIN_PARALLEL, most) if fixed is None else most, most)
@@ -214,4 +230,6 @@ def record_outcome(metrics: RunningMetrics, outcome: Outcome) -> None:
     if isinstance(outcome, Scored):
         metrics.add({**outcome.figures, **outcome.metadata()})
     elif outcome.is_final:
-        metrics.add_failure(outcome.cause, code=outcome.code, task_index=outcome.id.task_index)
+        metrics.add_failure(
+            outcome.cause, code=outcome.code, task_index=outcome.id.task_index, attempts=outcome.attempt
+        )

@@ -29,6 +29,11 @@ class RolloutCollectionConfig(CommandConfig):
     again to complete what is missing.
     """
 
+    SHORT_OPTIONS = {"n": "limit", "o": "output_jsonl_fpath"}  # noqa: RUF012 -- a ClassVar of the base
+
+    config_paths: list[str] | None = None
+    """YAML files that define the servers to start. If not set, the servers of the running `ng_run` are used."""
+
     agent_name: str | None = None
     """Name of the agent in the config. If not set, every row must name its agent in `agent_ref`."""
 

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
+from pydantic import ValidationError
 
 from nemo_gym.common.paths import find
+from nemo_gym.config.error_messages import error_lines
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.store import CompletedIndex
 from nemo_gym.rollouts.types import NoResult, Row, RowId, hash_row, raw_json_or_text
@@ -57,11 +60,24 @@ def fingerprint_dataset(path: Path, *, with_row_hashes: bool) -> DatasetFingerpr
     return DatasetFingerprint(digest.hexdigest(), rows, row_hashes)
 
 
+def check_overrides(config: RolloutCollectionConfig) -> None:
+    """Raise if `responses_create_params` has a value that no request may have: every row would fail."""
+    given = config.responses_create_params
+    if not given:
+        return
+    try:
+        NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": [], **given})
+    except ValidationError as error:
+        known = NeMoGymResponseCreateParamsNonStreaming.model_fields
+        lines = error_lines(error, prefix=("responses_create_params",), known=known)
+        raise ConfigError("\n".join(["responses_create_params is not valid:", *lines])) from None
+
+
 def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = None) -> Iterator[Row | NoResult]:
     """The rollouts that are not done yet. A line that is not a valid row is a NoResult already."""
     with dataset_path(config).open("rb") as lines:
         index = -1
-        for raw in lines:
+        for number, raw in enumerate(lines, 1):
             line = raw.strip()
             if not line:
                 continue
@@ -72,10 +88,10 @@ def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = Non
             for repeat in range(config.num_repeats):
                 row_id = RowId(index, repeat, row_hash)
                 if done is None or not done.take(row_id):
-                    yield _make_row(line, row_id, config)
+                    yield _make_row(line, row_id, config, number=number)
 
 
-def _make_row(line: bytes, row_id: RowId, config: RolloutCollectionConfig) -> Row | NoResult:
+def _make_row(line: bytes, row_id: RowId, config: RolloutCollectionConfig, *, number: int) -> Row | NoResult:
     is_unchanged = not config.responses_create_params and config.seed_per_repeat is None
     if config.agent_name is not None and is_unchanged and line.startswith(b"{"):
         return Row(row_id, config.agent_name, line)
@@ -83,10 +99,10 @@ def _make_row(line: bytes, row_id: RowId, config: RolloutCollectionConfig) -> Ro
         data = _expect_object(_decode_row(line), "The row")
         agent = config.agent_name or _expect_object(data.get("agent_ref"), "`agent_ref`").get("name")
         if not isinstance(agent, str) or not agent:
-            raise ValueError("The row has no `agent_ref` with a `name`, and +agent_name is not given")
+            raise ValueError("The row has no `agent_ref` with a `name`, and no agent_name is given")
         return Row(row_id, agent, line if is_unchanged else encode(_with_overrides(data, row_id, config)))
     except (ValueError, TypeError, RecursionError) as error:
-        message = f"Row {row_id.task_index} of {config.input_jsonl_fpath} cannot be run. {error}."
+        message = f"{config.input_jsonl_fpath}:{number} cannot be run. {error}."
         return NoResult(row_id, "input", message, row=raw_json_or_text(line))
 
 

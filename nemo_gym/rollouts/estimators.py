@@ -70,12 +70,31 @@ class ClusteredMean:
 
     @property
     def interval_95(self) -> tuple[float, float] | None:
-        """Where the true mean is, with 95 % confidence."""
+        """Where the true mean is, with 95 % confidence. None if that is unknown, because clusters do not differ."""
         error = self.standard_error
-        if error is None:
+        if not error:
             return None
         reach = error * student_t_95(self.clusters - 1)
         return self.mean - reach, self.mean + reach
+
+    @property
+    def proportion_interval_95(self) -> tuple[float, float] | None:
+        """As `interval_95` for samples between 0 and 1: Wilson's interval, which stays between them, too."""
+        error, mean = self.standard_error, min(max(self.mean, 0.0), 1.0)
+        if error is None:
+            return None
+        variance = mean * (1 - mean)
+        # as many independent samples as would be as sure; if clusters do not differ, each counts as one sample
+        size = min(variance / error**2, self.samples) if error and variance else self.clusters
+        return wilson_interval(mean, size, student_t_95(self.clusters - 1) if error else Z_95)
+
+
+def wilson_interval(proportion: float, size: float, z: float = Z_95) -> tuple[float, float]:
+    """Wilson's score interval of a proportion among `size` independent samples."""
+    shrink = 1 + z * z / size
+    center = (proportion + z * z / (2 * size)) / shrink
+    reach = z / shrink * math.sqrt(proportion * (1 - proportion) / size + z * z / (4 * size * size))
+    return max(center - reach, 0.0), min(center + reach, 1.0)
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:

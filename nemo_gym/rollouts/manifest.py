@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from nemo_gym import __version__
 from nemo_gym.common.atomic_files import write_json
+from nemo_gym.common.words import count_of
 from nemo_gym.config.overrides import shown_arguments
 from nemo_gym.config.secrets import masked
 from nemo_gym.errors import ConfigError
@@ -26,6 +27,22 @@ MAX_SHOWN = 10
 class InputFile(BaseModel):
     path: str
     sha256: str
+    rows: int | None = None
+    """None in older manifests."""
+
+    def changes_to(self, now: "InputFile") -> Iterator[str]:
+        """What is different now, in words."""
+        if self.sha256 == now.sha256:
+            return
+        before, after = (
+            f"{each.path} ({count_of(each.rows, 'row')})" if each.rows else each.path for each in (self, now)
+        )
+        if self.path != now.path:
+            yield f"the dataset: {before} before, {after} now"
+        elif self.rows == now.rows:
+            yield f"the dataset: rows of {after} have changed"
+        else:
+            yield f"the dataset: {now.path} had {self.rows} rows, has {now.rows} now"
 
 
 class Manifest(BaseModel):
@@ -44,21 +61,20 @@ class Manifest(BaseModel):
 
     def changes_to(self, now: "Manifest") -> list[str]:
         """What is different now, a line each."""
-        pairs = (
-            ({"input": self.input.sha256}, {"input": now.input.sha256}),
-            (self.options, now.options),
-            (self.servers, now.servers),
-        )
-        lines = [line for before, after in pairs for line in _differences(before, after)]
+        pairs = ((self.options, now.options), (self.servers, now.servers))
+        lines = list(self.input.changes_to(now.input))
+        lines += [line for before, after in pairs for line in _differences(before, after)]
         if self.files is not None and now.files is not None:
             lines += describe_file_changes(self.files, now.files)
         return lines
 
 
-def make_manifest(input_path: Path, *, sha256: str, options: dict[str, Any], settings: Mapping[str, Any]) -> Manifest:
+def make_manifest(
+    input_path: Path, *, sha256: str, rows: int, options: dict[str, Any], settings: Mapping[str, Any]
+) -> Manifest:
     """The manifest of a run that is about to start, without secrets."""
     return Manifest(
-        input=InputFile(path=str(input_path), sha256=sha256),
+        input=InputFile(path=str(input_path), sha256=sha256, rows=rows),
         options=options,
         servers={name: _lasting(block) for name, block in masked(settings).items() if _is_server(block)},
         files=hash_server_files(settings) if settings else None,
@@ -100,7 +116,8 @@ def _differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
         for key in dict.fromkeys([*before, *after]):
             yield from _differences(before.get(key), after.get(key), f"{place}.{key}" if place else str(key))
     elif before != after:
-        yield f"{place}: {before!r} before, {after!r} now"
+        was, now = ("not set" if each is None else repr(each) for each in (before, after))
+        yield f"{place}: {was} before, {now} now"
 
 
 def _is_server(block: Any) -> bool:

@@ -3,15 +3,16 @@ until all of its repeats have come to an outcome, then only what it adds to the 
 
 import copy
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from nemo_gym.common.words import count_of, shorten
 from nemo_gym.errors import Cause
 from nemo_gym.rollouts.estimators import ClusteredMean, LogHistogram, majority_at_k, pass_at_k
-from nemo_gym.rollouts.types import task_index_of
+from nemo_gym.rollouts.types import results_of, task_index_of
 
 PASS_THRESHOLD = 1.0
 ANSWER_FIELDS = ("extracted_answer", "parsed_option", "answer")
@@ -23,6 +24,8 @@ JUDGE_FAILURE_FIELD = "judge_failure"
 MAX_VOTERS = 64
 """The largest k of majority@k: beyond, counting the votes takes longer than it is worth."""
 
+MAX_NAME = 24
+"""Longer names of fields are cut, so that a table fits 70 columns."""
 PERCENTILES = (50, 90, 99)
 LARGEST = 1e100
 """Numbers beyond are passed over: the sums of their squares would be no numbers any more."""
@@ -112,6 +115,11 @@ class RunningMetrics:
         """The rows that are not complete. One that nobody can tell from others is complete at once."""
         self._estimates = _Estimates()
         self._sums, self._tokens = _Sums(), _Sums()
+        self._proportions = {"reward"}
+        """Fields whose values are all between 0 and 1, if they are true, false or rewards."""
+        self._booleans: set[str] = set()
+        self.cut_off = 0
+        """Rollouts whose last reply was cut off by a limit."""
         self._attempts = self._retries = 0
         self._latency, self._slowest_s = LogHistogram(), 0.0
         self.blocked: dict[str, dict[str, float]] = {}
@@ -119,10 +127,13 @@ class RunningMetrics:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Take in a scored rollout."""
+        record = results_of(record)
         self.scored += 1
         figures = _numbers(record)
+        self._note_kinds(figures)
         self._sums.add(figures)
         self._tokens.add(_tokens(record))
+        self.cut_off += _is_cut_off(record)
         self._add_metadata(record)
         index = task_index_of(record)
         if record.get(JUDGE_FAILURE_FIELD):
@@ -138,9 +149,12 @@ class RunningMetrics:
                 task.vote(record[answer_field], passed=passed)
         self._count_outcome(index)
 
-    def add_failure(self, cause: Cause, *, code: str | None = None, task_index: int | None = None) -> None:
+    def add_failure(
+        self, cause: Cause, *, code: str | None = None, task_index: int | None = None, attempts: int = 0
+    ) -> None:
         """Take in a rollout without a result: an outcome of its row, but no figure."""
         self.failed[cause] += 1
+        self._attempts += attempts
         if cause == "judge" and code is not None:
             self.judge_failures[code] += 1
         self._count_outcome(task_index)
@@ -155,20 +169,26 @@ class RunningMetrics:
         estimates = copy.deepcopy(self._estimates)
         for task in self._open.values():
             estimates.add(task)
-        fields = {name: _as_json(estimates.fields[name]) for name in sorted(estimates.fields)}
+        proportions = self._proportions | self._booleans
+        fields = {
+            name: _as_json(estimates.fields[name], is_proportion=name in proportions)
+            for name in sorted(estimates.fields)
+        }
         reward = fields.pop("reward", None)
         found: dict[str, Any] = {
             "scored": self.scored,
             "failed": self.failed.total(),
             "failures_by_cause": dict(sorted(self.failed.items())),
             "judge_failures": dict(sorted(self.judge_failures.items())),
+            "cut_off": self.cut_off,
             "tasks": estimates.tasks,
             "reward": reward,
             "pass_threshold": self.pass_threshold,
         }
-        found |= {f"pass@{k}": _as_json(estimate) for k, estimate in sorted(estimates.passes.items())}
+        found |= {f"pass@{k}": _as_json(each, is_proportion=True) for k, each in sorted(estimates.passes.items())}
         if estimates.votes_differ:
-            found |= {f"majority@{k}": _as_json(estimate) for k, estimate in sorted(estimates.majorities.items())}
+            majorities = sorted(estimates.majorities.items())
+            found |= {f"majority@{k}": _as_json(each, is_proportion=True) for k, each in majorities}
         tokens, totals = self._tokens.means(), self._tokens.totals
         return found | {
             "fields": fields,
@@ -181,7 +201,12 @@ class RunningMetrics:
 
     def table(self) -> str:
         """Everything, for people."""
-        return "\n".join(_lines(self.summary()))
+        return "\n".join(_lines(self.summary(), booleans=self._booleans))
+
+    def mean_reward(self) -> float | None:
+        """The mean reward so far, earlier records of a resumed run included."""
+        count = self._sums.counts.get("reward")
+        return self._sums.totals["reward"] / count if count else None
 
     def _add_metadata(self, record: Mapping[str, Any]) -> None:
         """Attempts, retries and durations. Records from elsewhere have no such metadata."""
@@ -191,6 +216,17 @@ class RunningMetrics:
         if seconds is not None:
             self._latency.add(seconds)
             self._slowest_s = max(self._slowest_s, seconds)
+
+    def _note_kinds(self, figures: Mapping[str, float]) -> None:
+        """Tell proportions from other numbers."""
+        for name, value in figures.items():
+            if type(value) is bool:
+                if name not in self._sums.totals:
+                    self._booleans.add(name)
+            elif name == "reward" and not 0 <= value <= 1:
+                self._proportions.discard(name)
+            else:
+                self._booleans.discard(name)
 
     def _count_outcome(self, index: int | None) -> None:
         self._open[index].outcomes += 1
@@ -212,6 +248,11 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def _is_cut_off(record: Mapping[str, Any]) -> bool:
+    response = record.get("response")
+    return isinstance(response, dict) and bool(response.get("incomplete_details"))
+
+
 def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
     response = record.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
@@ -224,8 +265,8 @@ def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
     return _numbers(found)
 
 
-def _as_json(estimate: ClusteredMean) -> dict[str, Any]:
-    interval = estimate.interval_95
+def _as_json(estimate: ClusteredMean, *, is_proportion: bool) -> dict[str, Any]:
+    interval = estimate.proportion_interval_95 if is_proportion else estimate.interval_95
     return {
         "mean": estimate.mean,
         "standard_error": estimate.standard_error,
@@ -235,34 +276,46 @@ def _as_json(estimate: ClusteredMean) -> dict[str, Any]:
     }
 
 
-def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
+def _lines(summary: Mapping[str, Any], *, booleans: Container[str]) -> Iterator[str]:
     causes = ", ".join(f"{cause} {count}" for cause, count in summary["failures_by_cause"].items())
     failed = f", {summary['failed']} without a result ({causes})" if causes else ""
-    yield f"{summary['scored']} scored rollouts of {summary['tasks']} tasks{failed}"
+    yield f"{count_of(summary['scored'], 'scored rollout')} of {count_of(summary['tasks'], 'task')}{failed}"
     if summary["judge_failures"]:
         kinds = (f"{kind} {count}" for kind, count in summary["judge_failures"].items())
         yield f"judge replies without a verdict: {', '.join(kinds)}"
-    chances = {name: entry for name, entry in summary.items() if name.startswith(("pass@", "majority@"))}
-    rows = {"reward": summary["reward"], **chances, **summary["fields"]}
-    width = max(map(len, rows))
-    yield f"{'':<{width}}  {'mean':>10}  {'error':>10}  {'95 % interval':>24}  {'samples':>8}  {'tasks':>8}"
-    for name, entry in rows.items():
-        if entry is not None:
-            error, interval = (
-                _shown(entry["standard_error"]),
-                " .. ".join(map(_shown, entry["interval_95"] or ["-"])),
-            )
-            columns = f"{_shown(entry['mean']):>10}  {error:>10}  {interval:>24}"
-            yield f"{name:<{width}}  {columns}  {entry['samples']:>8}  {entry['tasks']:>8}"
+    if summary["cut_off"]:
+        yield f"{count_of(summary['cut_off'], 'rollout')} cut off by a limit"
+    yield from _table(summary, booleans)
     if summary["tokens"]:
-        means = (f"{name} {entry['mean']:.1f} (of {entry['total']:.0f})" for name, entry in summary["tokens"].items())
-        yield f"tokens a rollout: {', '.join(means)}"
+        tokens = {name: entry for name, entry in summary["tokens"].items() if entry["total"]}
+        means = (f"{name} {_shown(entry['mean'])}" for name, entry in tokens.items())
+        yield f"tokens per rollout: {', '.join(means) or 'none'}"
     if summary["latency_s"]:
-        yield "seconds a rollout: " + ", ".join(f"{name} {value:.3g}" for name, value in summary["latency_s"].items())
-    if summary["attempts"]:
-        yield f"attempts: {summary['attempts']}, requests tried again within them: {summary['retries']}"
+        times = (f"{name} {value:.3g}" for name, value in summary["latency_s"].items())
+        yield f"seconds per rollout: {', '.join(times)}"
+    if summary["attempts"] > summary["scored"] + summary["failed"] or summary["retries"]:
+        yield f"{count_of(summary['attempts'], 'attempt')}, {summary['retries']} requests retried within them"
     for name, entry in summary.get("blocked_handlers", {}).items():
         yield f"{name} blocked the event loop, times: {entry['times']}, seconds in all: {entry['seconds']:.3g}"
+
+
+def _table(summary: Mapping[str, Any], booleans: Container[str]) -> Iterator[str]:
+    """Means and intervals in at most 70 columns. What is false everywhere is left out; so is a number of samples that
+    is the same as that of the rewards."""
+    chances = {name: entry for name, entry in summary.items() if name.startswith(("pass@", "majority@"))}
+    fields = {name: each for name, each in summary["fields"].items() if each["mean"] or name not in booleans}
+    rows = {
+        name: each for name, each in {"reward": summary["reward"], **chances, **fields}.items() if each is not None
+    }
+    if not rows:
+        return
+    width = min(max(map(len, rows)), MAX_NAME)
+    yield f"{'':<{width}}  {'mean':>8}  {'error':>8}  {'95 % interval':>17}"
+    for name, entry in rows.items():
+        error, interval = entry["standard_error"] or None, entry["interval_95"]
+        shown = " .. ".join(f"{bound:.3g}" for bound in interval) if interval else "unknown"
+        count = "" if entry["tasks"] == summary["tasks"] else f"  n={entry['samples']}"
+        yield f"{shorten(name, width):<{width}}  {_shown(entry['mean']):>8}  {_shown(error):>8}  {shown:>17}{count}"
 
 
 def _shown(value: float | str | None) -> str:

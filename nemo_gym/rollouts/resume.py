@@ -39,7 +39,7 @@ def load_completed(
     """The rollouts in the output, counted in `metrics`. If they were made another way, raises the question what to do,
     unless `config` answers it."""
     options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
-    now = make_manifest(dataset_path, sha256=dataset.sha256, options=options, settings=settings)
+    now = make_manifest(dataset_path, sha256=dataset.sha256, rows=dataset.rows, options=options, settings=settings)
     before = read_manifest(store.output)
     changes = [] if before is None or store.is_empty else before.changes_to(now)
     if before is None and not store.is_empty:

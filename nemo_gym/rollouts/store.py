@@ -13,7 +13,7 @@ from pathlib import Path
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError
 from nemo_gym.errors import StorageError as StorageError
-from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.output_files import failures_path, manifest_path
 from nemo_gym.rollouts.types import Outcome, RowId, Scored, parse_row_id
 
 logger = logging.getLogger(__name__)
@@ -144,6 +144,12 @@ class RolloutStore:
         self._scored.close()
         if self._failed is not None:
             self._failed.close()
+
+    def discard_if_empty(self) -> None:
+        """Delete the output and its manifest if nothing was written."""
+        if self.is_empty:
+            self.output.unlink(missing_ok=True)
+            manifest_path(self.output).unlink(missing_ok=True)
 
     @property
     def is_empty(self) -> bool:

@@ -3,19 +3,19 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
 
-from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, ROW_FIELDS, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import Cause
 
 REPEAT_INDEX_KEY_NAME = "_repeat_index"
 ROW_HASH_KEY_NAME = "_row_hash"
 METADATA_FIELDS = frozenset(
-    (TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, "_attempts", "_retries", "_seconds")
+    (TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, ROW_FIELDS, "_attempts", "_retries", "_seconds")
 )
 """What the collector adds to a record."""
 _ROW_ID = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
@@ -58,6 +58,26 @@ def single_line_record(record: bytes, fields: Iterable[str]) -> bytes:
         return record
     kept = {name: value for name, value in json.loads(record).items() if name not in METADATA_FIELDS}
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def add_row_fields(record: bytes, fields: Container[str], row: bytes) -> bytes:
+    """The record with the fields of its row that it lacks, so that the expected answer is beside the given one."""
+    try:
+        given = orjson.loads(row)
+    except ValueError:
+        return record
+    own = {
+        name: value
+        for name, value in given.items()
+        if name not in fields and name not in METADATA_FIELDS and name != TASK_INDEX_KEY_NAME
+    }
+    return record[:-1] + b"," + orjson.dumps({**own, ROW_FIELDS: list(own)})[1:] if own else record
+
+
+def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A record without its row's own fields."""
+    own = record.get(ROW_FIELDS)
+    return record if not own else {name: value for name, value in record.items() if name not in own}
 
 
 def raw_json_or_text(body: bytes) -> Any:

@@ -2,12 +2,16 @@
 
 import ast
 import importlib
+import traceback
 from pathlib import Path
 from types import ModuleType
 
 from nemo_gym.common.folder_imports import make_importable, package_of
-from nemo_gym.errors import ConfigError
+from nemo_gym.common.paths import SERVER_FOLDERS
+from nemo_gym.errors import ConfigError, StartupError
 from nemo_gym.server.base import SimpleServer
+
+_OWN_PACKAGES = ("nemo_gym", *SERVER_FOLDERS)
 
 
 def load_server_class(server_type: str, folder: Path, entrypoint: str) -> type[SimpleServer]:
@@ -17,10 +21,28 @@ def load_server_class(server_type: str, folder: Path, entrypoint: str) -> type[S
     if not file.is_file():
         raise ConfigError(f"{folder} has no '{entrypoint}', which its config names as the entry point.")
     parts = [package_of(server_type, folder), *Path(entrypoint).with_suffix("").parts]
-    module = importlib.import_module(".".join(parts))
+    try:
+        module = importlib.import_module(".".join(parts))
+    except Exception as error:
+        raise StartupError(_why_not_importable(error, folder, file)) from error
     if Path(module.__file__ or "").resolve() != file.resolve():
         raise ConfigError(f"'{'.'.join(parts)}' is imported from {module.__file__}, but the config means {file}.")
     return _served_class(module, file)
+
+
+def _why_not_importable(error: Exception, folder: Path, file: Path) -> str:
+    """The author's own line that failed and why, without the frames of the import system."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(folder.resolve())]
+    if isinstance(error, SyntaxError):
+        place, line = f"{error.filename or file}:{error.lineno}", (error.text or "").strip()
+    else:
+        place, line = (f"{own[-1].filename}:{own[-1].lineno}", own[-1].line or "") if own else (str(file), "")
+    what = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+    shown = f"{place}: {f'`{line}` failed. ' if line else ''}{what}."
+    is_missing = isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(_OWN_PACKAGES)
+    hint = f" List the package that provides it in {folder / 'requirements.txt'}." if is_missing else ""
+    return shown + hint
 
 
 def _served_class(module: ModuleType, file: Path) -> type[SimpleServer]:

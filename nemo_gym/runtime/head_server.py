@@ -104,7 +104,6 @@ class HeadServer:
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
-        if self._token is None:
-            check_origin(scope, headers, self._allowed_hosts)
-        else:
+        if self._token is not None:
             check_token(headers, self._token, "head_server")
+        check_origin(scope, headers, self._allowed_hosts, checks_host=self._token is None)

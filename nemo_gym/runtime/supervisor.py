@@ -89,7 +89,9 @@ class WorkerProcess:
                 return
             words = "\n".join(f"  {line}" for line in self._last) or "  (it printed nothing)"
             ended = f"The worker with {self.names} ended with {_ending(code)}. Its last output:\n{words}"
-            if code == EXIT_CONFIG or not self._was_ready:
+            if code == EXIT_CONFIG:  # what it printed says all
+                raise StartupError("\n".join(self._last))
+            if not self._was_ready:
                 raise StartupError(ended)
             pause = self._restarts.pause_after(time.monotonic())
             if pause is None:

@@ -53,7 +53,9 @@ class ServerApp:
         lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
         token: str | None = None,
         limits: ServerLimits | None = None,
+        concurrency: int | None = None,
     ) -> None:
+        self.concurrency = concurrency
         self.core, self.name, self._lifespan = core, core.name, lifespan
         self.fastapi_app, self.token, self.limits = fastapi_app, token, limits or ServerLimits()
         self._answer_get = answer_get or (lambda _path: None)
@@ -147,10 +149,9 @@ class ServerApp:
             await self.core.send(self.core.failed(error), receive, send)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        if self.token is None:
-            check_origin(scope, headers, self.limits.allowed_hosts)
-        else:
+        if self.token is not None:
             check_token(headers, self.token, self.name)
+        check_origin(scope, headers, self.limits.allowed_hosts, checks_host=self.token is None)
         check_length(headers, self.limits.max_body_bytes)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> ServerReply | None:

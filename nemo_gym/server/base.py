@@ -80,6 +80,11 @@ class SimpleServer(BaseServer):
         """The reply to a GET request, or None if there is nothing at that path."""
         return {"status": "ok"} if path == "/" else None
 
+    def concurrency(self) -> int | None:
+        """How many requests the server works on at once; more would only wait in its queue. None if it has no such
+        limit. A collector in the same process keeps as many rollouts in flight."""
+        return None
+
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         """Override to keep something open while the server answers, such as a process or a pool. It is entered before
         the first request."""
@@ -134,6 +139,7 @@ class SimpleServer(BaseServer):
             lifespan=self.lifespan,
             token=token,
             limits=limits,
+            concurrency=self.concurrency(),
         )
 
     def get_session_middleware_key(self) -> str:

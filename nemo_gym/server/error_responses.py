@@ -2,11 +2,13 @@
 
 import logging
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
 from nemo_gym.client.reply import ServerReply, error_told_in
 from nemo_gym.common.redaction import process_redactor
+from nemo_gym.common.retry import RETRIED_STATUSES
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.errors import (
     UNREACHABLE,
@@ -16,9 +18,11 @@ from nemo_gym.errors import (
     RolloutError,
     SessionError,
     SessionLostError,
+    ToolError,
     UpstreamError,
     default_status,
 )
+from nemo_gym.llm_api.endpoint_refusals import setup_code
 from nemo_gym.server.endpoint import BadBodyError
 
 logger = logging.getLogger(__name__)
@@ -26,6 +30,9 @@ logger = logging.getLogger(__name__)
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_FOUND = 300
+MAX_LOGGED_KINDS = 1000
+_logged: set[tuple[str, str, str]] = set()
+"""Server, type and line of the unexpected exceptions that were logged."""
 MAX_DETAILS = 20
 """The first validation errors are enough to see what is wrong."""
 _STATUS_OF_CAUSE: dict[Cause, int] = {"timeout": 504, "input": 422, "internal": 500}
@@ -49,6 +56,8 @@ class RefusedError(Exception):
 def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:
     """The response for `error`, without secrets. An unexpected exception is logged with its traceback."""
     failure = _failure_of(error, server=server, key=key, cause=cause)
+    if isinstance(failure.body, bytes):
+        return Failure(failure.status, redact_body(failure.body))
     return Failure(failure.status, process_redactor().value(failure.body))
 
 
@@ -89,16 +98,18 @@ def redact_body(body: bytes) -> bytes:
 
 
 def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:
+    if isinstance(error, ToolError):
+        return Failure(400, str(error).encode())
     if isinstance(error, BadBodyError):
         return Failure(422, {"detail": _details(error)})
     if isinstance(error, RefusedError):
         return Failure(error.status, {"detail": error.detail})
     if isinstance(error, RolloutError):
         return _response_to(error, server)
-    if isinstance(error, UpstreamError | ComputeError):
-        kind: Cause = getattr(error, "cause", None) or cause
-        status = (error.status or UNREACHABLE) if isinstance(error, UpstreamError) and kind != "timeout" else None
-        return _response_to(RolloutError(kind, str(error), retryable=True, status=status), server)
+    if isinstance(error, UpstreamError):
+        return _response_to(_upstream_failure(error, cause), server)
+    if isinstance(error, ComputeError):
+        return _response_to(RolloutError(getattr(error, "cause", None) or cause, str(error), retryable=True), server)
     if isinstance(error, ConfigError):
         return _response_to(RolloutError(cause, str(error), retryable=False), server)
     raised: Any = error
@@ -106,8 +117,38 @@ def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fai
         return _inner_failure(getattr(raised, "response_content", b""), key)
     if _is_a(error, "starlette.exceptions", "HTTPException"):
         return Failure(raised.status_code, {"detail": raised.detail})
-    logger.error("%s failed in a handler: %r", server, error, exc_info=error)
+    _log_unexpected(error, server, cause)
     return Failure(500, repr(error))
+
+
+def _log_unexpected(error: Exception, server: str, cause: Cause) -> None:
+    """Log the first exception of a kind with the line it came from: a tool may fail in every call of every rollout."""
+    frame = next(iter(traceback.extract_tb(error.__traceback__)[-1:]), None)
+    place = f"{frame.filename}:{frame.lineno}" if frame else "an unknown line"
+    kind = (server, type(error).__name__, place)
+    if kind in _logged:
+        logger.debug("%s failed in a handler: %r", server, error, exc_info=error)
+        return
+    if len(_logged) < MAX_LOGGED_KINDS:
+        _logged.add(kind)
+    if cause == "tool":
+        logger.error(
+            "a tool of %s raised %r at %s. The model sees that; raise ToolError(text) for an expected failure. "
+            "Further ones of this kind are not logged",
+            server,
+            error,
+            place,
+        )
+        return
+    logger.error("%s failed in a handler: %r. Further ones are not logged", server, error, exc_info=error)
+
+
+def _upstream_failure(error: UpstreamError, cause: Cause) -> RolloutError:
+    """A refusal of the request itself (4xx) would meet the next attempt too."""
+    is_refusal = 400 <= error.status < 500 and error.status not in RETRIED_STATUSES
+    kind = error.cause or cause
+    status = None if kind == "timeout" else error.status or UNREACHABLE
+    return RolloutError(kind, str(error), retryable=not is_refusal, code=setup_code(error), status=status)
 
 
 def _response_to(error: RolloutError, server: str) -> Failure:
@@ -150,7 +191,7 @@ def _inner_failure(content: bytes, key: str) -> Failure:
     error = error_told_in(content)
     if error is not None:
         return _response_to(error, "")
-    return Failure(500, f"Hit an exception in {key} calling an inner server: {content!r}")
+    return Failure(500, f"Hit an exception in {key} calling an inner server: {content.decode(errors='replace')}")
 
 
 def _is_a(error: Exception, module: str, name: str) -> bool:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.client.server_client import ServerReply, base_url
+from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.disconnect import cancel_on_disconnect
 from nemo_gym.server.endpoint import Call, Endpoint
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.mcp import McpHttpApp, McpToolServer
-from nemo_gym.server.model_endpoints import model_endpoints
+from nemo_gym.server.model_endpoints import estimate_tokens, model_endpoints
 from nemo_gym.server.request_checks import check_json, check_origin
 from nemo_gym.server.unix_bridge import bridge_socket
 from nemo_gym.server.uvicorn_runner import bind, serving
@@ -31,6 +32,10 @@ class _Room:
     endpoints: dict[str, Endpoint]
     model: str
     tools: McpHttpApp
+
+
+async def _count_tokens(params: NeMoGymResponseCreateParamsNonStreaming) -> int:
+    return estimate_tokens(params)
 
 
 class ModelGateway:
@@ -66,7 +71,7 @@ class ModelGateway:
     ) -> Iterator[str]:
         """A path for one program. After the block nothing answers there."""
         path = f"/{secrets.token_urlsafe(16)}"
-        listed = model_endpoints(chat_completions, responses, reads_only=True)
+        listed = model_endpoints(chat_completions, responses, count_tokens=_count_tokens, reads_only=True)
         self._rooms[path] = _Room({endpoint.path: endpoint for endpoint in listed}, model, McpHttpApp(tools))
         try:
             yield path

@@ -10,6 +10,8 @@ from nemo_gym.config.error_messages import error_lines
 from nemo_gym.errors import ConfigError
 
 MAX_CONNECTIONS = 65_536
+GRACE_S = 3
+"""How long requests in flight may take after the server was told to stop."""
 
 
 class ServerLimits(BaseModel):

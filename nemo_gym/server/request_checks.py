@@ -30,21 +30,26 @@ def check_token(headers: Headers, token: str, server: str) -> None:
     if not hmac.compare_digest(found, token.encode()):
         raise RefusedError(
             401,
-            f"'{server}' listens beyond this machine and requires the run's token, in the header '{TOKEN_HEADER}', in "
-            f"'x-api-key', or as 'Authorization: Bearer'. Found {'another token' if found else 'none'}.",
+            f"'{server}' requires the run's token, in the header '{TOKEN_HEADER}', in 'x-api-key', or as "
+            f"'Authorization: Bearer'. Found {'another token' if found else 'none'}.",
         )
 
 
-def check_origin(scope: Scope, headers: Headers, allowed_hosts: frozenset[str]) -> None:
-    """Refuse requests to loopback that were not addressed to loopback, or that come from a web page of elsewhere."""
+def check_origin(scope: Scope, headers: Headers, allowed_hosts: frozenset[str], *, checks_host: bool = True) -> None:
+    """Refuse requests to loopback that were not addressed to loopback, or that come from a web page of elsewhere.
+
+    A caller who showed the run's token may use any name of this machine, but a web page may still not call.
+    """
     address = scope.get("server")
     if address is None or not is_loopback(address[0]):
         return
     host, origin = headers.get(b"host"), headers.get(b"origin")
-    if host is not None and not _is_local(b"//" + host, allowed_hosts):
-        raise RefusedError(421, f"The Host header is {host!r}; expected this machine's loopback name (allowed_hosts).")
+    if checks_host and host is not None and not _is_local(b"//" + host, allowed_hosts):
+        raise RefusedError(
+            421, f"The Host header is '{_text(host)}'; expected this machine's loopback name (allowed_hosts)."
+        )
     if origin is not None and not _is_local(origin, allowed_hosts):
-        raise RefusedError(403, f"Requests from pages of the origin {origin!r} are refused (allowed_hosts).")
+        raise RefusedError(403, f"Requests from pages of the origin '{_text(origin)}' are refused (allowed_hosts).")
 
 
 def check_json(headers: Headers) -> None:
@@ -53,7 +58,8 @@ def check_json(headers: Headers) -> None:
     if content_type is None and headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers:
         return
     if content_type is None or not _is_json(content_type):
-        raise RefusedError(415, f"The Content-Type is {content_type or b'missing'!r}; expected application/json.")
+        found = "missing" if content_type is None else f"'{_text(content_type)}'"
+        raise RefusedError(415, f"The Content-Type is {found}; expected application/json.")
 
 
 def check_length(headers: Headers, max_bytes: int) -> None:
@@ -73,8 +79,12 @@ def read_deadline(headers: Headers) -> Deadline | None:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise RefusedError(400, f"The header '{TIME_LEFT_HEADER}' is {text[:40]!r}; expected a number of seconds.")
+        raise RefusedError(400, f"The header '{TIME_LEFT_HEADER}' is '{_text(text)}'; expected a number of seconds.")
     return Deadline.after(seconds)
+
+
+def _text(value: bytes) -> str:
+    return value[:100].decode("latin-1")
 
 
 @lru_cache(maxsize=256)

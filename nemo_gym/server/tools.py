@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, create_model
@@ -10,7 +11,9 @@ from pydantic import BaseModel, create_model
 Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__nemo_gym_tool__"
 _ANY_MARK = "__nemo_gym_any_tool__"
-NOT_TOOLS = frozenset(("seed_session", "next_message", "verify", "aggregate_metrics", "run", "health", "session"))
+NOT_TOOLS = frozenset(
+    ("seed_session", "next_message", "verify", "tool_schemas", "aggregate_metrics", "run", "health", "session")
+)
 """Routes of a server that no model may call, whatever its row offers."""
 
 
@@ -70,6 +73,13 @@ def tools_of(server: object) -> dict[str, Callable[..., Any]]:
     return {mark.name: getattr(server, name) for name, mark in marks.items() if mark is not None}
 
 
+def tool_functions(kind: type) -> dict[str, Callable[..., Any]]:
+    """The tools of a class, each as a method of the class itself: enough to read its signature."""
+    members = _members_of_class(kind).values()
+    marks = {member: getattr(member, _MARK, None) for member in members if callable(member)}
+    return {mark.name: MethodType(member, kind) for member, mark in marks.items() if mark is not None}
+
+
 def any_tools_of(server: object) -> list[Callable[..., Any]]:
     """The method that `@any_tool` marks; at most one is of use."""
     marked = [name for name, member in _members_of(server).items() if getattr(member, _ANY_MARK, None) is True]
@@ -77,7 +87,11 @@ def any_tools_of(server: object) -> list[Callable[..., Any]]:
 
 
 def _members_of(server: object) -> dict[str, Any]:
-    return {name: member for base in reversed(type(server).__mro__) for name, member in vars(base).items()}
+    return _members_of_class(type(server))
+
+
+def _members_of_class(kind: type) -> dict[str, Any]:
+    return {name: member for base in reversed(kind.__mro__) for name, member in vars(base).items()}
 
 
 def arguments_model(name: str, parameters: list[inspect.Parameter]) -> type[BaseModel]:

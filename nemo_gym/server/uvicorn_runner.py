@@ -1,25 +1,17 @@
 """Serve ASGI apps on bound sockets, all of them in the running event loop."""
 
 import asyncio
-import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
-import uvicorn
-
 from nemo_gym.errors import PortError
-from nemo_gym.server.http_protocol import limited_protocol
 from nemo_gym.server.limits import ServerLimits
-
-logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 75
 BACKLOG = 16_384
-GRACE_S = 3
-"""How long requests in flight may take after the server was told to stop."""
 POLL_S = 0.002
 """uvicorn reports its start and its connections by plain attributes only."""
 
@@ -40,42 +32,18 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers and its polling: it stops when `stop` is set and waits no longer than the
-    requests in flight need."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.stop = asyncio.Event()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def main_loop(self) -> None:
-        await self.stop.wait()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in self.servers:
-            server.close()
-        state = self.server_state
-        for connection in list(state.connections):
-            connection.shutdown()
-        try:
-            async with asyncio.timeout(GRACE_S):
-                while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn offers no event
-                    await asyncio.sleep(POLL_S)
-        except TimeoutError:
-            logger.warning("%d requests took longer than %g s to finish and are cancelled", len(state.tasks), GRACE_S)
-            for task in state.tasks:
-                task.cancel()
-
-
 @asynccontextmanager
 async def serving(
     apps: Mapping[int, Any], sockets: list[socket.socket], limits: ServerLimits | None = None
 ) -> AsyncIterator[None]:
-    """Serve each app on its port while the block runs. One uvicorn server for all of them."""
+    """Serve each app on its port while the block runs. One uvicorn server for all of them.
+
+    uvicorn is imported here: a command that holds its servers itself never needs it.
+    """
+    import uvicorn
+
+    from nemo_gym.server.http_protocol import limited_protocol
+    from nemo_gym.server.uvicorn_server import StoppableServer
 
     async def dispatch(scope: Any, receive: Any, send: Any) -> None:
         await apps[scope["server"][1]](scope, receive, send)
@@ -93,7 +61,7 @@ async def serving(
         timeout_keep_alive=KEEP_ALIVE_S,
         backlog=BACKLOG,
     )
-    server = _Server(config)
+    server = StoppableServer(config)
     running = asyncio.create_task(server.serve(sockets=sockets))
     try:
         while not server.started and not running.done():  # noqa: ASYNC110 - uvicorn offers no event

@@ -1,6 +1,6 @@
 """The parameters of the viewer."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
@@ -30,6 +30,8 @@ class ViewerConfig(CommandConfig):
     ng_viewer +jsonl_fpath=rollouts.jsonl +server_port=7861
     ```
     """
+
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("jsonl_fpath",)
 
     jsonl_fpath: Annotated[list[str], BeforeValidator(_as_list)] = Field(min_length=1)
     """The file to show, or a list of files. `ng view FILE ...` is the same."""

@@ -31,7 +31,8 @@ class MathAdvancedCalculationsVerifyRequest(BaseVerifyRequest):
 
 
 class MathAdvancedCalculationsResourcesServer(SimpleResourcesServer):
-    def tool_schemas(self) -> list[dict[str, Any]]:
+    @classmethod
+    def tool_schemas(cls) -> list[dict[str, Any]]:
         return tool_schemas()
 
     @any_tool

@@ -69,7 +69,8 @@ class WorkplaceAssistantResourcesServer(SimpleResourcesServer):
     def model_post_init(self, _context: Any, /) -> None:
         self._office = load_office(find(self.config.tables_dirpath, what="folder of tables"))
 
-    def tool_schemas(self) -> list[dict[str, Any]]:
+    @classmethod
+    def tool_schemas(cls) -> list[dict[str, Any]]:
         return tool_schemas()
 
     async def seed_session(self, session: Workplace) -> None:

@@ -73,6 +73,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 jar=jar,
                 timeout_s=config.seed_timeout_s,
             )
+            body = await self.with_tools(body, environment)
             kept.response = response = await self._converse(body.responses_create_params, jar)
             if config.skip_verification:
                 return self.unverified(body, response)

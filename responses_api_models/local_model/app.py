@@ -94,6 +94,9 @@ class LocalModel(SimpleResponsesAPIModel):
     def engine(self) -> Engine:
         return self._engine
 
+    def concurrency(self) -> int:
+        return self.config.num_concurrent_requests
+
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         settings = await _settings(self.config)

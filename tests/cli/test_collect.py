@@ -31,7 +31,7 @@ def test_lines_tell_how_it_goes_and_count_what_was_there_before(tmp_path: Path) 
     second = ng("ng_collect_rollouts", *ARGUMENTS, cwd=tmp_path)
     assert last_line(second.stderr).startswith("Collecting rollouts: 5 of 5, reward 1.000, 0 failed")
     nothing = ng("ng_collect_rollouts", *ARGUMENTS, "+limit=3", cwd=tmp_path)
-    assert last_line(nothing.stderr).startswith("Collecting rollouts: 5 of 5, reward -, 0 failed")
+    assert last_line(nothing.stderr).startswith("Collecting rollouts: 5 of 5, reward 1.000, 0 failed")
 
 
 def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:

@@ -150,3 +150,13 @@ def test_the_name_of_a_model_server_that_is_switched_off_is_kept_if_there_is_one
     config = OmegaConf.create({"r": resources(**fields)})
     drop_unused_references(config)
     assert config.r.resources_servers.weather.judge_model_server.name == "judge"
+
+
+def test_an_unknown_server_type_is_an_error() -> None:
+    block = {"mcqa": {"resource_servers": {"mcqa": {"entrypoint": "app.py", "domain": "knowledge"}}}}
+    with pytest.raises(ConfigError) as raised:
+        valid_servers(OmegaConf.create(block), error_on_almost_servers=True)
+    assert str(raised.value) == (
+        "'mcqa' has the unknown server type 'resource_servers', expected one of responses_api_models, "
+        "resources_servers, responses_api_agents. Did you mean 'resources_servers'?"
+    )

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from nemo_gym.config.overrides import apply_overrides, parse_overrides
+from nemo_gym.config.overrides import _parse_with_hydra, apply_overrides, parse_overrides
 from nemo_gym.errors import ConfigError
 
 
@@ -121,3 +123,25 @@ def test_reading_the_command_line_leaves_nothing_behind(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+WORDS = st.from_regex(r"[A-Za-z_/0-9.:\-]{0,12}", fullmatch=True)
+PLAIN_LOOKING = st.one_of(
+    WORDS,
+    st.lists(WORDS, max_size=3).map(lambda words: f"[{','.join(words)}]"),
+    st.sampled_from(("True", "NULL", "-0")),
+)
+
+
+@given(key=st.from_regex(r"\+{0,2}[a-z_]{1,5}(\.[a-z0-9_]{1,4}){0,2}", fullmatch=True), value=PLAIN_LOOKING)
+def test_plain_arguments_mean_what_hydra_reads(key: str, value: str) -> None:
+    argument = f"{key}={value}"
+    try:
+        expected: object = _parse_with_hydra(argument)
+    except ConfigError as error:
+        expected = str(error)
+    try:
+        found: object = parse_overrides([argument])[0]
+    except ConfigError as error:
+        found = str(error)
+    assert found == expected

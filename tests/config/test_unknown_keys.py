@@ -85,6 +85,6 @@ def test_every_mistake_has_its_line() -> None:
         drop_unknown_keys(OurConfig, {**BASE, "zzz": 1, "qqq": 2}, path=PATH)
     first, second, remedy = str(raised.value).splitlines()
     assert "'zzz'" in first
-    assert "Its keys are: domain, entrypoint" in first
+    assert "Its keys are: cut_off_reward, domain, entrypoint" in first
     assert "'qqq'" in second
     assert "strict_config" in remedy

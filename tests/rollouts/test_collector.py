@@ -464,9 +464,10 @@ async def test_a_record_is_passed_through_as_the_agent_sent_it() -> None:
         outcome = await attempt(client, row, timeout_s=10)
         assert isinstance(outcome, Scored)
         answer = await client.call("agent", "/run", counter_row("add 2"), answer=ServerReply)
+        own = ["initial_count", "expected_count", "_row_fields"]
         marks = ["_ng_task_index", "_ng_rollout_index", "_task_index", "_repeat_index", "_row_hash"]
         marks += ["_attempts", "_retries", "_seconds"]
-        assert list(orjson.loads(outcome.line())) == [*orjson.loads(answer.content()), *marks]
+        assert list(orjson.loads(outcome.line())) == [*orjson.loads(answer.content()), *own, *marks]
 
 
 BLUNT = [

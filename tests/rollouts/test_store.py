@@ -145,18 +145,26 @@ def test_a_change_of_input_or_configuration_is_told_line_by_line(tmp_path: Path)
     rows.write_text("{}\n")
     block = {"entrypoint": "app.py", "openai_model": "small", "openai_api_key": "sk-secret", "port": 1}
     settings = {"policy_model": {"responses_api_models": {"openai_model": block}}, "head_server": {"port": 1}}
-    before = make_manifest(rows, sha256="0", options={"agent_name": "a"}, settings=settings)
+    before = make_manifest(rows, sha256="0", rows=1, options={"agent_name": "a"}, settings=settings)
     write_manifest(tmp_path / "out.jsonl", before)
     assert "sk-secret" not in manifest_path(tmp_path / "out.jsonl").read_text()
     kept = read_manifest(tmp_path / "out.jsonl")
     assert kept == before
     block.update(port=2, openai_api_key="sk-other")
-    assert kept.changes_to(make_manifest(rows, sha256="0", options={"agent_name": "a"}, settings=settings)) == []
+    assert (
+        kept.changes_to(make_manifest(rows, sha256="0", rows=1, options={"agent_name": "a"}, settings=settings)) == []
+    )
     block["openai_model"] = "large"
-    changes = kept.changes_to(make_manifest(rows, sha256="1", options={"agent_name": "b"}, settings=settings))
+    changes = kept.changes_to(make_manifest(rows, sha256="1", rows=2, options={"agent_name": "b"}, settings=settings))
     assert [line.partition(":")[0] for line in changes] == [
-        "input",
+        "the dataset",
         "agent_name",
         "policy_model.responses_api_models.openai_model.openai_model",
     ]
+    assert changes[0] == f"the dataset: {rows} had 1 rows, has 2 now"
     assert changes[-1].endswith("'small' before, 'large' now")
+    same_length = make_manifest(rows, sha256="1", rows=1, options={}, settings=settings)
+    assert f"the dataset: rows of {rows} (1 row) have changed" in kept.changes_to(same_length)
+    assert "agent_name: 'a' before, not set now" in kept.changes_to(same_length)
+    elsewhere = make_manifest(tmp_path / "b.jsonl", sha256="2", rows=3, options={}, settings=settings)
+    assert f"the dataset: {rows} (1 row) before, {tmp_path}/b.jsonl (3 rows) now" in kept.changes_to(elsewhere)

@@ -58,10 +58,15 @@ async def test_a_body_must_be_declared_as_json(
 
 
 async def raw(port: int, lines: str, body: str = "") -> bytes:
+    """The first line of the reply."""
+    return (await whole(port, lines, body)).split(b"\r\n", 1)[0]
+
+
+async def whole(port: int, lines: str, body: str = "") -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"{lines}\r\nconnection: close\r\n\r\n{body}".encode())
     try:
-        return (await asyncio.wait_for(reader.read(), 30)).split(b"\r\n", 1)[0]
+        return await asyncio.wait_for(reader.read(), 30)
     finally:
         writer.close()
 
@@ -117,6 +122,25 @@ async def test_the_token_stands_for_the_host() -> None:
         line = "GET /health HTTP/1.1\r\nhost: node-7.cluster"
         assert b" 401 " in await raw(port, line)
         assert b" 200 " in await raw(port, line + "\r\nauthorization: Bearer secret")
+
+
+async def test_a_web_page_of_elsewhere_is_refused_even_with_the_token() -> None:
+    async with greeter(token="secret") as port:
+        line = "GET /health HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer secret\r\norigin: http://"
+        assert b" 200 " in await raw(port, line + "localhost")
+        refused = await whole(port, line + "evil.example")
+        assert b" 403 " in refused
+        assert b"the origin 'http://evil.example' are refused" in refused
+
+
+async def test_refusals_show_text_and_say_nothing_untrue() -> None:
+    async with greeter(token="secret") as port:
+        refused = await whole(port, "GET /health HTTP/1.1\r\nhost: localhost")
+        assert b"requires the run's token" in refused
+        assert b"beyond" not in refused
+    async with greeter() as port:
+        refused = await whole(port, "POST /greet HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2", "{}")
+        assert b"The Content-Type is missing; expected application/json." in refused
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,188 @@
+"""Compare two files of rollouts task by task: the paired difference of the rewards, and which tasks flipped."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from nemo_gym.analysis.records import StoredRolloutsError, prompt_digest, read_records
+from nemo_gym.common.paths import find
+from nemo_gym.common.words import shorten
+from nemo_gym.config.types import CommandConfig
+from nemo_gym.rollouts.estimators import ClusteredMean
+from nemo_gym.rollouts.metrics import PASS_THRESHOLD
+from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, task_index_of
+
+Key = str | int | bytes
+
+
+class CompareConfig(CommandConfig):
+    """Compare two runs on the same tasks: the paired difference of the mean rewards with a 95 % interval, the tasks
+    that flipped between pass and fail, and the failures of each run.
+
+    A task is the same in both files if its row is: by the hash of the row or, without it, by its prompt.
+
+    Examples:
+
+    ```bash
+    ng compare results/mcqa/before.jsonl results/mcqa/after.jsonl
+    ```
+    """
+
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("before", "after")
+
+    before: str
+    """Rollouts of the first run."""
+
+    after: str
+    """Rollouts of the second run."""
+
+    pass_threshold: float = PASS_THRESHOLD
+    """Minimum reward that counts as a pass. A task passes if at least half of its rollouts do."""
+
+    max_flips: int = Field(default=10, ge=0)
+    """How many flipped tasks to list for each direction."""
+
+
+@dataclass(slots=True)
+class Task:
+    """The rollouts of one row in one file."""
+
+    index: Any
+    prompt: str
+    rewards: list[float] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.rewards)
+
+    def passes(self, threshold: float) -> bool:
+        return 2 * sum(reward >= threshold for reward in self.rewards) >= len(self.rewards)
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A task that passes in one run and fails in the other."""
+
+    task_index: Any
+    before: float
+    after: float
+    prompt: str
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What two runs have in common, and how they differ."""
+
+    tasks: int
+    only_before: int
+    only_after: int
+    mean_before: float
+    mean_after: float
+    difference: ClusteredMean
+    up: int
+    down: int
+    gained: list[Flip]
+    """Tasks that pass only in the second run."""
+    lost: list[Flip]
+    failed_before: int
+    failed_after: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the prompts' full text."""
+        interval = self.difference.interval_95
+        return {
+            "tasks": self.tasks,
+            "only_before": self.only_before,
+            "only_after": self.only_after,
+            "mean_before": self.mean_before,
+            "mean_after": self.mean_after,
+            "difference": self.difference.mean,
+            "interval_95": None if interval is None else list(interval),
+            "tasks_up": self.up,
+            "tasks_down": self.down,
+            "gained": [_as_json(flip) for flip in self.gained],
+            "lost": [_as_json(flip) for flip in self.lost],
+            "failed_before": self.failed_before,
+            "failed_after": self.failed_after,
+        }
+
+
+def compare_rollouts(config: CompareConfig) -> Comparison:
+    """Compare two files of rollouts."""
+    paths = [find(path, what="file of rollouts") for path in (config.before, config.after)]
+    before, after = (read_tasks(path) for path in paths)
+    common = [key for key in before if key in after]
+    if not common:
+        raise StoredRolloutsError(f"{paths[0]} and {paths[1]} have no task in common, so they cannot be compared.")
+    difference = ClusteredMean()
+    for key in common:
+        difference.add(after[key].mean - before[key].mean)
+    pairs = [(before[key], after[key]) for key in common]
+    return Comparison(
+        tasks=len(common),
+        only_before=len(before) - len(common),
+        only_after=len(after) - len(common),
+        mean_before=fmean(one.mean for one, _ in pairs),
+        mean_after=fmean(other.mean for _, other in pairs),
+        difference=difference,
+        up=sum(other.mean > one.mean for one, other in pairs),
+        down=sum(other.mean < one.mean for one, other in pairs),
+        gained=list(_flips(pairs, config.pass_threshold, to_pass=True)),
+        lost=list(_flips(pairs, config.pass_threshold, to_pass=False)),
+        failed_before=count_failures(paths[0]),
+        failed_after=count_failures(paths[1]),
+    )
+
+
+def read_tasks(path: Path) -> dict[Key, Task]:
+    """The tasks of a file with the rewards of their rollouts, in the order of the file."""
+    tasks: dict[Key, Task] = {}
+    for stored in read_records(path):
+        record, reward = stored.record, stored.record.get("reward")
+        if isinstance(reward, int | float):
+            key = record.get(ROW_HASH_KEY_NAME) or prompt_digest(record) or task_index_of(record)
+            task = tasks.setdefault(key, Task(task_index_of(record), prompt_of(record)))
+            task.rewards.append(float(reward))
+    if not tasks:
+        raise StoredRolloutsError(f"{path} has no scored rollout.")
+    return tasks
+
+
+def count_failures(path: Path) -> int:
+    """How many rollouts of a run ended without a result and are not in its output either."""
+    failed, scored = failures_path(path), set()
+    if not failed.is_file():
+        return 0
+    for stored in read_records(path):
+        scored.add(_rollout(stored.record))
+    return len({_rollout(one.record) for one in read_records(failed) if one.record.get("is_final")} - scored)
+
+
+def prompt_of(record: Mapping[str, Any]) -> str:
+    """The last text of the prompt, on one line."""
+    params = record.get("responses_create_params")
+    asked = params.get("input") if isinstance(params, dict) else None
+    last = asked[-1] if isinstance(asked, list) and asked else asked
+    content = last.get("content") if isinstance(last, dict) else last
+    if isinstance(content, list):
+        content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return shorten(" ".join(str(content or "").split()), 200)
+
+
+def _rollout(record: Mapping[str, Any]) -> tuple[Any, Any]:
+    return task_index_of(record), record.get("_repeat_index")
+
+
+def _flips(pairs: list[tuple[Task, Task]], threshold: float, *, to_pass: bool) -> Iterator[Flip]:
+    for one, other in pairs:
+        if one.passes(threshold) is not to_pass and other.passes(threshold) is to_pass:
+            yield Flip(one.index, one.mean, other.mean, one.prompt)
+
+
+def _as_json(flip: Flip) -> dict[str, Any]:
+    return {"task_index": flip.task_index, "before": flip.before, "after": flip.after, "prompt": flip.prompt}

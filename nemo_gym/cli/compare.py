@@ -1,0 +1,54 @@
+"""`ng compare`: how two runs differ on the same tasks."""
+
+import sys
+from collections.abc import Iterator, Sequence
+
+from nemo_gym.analysis.compare import CompareConfig, Comparison, Flip, compare_rollouts
+from nemo_gym.cli.command import command, read_parameters
+from nemo_gym.cli.output import print_result
+from nemo_gym.common.words import count_of, shorten
+
+WIDTH = 70
+
+
+@command(CompareConfig)
+def compare() -> None:
+    """Compare two runs on the same tasks."""
+    config = read_parameters(CompareConfig)
+    found = compare_rollouts(config)
+    print_result(found.as_json(), "\n".join(_lines(found, config.max_flips)))
+    for name, count in ((config.before, found.failed_before), (config.after, found.failed_after)):
+        if count:
+            print(f"{name}: {count_of(count, 'rollout')} without a result", file=sys.stderr)
+
+
+def _lines(found: Comparison, most: int) -> Iterator[str]:
+    only = ""
+    if found.only_before or found.only_after:
+        only = f"; {found.only_before} only before, {found.only_after} only after"
+    yield f"{count_of(found.tasks, 'task')} in both runs{only}"
+    interval = found.difference.interval_95
+    shown = "unknown" if interval is None else " .. ".join(f"{bound:+.3g}" for bound in interval)
+    yield f"mean reward  {found.mean_before:.4g} before, {found.mean_after:.4g} after"
+    yield f"difference   {found.difference.mean:+.4g}, 95 % interval {shown}{_verdict(interval)}"
+    unchanged = found.tasks - found.up - found.down
+    yield f"tasks        {found.up} up, {found.down} down, {unchanged} unchanged"
+    yield from _flip_lines("now pass", found.gained, most)
+    yield from _flip_lines("now fail", found.lost, most)
+
+
+def _verdict(interval: tuple[float, float] | None) -> str:
+    if interval is None or interval[0] <= 0 <= interval[1]:
+        return " (may be chance)"
+    return ""
+
+
+def _flip_lines(title: str, flips: Sequence[Flip], most: int) -> Iterator[str]:
+    if not flips:
+        return
+    yield f"{count_of(len(flips), 'task')} {title}:"
+    for flip in flips[:most]:
+        head = f"  {flip.task_index!s:>5}  {flip.before:.3g} → {flip.after:.3g}  "
+        yield head + shorten(flip.prompt, max(WIDTH - len(head), 10))
+    if len(flips) > most:
+        yield f"  ... and {len(flips) - most} more (--max-flips)"

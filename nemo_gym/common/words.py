@@ -1,0 +1,11 @@
+"""Words for people: plurals, and text of a limited length."""
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 row`, `2 rows`, `1,000 rows`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shorten(text: str, length: int) -> str:
+    """The text, cut with an ellipsis if it is longer than `length`."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"

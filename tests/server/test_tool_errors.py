@@ -1,0 +1,126 @@
+"""What a model, an author and a record see of tools and rows."""
+
+import logging
+from typing import Any
+
+import orjson
+import pytest
+
+from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, ToolError, tool
+from nemo_gym.rollouts.attempts import attempt, numeric_fields
+from nemo_gym.rollouts.types import Row, RowId, Scored
+from nemo_gym.testing import TRANSPORTS, Transport, client_for, example_row, running_servers, says, server_spec
+
+
+class Files(SimpleResourcesServer):
+    @tool
+    async def read(self, path: str) -> str:
+        """Read a file."""
+        if path == "bug":
+            raise KeyError("no")
+        raise ToolError(f"no such file: {path}")
+
+    async def verify(self, body: BaseVerifyRequest) -> Any:
+        return "yes"
+
+
+def test_the_schemas_are_known_without_a_server() -> None:
+    (schema,) = Files.tool_schemas()
+    assert (schema["name"], schema["description"]) == ("read", "Read a file.")
+    assert schema["parameters"]["required"] == ["path"]
+
+
+async def test_the_model_sees_the_text_of_an_expected_error_and_nothing_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with client_for(Files) as client:
+        reply = await client.post("/read", json={"path": "a.txt"})
+    assert (reply.status, reply.body) == (400, b"no such file: a.txt")
+    assert not caplog.records
+
+
+async def test_an_unexpected_error_is_logged_once_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    async with client_for(Files, name="files_with_bug") as client:
+        for _ in range(3):
+            reply = await client.post("/read", json={"path": "bug"})
+            assert (reply.status, reply.body) == (500, b"\"KeyError('no')\"")
+    (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert record.getMessage().startswith("a tool of files_with_bug raised KeyError('no') at ")
+    assert "test_tool_errors.py:" in record.getMessage()
+    assert record.exc_info is None
+
+
+async def test_a_verifier_that_returns_text_is_named() -> None:
+    async with client_for(Files) as client:
+        row = example_row("hi", response=says("hello"))
+        reply = await client.post("/verify", json=row)
+    assert orjson.loads(reply.body)["detail"] == (
+        "verify returned 'yes'; expected a number, or an object with a reward."
+    )
+
+
+def weather(**settings: Any) -> list[Any]:
+    references: dict[str, Any] = {
+        "resources_server": {"type": "resources_servers", "name": "weather"},
+        "model_server": {"type": "responses_api_models", "name": "policy"},
+    }
+    replies = [{"turn": 0, "call": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}, {"say": "Take a coat."}]
+    return [
+        server_spec("agent", "responses_api_agents", "simple_agent", **references),
+        server_spec("weather", "resources_servers", "example_simple_weather", domain="agent", **settings),
+        server_spec("policy", "responses_api_models", "scripted_model", replies=replies),
+    ]
+
+
+async def played(servers: list[Any], row: dict[str, Any], transport: Transport = "direct") -> dict[str, Any]:
+    async with running_servers(servers, transport=transport) as client:
+        outcome = await attempt(client, Row(RowId(0, 0, "0" * 16), "agent", orjson.dumps(row)), timeout_s=30)
+    assert isinstance(outcome, Scored), outcome
+    record: dict[str, Any] = orjson.loads(outcome.line())
+    return record
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_row_without_tools_gets_those_of_its_environment(transport: Transport) -> None:
+    row = {"responses_create_params": {"input": "What is the weather in Oslo?"}}
+    record = await played(weather(), row, transport)
+    assert [tool["name"] for tool in record["responses_create_params"]["tools"]] == ["get_weather"]
+    outputs = [item["output"] for item in record["response"]["output"] if item["type"] == "function_call_output"]
+    assert "Oslo" in outputs[0]
+
+
+async def test_a_row_that_says_there_are_no_tools_gets_none() -> None:
+    row = {"responses_create_params": {"input": "What is the weather in Oslo?", "tools": []}}
+    record = await played(weather(), row)
+    assert record["responses_create_params"]["tools"] == []
+    outputs = [item["output"] for item in record["response"]["output"] if item["type"] == "function_call_output"]
+    assert "There is no tool 'get_weather'" in outputs[0]
+
+
+async def test_a_record_carries_the_fields_of_its_row_but_they_are_no_results() -> None:
+    row = {"responses_create_params": {"input": "Oslo?"}, "answer": "coat", "level": 3, "_row_hash": "forged"}
+    record = await played(weather(), row)
+    assert (record["answer"], record["level"], record["_row_fields"]) == ("coat", 3, ["answer", "level"])
+    assert record["_row_hash"] == "0" * 16
+    assert not {"answer", "level"} & set(numeric_fields(record))
+
+
+async def test_an_environment_can_keep_the_fields_of_its_rows_out_of_records() -> None:
+    row = {"responses_create_params": {"input": "Oslo?"}, "answer": "coat"}
+    record = await played(weather(record_row_fields=False), row)
+    assert not {"answer", "_row_fields"} & set(record)
+
+
+async def test_a_reply_that_was_cut_off_can_have_a_reward_of_its_own() -> None:
+    class Kind(SimpleResourcesServer):
+        async def verify(self, body: BaseVerifyRequest) -> float:
+            return 1.0
+
+    async with client_for(Kind, cut_off_reward=0.0) as client:
+        row = example_row("hi", response=says("hello"))
+        assert orjson.loads((await client.post("/verify", json=row)).body)["reward"] == 1.0
+        row["response"] = {
+            **orjson.loads(orjson.dumps(row["response"])),
+            "incomplete_details": {"reason": "max_output_tokens"},
+        }
+        assert orjson.loads((await client.post("/verify", json=row)).body)["reward"] == 0.0
