@@ -5,10 +5,12 @@ from pathlib import Path
 
 import orjson
 
+from bench.others import measure_public_nemo_gym, measure_verifiers
 from bench.report import Machine, Results, as_markdown
 from bench.rollout_cost import SCENARIOS, measure
 
 ROWS = 10_000
+OTHER_ROWS = 100
 
 
 def write(results: Results, folder: Path) -> None:
@@ -24,9 +26,18 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, help="folder for results.md and results.json; by default nothing is kept"
     )
+    parser.add_argument("--verifiers", type=Path, help="also measure `verifiers`: the python that has it installed")
+    parser.add_argument("--nemo-gym", type=Path, help="also measure another NeMo Gym: its clone, set up in .venv")
+    parser.add_argument("--other-rows", type=int, default=OTHER_ROWS, help="rollouts of each of these")
     options = parser.parse_args()
     machine = Machine()
-    results = Results(machine, options.rows, [measure(scenario, rows=options.rows) for scenario in SCENARIOS])
+    costs = [measure(scenario, rows=options.rows) for scenario in SCENARIOS]
+    others = []
+    if options.verifiers is not None:
+        others.append(measure_verifiers(options.verifiers.absolute(), rollouts=options.other_rows))
+    if options.nemo_gym is not None:
+        others.append(measure_public_nemo_gym(options.nemo_gym.absolute(), rollouts=options.other_rows))
+    results = Results(machine, options.rows, costs, others)
     print(as_markdown(results))
     if options.output is not None:
         write(results, options.output)

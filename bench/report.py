@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 
+from bench.others import OtherCost
 from bench.rollout_cost import ONE_TURN, RolloutCost
 from nemo_gym.analysis.bench.report import table
 
@@ -35,6 +36,7 @@ class Results:
     machine: Machine
     rows: int
     costs: list[RolloutCost]
+    others: list[OtherCost] = field(default_factory=list)
 
 
 def as_markdown(results: Results) -> str:
@@ -52,7 +54,18 @@ def as_markdown(results: Results) -> str:
     start = (
         f"`ng_run` is ready after {ready:.2f} s of CPU time and takes {idle:.0f} MB (PSS, all processes) when idle."
     )
-    return f"# Cost of a rollout\n\n{about}\n\n{table(head, rows)}\n\n{start}\n"
+    page = f"# Cost of a rollout\n\n{about}\n\n{table(head, rows)}\n\n{start}\n"
+    return page if not results.others else f"{page}\n{_others(results)}\n"
+
+
+def _others(results: Results) -> str:
+    """What the one-turn rollout costs others, measured in the same way."""
+    [own] = [cost for cost in results.costs if cost.name == ONE_TURN.name] or results.costs[:1]
+    rows = [["this project, one process", f"{own.one_process_us:,.0f} µs", f"{own.one_process:.2f}", "1"]]
+    for other in results.others:
+        ratio = other.us / own.one_process_us
+        rows.append([other.name, f"{other.us:,.0f} µs", f"{other.us / own.bare_us:,.2f}", f"{ratio:,.0f}"])
+    return table(["one-turn rollout", "CPU", "bare requests", "ratio"], rows)
 
 
 def _row(cost: RolloutCost) -> list[str]:

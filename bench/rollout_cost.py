@@ -4,14 +4,12 @@ one bare aiohttp request to the same endpoint in the same run. The endpoint's CP
 import asyncio
 import os
 import resource
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +18,15 @@ import aiohttp
 import orjson
 
 from nemo_gym.analysis.bench.endpoint import serving_endpoint
+from nemo_gym.analysis.bench.measure import SCRIPTS, BenchError, ng_run
 from nemo_gym.analysis.bench.processes import memory, tree, tree_cpu_s
-from nemo_gym.errors import GymError
 
 IN_FLIGHT = 64
 """Of bare requests: enough to saturate one core."""
 WARM_UP_ROWS = 20
 """The rows of the run whose CPU time counts as start-up."""
-READY_TIMEOUT_S = 60.0
 HEAD_PORT = 18417
 MODEL_CONFIG = "responses_api_models/openai_model/configs/openai_model.yaml"
-
-
-class BenchError(GymError):
-    """What was to be measured did not work, so there is no figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +118,11 @@ def measure(scenario: Scenario, *, rows: int) -> RolloutCost:
 
         bare = [bare_request_s(f"{endpoint.url}/responses", scenario, count=rows)]
         one_process = cpu_of(rows, settings) - cpu_of(WARM_UP_ROWS, settings)
-        with running(settings) as pid:
-            ready_s, idle = tree_cpu_s(pid), memory(tree(pid)).pss_mb
-            use = [f"+head_server.port={HEAD_PORT}"]
-            before = cpu_of(WARM_UP_ROWS, use), tree_cpu_s(pid)
-            after = cpu_of(rows, use), tree_cpu_s(pid)
+        use = [f"+head_server.port={HEAD_PORT}"]
+        with ng_run([*settings, *use]) as run:
+            ready_s, idle = tree_cpu_s(run.pid), memory(tree(run.pid)).pss_mb
+            before = cpu_of(WARM_UP_ROWS, use), tree_cpu_s(run.pid)
+            after = cpu_of(rows, use), tree_cpu_s(run.pid)
         bare.append(bare_request_s(f"{endpoint.url}/responses", scenario, count=rows))
     counted = rows - WARM_UP_ROWS
     through = sum(after) - sum(before)
@@ -143,41 +136,30 @@ def measure(scenario: Scenario, *, rows: int) -> RolloutCost:
     )
 
 
-def collect(agent: str, rows: Path, output: Path, count: int, arguments: Iterable[str]) -> float:
+def collect(
+    agent: str,
+    rows: Path,
+    output: Path,
+    count: int,
+    arguments: Iterable[str],
+    *,
+    scripts: Path = SCRIPTS,
+    cwd: Path | None = None,
+) -> float:
     """Run the real `ng_collect_rollouts` and return its CPU seconds, those of its children included."""
     command = [
-        *(_script("ng_collect_rollouts"), *arguments, f"+agent_name={agent}"),
+        *(str(scripts / "ng_collect_rollouts"), *arguments, f"+agent_name={agent}"),
         *(f"+input_jsonl_fpath={rows}", f"+output_jsonl_fpath={output}"),
     ]
     log = output.with_suffix(".log")
     with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file)
+        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=cwd)
         _, _, usage = os.wait4(process.pid, 0)
         process.returncode = 0
     scored = len(output.read_bytes().splitlines()) if output.exists() else 0
     if scored != count:
         raise BenchError(f"{scored} of {count} rollouts were scored: {log.read_text()[-500:]}")
     return usage.ru_utime + usage.ru_stime
-
-
-@contextmanager
-def running(settings: Sequence[str]) -> Iterator[int]:
-    """`ng_run` with these settings, ready, as long as the block lasts. Yields its process id."""
-    with tempfile.NamedTemporaryFile("rb") as log:
-        with Path(log.name).open("wb") as file:
-            command = [_script("ng_run"), *settings, f"+head_server.port={HEAD_PORT}"]
-            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
-        try:
-            give_up_at = time.monotonic() + READY_TIMEOUT_S
-            while b"servers ready" not in Path(log.name).read_bytes():
-                if process.poll() is not None or time.monotonic() > give_up_at:
-                    raise BenchError(f"ng_run is not ready: {Path(log.name).read_text()[-500:]}")
-                time.sleep(0.05)
-            yield process.pid
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-                process.wait(30)
 
 
 def bare_request_s(url: str, scenario: Scenario, *, count: int) -> float:
@@ -220,10 +202,6 @@ def write_rows(path: Path, scenario: Scenario, count: int) -> Path:
         for number in range(count):
             file.write(orjson.dumps({**scenario.row, "uuid": f"row-{number}"}) + b"\n")
     return path
-
-
-def _script(name: str) -> str:
-    return str(Path(sys.executable).with_name(name))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,16 @@ import orjson
 import pytest
 
 from bench.__main__ import write
+from bench.others import OtherCost, measure_public_nemo_gym, measure_verifiers
 from bench.report import Machine, Results, as_markdown
-from bench.rollout_cost import ONE_TURN, TWO_TURNS, BenchError, RolloutCost, Scenario, collect, measure
+from bench.rollout_cost import ONE_TURN, TWO_TURNS, RolloutCost, Scenario, collect, measure
+from nemo_gym.analysis.bench.measure import BenchError
 from nemo_gym.analysis.bench.percentiles import quantile
 from nemo_gym.analysis.bench.processes import cpu_s, memory, tree, tree_cpu_s
+from nemo_gym.common.paths import PARENT_DIR
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", [ONE_TURN, TWO_TURNS], ids=["one turn", "two turns"])
 def test_the_real_commands_are_measured(scenario: Scenario, tmp_path: Path) -> None:
     cost = measure(scenario, rows=60)
@@ -63,3 +67,24 @@ def test_a_tree_is_a_process_and_its_descendants_and_memory_is_theirs_together()
 
 def _process(script: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def test_what_another_framework_costs_is_shown_beside_ours() -> None:
+    cost = RolloutCost(ONE_TURN.name, 100.0, 300.0, 1.0, 1.0, 1.0)
+    page = as_markdown(Results(Machine(), 1, [cost], [OtherCost("other 1.0", 30_000.0, 100)]))
+    assert "| other 1.0 | 30,000 µs | 300.00 | 100 |" in page
+
+
+@pytest.mark.slow
+def test_another_nemo_gym_is_measured_through_its_own_commands(tmp_path: Path) -> None:
+    (tmp_path / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    for folder in ("resources_servers", "responses_api_agents", "responses_api_models"):
+        (tmp_path / folder).symlink_to(PARENT_DIR / folder)
+    assert measure_public_nemo_gym(tmp_path, rollouts=30).us > 0
+    with pytest.raises(BenchError, match="ng_run"):
+        measure_public_nemo_gym(tmp_path / "nowhere", rollouts=30)
+
+
+def test_a_python_without_verifiers_is_refused() -> None:
+    with pytest.raises(BenchError, match="verifiers"):
+        measure_verifiers(Path(sys.executable), rollouts=1)

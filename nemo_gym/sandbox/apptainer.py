@@ -5,23 +5,23 @@ import secrets
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
 from nemo_gym.sandbox.containers import (
+    ContainerProvider,
+    ExecOptions,
     Options,
-    ProbeOptions,
     checked,
     environment,
     exec_result,
     read_local,
-    require,
     run_cli,
     verify_probe,
     write_local,
 )
-from nemo_gym.sandbox.contract import ExecResult, Level, SandboxHandle, SandboxSpec, SandboxStatus
+from nemo_gym.sandbox.contract import ExecResult, SandboxHandle, SandboxSpec, SandboxStatus
 from nemo_gym.sandbox.errors import SandboxCreateError
 
 COPY_TIMEOUT_S = 600.0
@@ -37,33 +37,14 @@ class CreateOptions(Options):
     """The instance's network. Model-written code gets none unless you say otherwise."""
 
 
-class ExecOptions(Options):
-    default_timeout_s: float = Field(default=180.0, gt=0)
-    extra_exec_args: tuple[str, ...] = ()
-    concurrency: int = Field(default=32, ge=1)
-    exec_shell: str = "/bin/sh"
+class ApptainerExecOptions(ExecOptions):
     fakeroot_for_root: bool = True
     default_binds: tuple[str, ...] = ()
 
 
-class ApptainerProvider:
+class ApptainerProvider(ContainerProvider[CreateOptions, ApptainerExecOptions]):
     name: ClassVar[str] = "apptainer"
-    level: ClassVar[Level] = "full"
-
-    def __init__(
-        self,
-        *,
-        create: Mapping[str, Any] | None = None,
-        exec: Mapping[str, Any] | None = None,  # noqa: A002 - the key that configs have
-        probe: Mapping[str, Any] | None = None,
-        executable: str = "apptainer",
-    ) -> None:
-        self._create = CreateOptions(**(create or {}))
-        self._exec = ExecOptions(**(exec or {}))
-        self._probe = ProbeOptions(**(probe or {}))
-        self._apptainer = require(executable)
-        self._turns = asyncio.Semaphore(self._exec.concurrency)
-        self._instances: set[str] = set()
+    options = (CreateOptions, ApptainerExecOptions)
 
     def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
         """The arguments of `apptainer instance start` for a sandbox."""
@@ -81,11 +62,11 @@ class ApptainerProvider:
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
         name = f"nemo-gym-{secrets.token_hex(8)}"
         arguments = self.start_arguments(name, spec)
-        self._instances.add(name)
+        self._running.add(name)
         handle = SandboxHandle(name, self.name, name)
         timeout_s = spec.ready_timeout_s or self._create.start_timeout_s
         try:
-            await checked([self._apptainer, *arguments], timeout_s=timeout_s, what="Starting an instance")
+            await checked([self._program, *arguments], timeout_s=timeout_s, what="Starting an instance")
             await verify_probe(self, handle, self._probe)
         except BaseException:
             await asyncio.shield(self.close(handle))
@@ -118,7 +99,7 @@ class ApptainerProvider:
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
     ) -> list[str]:
-        arguments = [self._apptainer, "exec", "--cleanenv", "--no-home"]
+        arguments = [self._program, "exec", "--cleanenv", "--no-home"]
         arguments += ["--fakeroot"] if user in ("root", 0) and self._exec.fakeroot_for_root else []
         arguments += ["--pwd", cwd] if cwd else []
         return [*arguments, *environment("--env", env), *self._exec.extra_exec_args, f"instance://{handle.raw}"]
@@ -133,17 +114,17 @@ class ApptainerProvider:
         write_local(local, await checked(command, timeout_s=COPY_TIMEOUT_S, what="Downloading"))
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
-        finished = await run_cli([self._apptainer, "instance", "list", handle.raw], timeout_s=30)
+        finished = await run_cli([self._program, "instance", "list", handle.raw], timeout_s=30)
         if finished.code != 0:
             return SandboxStatus.UNKNOWN
         return SandboxStatus.RUNNING if handle.raw.encode() in finished.stdout else SandboxStatus.STOPPED
 
     async def close(self, handle: SandboxHandle) -> None:
-        self._instances.discard(handle.raw)
-        await run_cli([self._apptainer, "instance", "stop", handle.raw], timeout_s=60)
+        self._running.discard(handle.raw)
+        await run_cli([self._program, "instance", "stop", handle.raw], timeout_s=60)
 
     async def aclose(self) -> None:
-        for name in list(self._instances):
+        for name in list(self._running):
             await self.close(SandboxHandle(name, self.name, name))
 
 

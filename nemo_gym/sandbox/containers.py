@@ -6,11 +6,11 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, SandboxHandle
+from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, Level, SandboxHandle
 from nemo_gym.sandbox.errors import SandboxCreateError, SandboxCreateVerificationError, SandboxUnavailableError
 
 OUTPUT_BYTES = 2**20
@@ -38,6 +38,44 @@ class ProbeOptions(Options):
     deadline_s: float | None = None
     stable_count: int = Field(default=1, ge=1)
     stable_delay_s: float = Field(default=0.0, ge=0)
+
+
+class ExecOptions(Options):
+    """How commands run in a container."""
+
+    default_timeout_s: float = Field(default=180.0, gt=0)
+    extra_exec_args: tuple[str, ...] = ()
+    concurrency: int = Field(default=32, ge=1)
+    exec_shell: str = "/bin/sh"
+
+
+CreateT = TypeVar("CreateT", bound=Options)
+ExecT = TypeVar("ExecT", bound=ExecOptions)
+
+
+class ContainerProvider(Generic[CreateT, ExecT]):
+    """The options of a provider, the engine's program, and the containers that run."""
+
+    name: ClassVar[str]
+    """Also of the program, unless a config names another."""
+    level: ClassVar[Level] = "full"
+    options: ClassVar[tuple[Any, Any]]
+    """The classes of its options for `create` and `exec`."""
+
+    def __init__(
+        self,
+        *,
+        create: Mapping[str, Any] | None = None,
+        exec: Mapping[str, Any] | None = None,  # noqa: A002 - the key that configs have
+        probe: Mapping[str, Any] | None = None,
+        executable: str | None = None,
+    ) -> None:
+        self._create: CreateT = self.options[0](**(create or {}))
+        self._exec: ExecT = self.options[1](**(exec or {}))
+        self._probe = ProbeOptions(**(probe or {}))
+        self._program = require(executable or self.name)
+        self._turns = asyncio.Semaphore(self._exec.concurrency)
+        self._running: set[str] = set()
 
 
 class Finished(NamedTuple):

@@ -5,25 +5,24 @@ import secrets
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
 from nemo_gym.sandbox.containers import (
     KILL_GRACE_S,
+    ContainerProvider,
+    ExecOptions,
     Options,
-    ProbeOptions,
     checked,
     environment,
     exec_result,
-    require,
     run_cli,
     verify_probe,
 )
 from nemo_gym.sandbox.contract import (
     TEMP,
     ExecResult,
-    Level,
     SandboxEndpoint,
     SandboxHandle,
     SandboxSpec,
@@ -51,31 +50,9 @@ class CreateOptions(Options):
     publish_host: str = "127.0.0.1"
 
 
-class ExecOptions(Options):
-    default_timeout_s: float = Field(default=180.0, gt=0)
-    extra_exec_args: tuple[str, ...] = ()
-    concurrency: int = Field(default=32, ge=1)
-    exec_shell: str = "/bin/sh"
-
-
-class DockerProvider:
+class DockerProvider(ContainerProvider[CreateOptions, ExecOptions]):
     name: ClassVar[str] = "docker"
-    level: ClassVar[Level] = "full"
-
-    def __init__(
-        self,
-        *,
-        create: Mapping[str, Any] | None = None,
-        exec: Mapping[str, Any] | None = None,  # noqa: A002 - the key that configs have
-        probe: Mapping[str, Any] | None = None,
-        executable: str = "docker",
-    ) -> None:
-        self._create = CreateOptions(**(create or {}))
-        self._exec = ExecOptions(**(exec or {}))
-        self._probe = ProbeOptions(**(probe or {}))
-        self._docker = require(executable)
-        self._turns = asyncio.Semaphore(self._exec.concurrency)
-        self._containers: set[str] = set()
+    options = (CreateOptions, ExecOptions)
 
     def run_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
         """The arguments of `docker run` for a sandbox."""
@@ -101,10 +78,10 @@ class DockerProvider:
         name = f"nemo-gym-{secrets.token_hex(8)}"
         arguments = self.run_arguments(name, spec)
         timeout_s = spec.ready_timeout_s or self._create.start_timeout_s
-        self._containers.add(name)
+        self._running.add(name)
         handle = SandboxHandle(name, self.name, name)
         try:
-            await checked([self._docker, *arguments], timeout_s=timeout_s, what="Starting a container")
+            await checked([self._program, *arguments], timeout_s=timeout_s, what="Starting a container")
             await verify_probe(self, handle, self._probe)
         except BaseException:
             await asyncio.shield(self.close(handle))
@@ -131,11 +108,11 @@ class DockerProvider:
         arguments = ["exec", *options, *self._exec.extra_exec_args, handle.raw, self._exec.exec_shell, "-c", script]
         async with self._turns:
             timeout_s = timeout_s or self._exec.default_timeout_s
-            finished = await run_cli([self._docker, *arguments], timeout_s=timeout_s)
+            finished = await run_cli([self._program, *arguments], timeout_s=timeout_s)
         if finished.code is None:
             kill = f"p=$(cat {mark}) && (pkill -9 -P $p; kill -9 $p); rm -f {mark}"
             await run_cli(
-                [self._docker, "exec", handle.raw, self._exec.exec_shell, "-c", kill], timeout_s=KILL_GRACE_S
+                [self._program, "exec", handle.raw, self._exec.exec_shell, "-c", kill], timeout_s=KILL_GRACE_S
             )
         return exec_result(finished)
 
@@ -143,31 +120,31 @@ class DockerProvider:
         folder = shlex.quote(str(Path(remote).parent))
         await self.exec(handle, f"mkdir -p {folder}")
         await checked(
-            [self._docker, "cp", str(local), f"{handle.raw}:{remote}"], timeout_s=COPY_TIMEOUT_S, what="Uploading"
+            [self._program, "cp", str(local), f"{handle.raw}:{remote}"], timeout_s=COPY_TIMEOUT_S, what="Uploading"
         )
 
     async def download_file(self, handle: SandboxHandle, remote: str, local: Path) -> None:
         await checked(
-            [self._docker, "cp", f"{handle.raw}:{remote}", str(local)], timeout_s=COPY_TIMEOUT_S, what="Downloading"
+            [self._program, "cp", f"{handle.raw}:{remote}", str(local)], timeout_s=COPY_TIMEOUT_S, what="Downloading"
         )
 
     async def endpoint(self, handle: SandboxHandle, port: int) -> SandboxEndpoint:
-        published = await checked([self._docker, "port", handle.raw, str(port)], timeout_s=30, what="Finding a port")
+        published = await checked([self._program, "port", handle.raw, str(port)], timeout_s=30, what="Finding a port")
         return SandboxEndpoint(f"http://{published.decode().split()[0]}")
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
-        command = [self._docker, "inspect", "--format", "{{.State.Status}}", handle.raw]
+        command = [self._program, "inspect", "--format", "{{.State.Status}}", handle.raw]
         finished = await run_cli(command, timeout_s=30)
         if finished.code != 0:
             return SandboxStatus.STOPPED
         return SandboxStatus(_STATUS.get(finished.stdout.decode().strip(), "unknown"))
 
     async def close(self, handle: SandboxHandle) -> None:
-        self._containers.discard(handle.raw)
-        await run_cli([self._docker, "rm", "--force", "--volumes", handle.raw], timeout_s=60)
+        self._running.discard(handle.raw)
+        await run_cli([self._program, "rm", "--force", "--volumes", handle.raw], timeout_s=60)
 
     async def aclose(self) -> None:
-        for name in list(self._containers):
+        for name in list(self._running):
             await self.close(SandboxHandle(name, self.name, name))
 
 

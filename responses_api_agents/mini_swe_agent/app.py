@@ -57,6 +57,10 @@ class MiniSWEAgentConfig(BaseResponsesAPIAgentConfig, extra="forbid"):
     skip_if_exists: bool = False
     """Answer with the saved result of an instance, if there is one."""
     step_limit: int = Field(default=250, ge=1)
+    cost_limit: float = Field(default=3.0, gt=0)
+    """Dollars after which an attempt makes no more model calls. Tokens are free unless these have prices."""
+    cost_per_million_input_tokens: float = Field(default=0.0, ge=0)
+    cost_per_million_output_tokens: float = Field(default=0.0, ge=0)
     collapse_limit: int = Field(default=3, ge=0)
     """The same command so many times in a row gives a warning, once more ends the attempt. 0 for neither."""
     grader: Grader = "auto"
@@ -130,7 +134,14 @@ class MiniSWEAgent(SimpleResponsesAPIAgent):
         config = self.config
         async with opened(config.env, body, template=config.cache_dir_template, local=self._local) as box:
             run = command_runner(box, timeout_s=config.step_timeout, prefix=command_prefix(config.env))
-            talk = await converse(start, ask, run, step_limit=config.step_limit, collapse_limit=config.collapse_limit)
+            talk = await converse(
+                start,
+                ask,
+                run,
+                step_limit=config.step_limit,
+                collapse_limit=config.collapse_limit,
+                cost_limit=config.cost_limit,
+            )
             patch = await current_patch(box, body)
         return talk, await self._grade(body, patch)
 
@@ -167,7 +178,15 @@ class MiniSWEAgent(SimpleResponsesAPIAgent):
             raise
         said = completion.choices[0].message
         tokens = tokens_of(said) if isinstance(said, NeMoGymChatCompletionMessageForTraining) else {}
-        return {"content": said.content or "", **tokens}
+        return {"content": said.content or "", "cost": self._cost(completion), **tokens}
+
+    def _cost(self, completion: NeMoGymChatCompletion) -> float:
+        """Dollars, by the tokens that the endpoint reports and the prices in the config."""
+        usage, config = completion.usage, self.config
+        if usage is None:
+            return 0.0
+        received = usage.completion_tokens * config.cost_per_million_output_tokens
+        return (usage.prompt_tokens * config.cost_per_million_input_tokens + received) / 1e6
 
     def _answer(self, body: MiniSWERunRequest, talk: Conversation, report: Report) -> MiniSWEVerifyResponse:
         params = body.responses_create_params.model_dump(mode="json", exclude_unset=True)

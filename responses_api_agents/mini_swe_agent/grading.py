@@ -64,7 +64,7 @@ async def grade(box: AsyncSandbox, instance: Instance, patch: str, *, timeout_s:
         return report
     report["patch_successfully_applied"] = True
     files = TESTED_FILES.findall(instance.test_patch)
-    await box.exec(_restore_command(instance, files), timeout_s=120)
+    await box.exec(restore_command(instance, files), timeout_s=120)
     if not await apply_patch(box, instance.test_patch):
         raise SandboxError(f"The test patch of {instance.instance_id} does not apply.")
     tests = " ".join(shlex.quote(file) for file in files if file.endswith(".py"))
@@ -137,7 +137,7 @@ async def upload_text(box: AsyncSandbox, path: str, text: str) -> None:
         await box.upload(local, f"{WORKDIR}/{path}")
 
 
-def _restore_command(instance: Instance, files: list[str]) -> str:
+def restore_command(instance: Instance, files: list[str]) -> str:
     """Put back the tests and whatever steers them, as they were at the base commit."""
     base = shlex.quote(instance.base_commit)
     names = " -o ".join(f"-name {shlex.quote(name)}" for name in TEST_MACHINERY)

@@ -1,5 +1,6 @@
 """The loop of the agent: ask the model, run the one command it gives, show it the output, until it submits."""
 
+import math
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -33,10 +34,11 @@ echo {marker} && git add -A && git diff --cached
 ```
 Nothing can be changed after that."""
 
-Ending = Literal["submitted", "step_limit", "collapsed", "model_refused"]
+Ending = Literal["submitted", "step_limit", "cost_limit", "collapsed", "model_refused"]
 Message = dict[str, Any]
 Ask = Callable[[list[Message]], Awaitable[Message | None]]
-"""The model: the reply to a conversation, with whatever else it brings (token ids); None if it takes no more."""
+"""The model: the reply to a conversation, with whatever else it brings (token ids, its `cost`); None if it takes no
+more."""
 Run = Callable[[str], Awaitable[SandboxExecResult]]
 
 
@@ -47,6 +49,8 @@ class Conversation:
     patch: str = ""
     """What the model submitted."""
     steps: int = 0
+    cost: float = 0.0
+    """What the model calls have cost, in dollars."""
 
 
 @dataclass(slots=True)
@@ -68,16 +72,22 @@ def first_messages(problem_statement: str) -> list[Message]:
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task}]
 
 
-async def converse(start: list[Message], ask: Ask, run: Run, *, step_limit: int, collapse_limit: int) -> Conversation:
+async def converse(
+    start: list[Message], ask: Ask, run: Run, *, step_limit: int, collapse_limit: int, cost_limit: float = math.inf
+) -> Conversation:
     """One attempt at an issue."""
     talk, repeated = Conversation(list(start)), RepeatedCommand(collapse_limit)
     while talk.steps < step_limit:
+        if talk.cost >= cost_limit:
+            talk.ending = "cost_limit"
+            return talk
         talk.steps += 1
         reply = await ask(talk.messages)
         if reply is None:
             talk.ending = "model_refused"
             return talk
         talk.messages.append({**reply, "role": "assistant"})
+        talk.cost += float(reply.get("cost") or 0.0)
         commands = BLOCK.findall(str(reply.get("content") or ""))
         if len(commands) != 1:
             _say(talk, format_error(len(commands)))

@@ -28,6 +28,7 @@ WARM_UP_ROLLOUTS = 20
 """The rollouts of the run whose CPU time counts as start-up."""
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
+SCRIPTS = Path(sys.executable).parent
 _SECONDS = re.compile(rb'"_seconds":([0-9.e+-]+)')
 
 
@@ -110,7 +111,7 @@ class Bench:
     ) -> Measured:
         before_s = 0.0 if run is None else tree_cpu_s(run)
         command = [
-            *(_script("ng_collect_rollouts"), *given, f"+agent_name={self._environment.agent_name}"),
+            *(str(SCRIPTS / "ng_collect_rollouts"), *given, f"+agent_name={self._environment.agent_name}"),
             *("+input_jsonl_fpath=rows.jsonl", "+output_jsonl_fpath=out.jsonl", "+tolerated_failures=1000000000"),
             f"+num_samples_in_parallel={point.in_flight}",
         ]
@@ -167,10 +168,13 @@ def _failures(path: Path) -> Counter[str]:
 
 
 @contextmanager
-def ng_run(arguments: Sequence[str], *, cwd: Path | None = None) -> "Iterator[subprocess.Popen[bytes]]":
+def ng_run(
+    arguments: Sequence[str], *, cwd: Path | None = None, scripts: Path = SCRIPTS
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """`ng_run`, ready, while the block runs."""
     with tempfile.NamedTemporaryFile("rb") as log:
         with Path(log.name).open("wb") as file:
-            command = [_script("ng_run"), *arguments]
+            command = [str(scripts / "ng_run"), *arguments]
             process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True, cwd=cwd)
         try:
             give_up_at = time.monotonic() + READY_TIMEOUT_S
@@ -183,7 +187,3 @@ def ng_run(arguments: Sequence[str], *, cwd: Path | None = None) -> "Iterator[su
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 process.wait(STOP_TIMEOUT_S)
-
-
-def _script(name: str) -> str:
-    return str(Path(sys.executable).with_name(name))

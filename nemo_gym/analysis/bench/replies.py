@@ -16,6 +16,7 @@ USAGE = {
     "output_tokens_details": {"reasoning_tokens": 0},
     "total_tokens": 180,
 }
+_STREAM = re.compile(rb'"stream":\s*true')
 CHAT_USAGE = {"prompt_tokens": 120, "completion_tokens": 60, "total_tokens": 180}
 
 
@@ -30,10 +31,12 @@ class Fault(NamedTuple):
     hangs_up: bool = False
 
 
-def http_response(body: bytes, status: bytes = b"200 OK", headers: bytes = b"") -> bytes:
+def http_response(
+    body: bytes, status: bytes = b"200 OK", headers: bytes = b"", *, kind: bytes = b"application/json"
+) -> bytes:
     """The whole HTTP response."""
-    head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n"
-    return head % (status, len(body), headers) + body
+    head = b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b\r\n"
+    return head % (status, kind, len(body), headers) + body
 
 
 _ERROR = b'{"error": {"message": "a simulated fault"}}'
@@ -61,6 +64,7 @@ class Replies:
         text = TEXT + "x" * max(0, payload_bytes - len(TEXT))
         self._text = http_response(body.encode() if body else _response(message(text)))
         self._chat_text = http_response(body.encode() if body else _completion(text, None))
+        self._streamed_text = http_response(_chunks(text), kind=b"text/event-stream")
         said = [message(text)] if payload_bytes else []
         self._tool_calls = {
             name.encode(): http_response(_response(*said, calls(name, orjson.loads(given), call_id="call_1")))
@@ -80,7 +84,7 @@ class Replies:
         tools = request.find(b'"tools":') if done < self._outputs else -1
         found = self._offered.search(request, tools) if self._offered is not None and tools >= 0 else None
         if found is None:
-            return self._chat_text if is_chat else self._text
+            return self._text if not is_chat else self._streamed_text if _STREAM.search(request) else self._chat_text
         return (self._chat_tool_calls if is_chat else self._tool_calls)[found[1]]
 
 
@@ -98,3 +102,13 @@ def _completion(text: str | None, call: tuple[str, str] | None) -> bytes:
     choice = {"index": 0, "finish_reason": "stop" if call is None else "tool_calls", "logprobs": None, "message": said}
     fields = {"id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": "stub"}
     return orjson.dumps({**fields, "choices": [choice], "usage": CHAT_USAGE})
+
+
+def _chunks(text: str) -> bytes:
+    """A streamed chat completion that says a text."""
+    fields = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "stub"}
+    deltas: list[dict[str, Any]] = [{"delta": {"role": "assistant", "content": text}, "finish_reason": None}]
+    deltas.append({"delta": {}, "finish_reason": "stop"})
+    chunks = [{**fields, "choices": [{"index": 0, **delta}]} for delta in deltas]
+    chunks.append({**fields, "choices": [], "usage": CHAT_USAGE})
+    return b"".join(b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks) + b"data: [DONE]\n\n"

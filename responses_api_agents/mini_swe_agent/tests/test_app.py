@@ -75,6 +75,18 @@ async def test_the_gold_patch_of_every_toy_scores(tmp_path: Path) -> None:
             assert record["reward"] == 1.0, record["metadata"]
 
 
+async def test_an_attempt_ends_when_its_model_calls_have_cost_enough(tmp_path: Path) -> None:
+    prices: dict[str, Any] = {
+        "cost_limit": 1e-9,
+        "cost_per_million_input_tokens": 1.0,
+        "cost_per_million_output_tokens": 1.0,
+    }
+    record = await played(tmp_path, ["ls", "ls", "ls"], **prices)
+    assert [role for role, _ in said(record)] == ["assistant", "user"]
+    free = await played(tmp_path / "free", ["ls", "pwd"], cost_limit=1e-9)
+    assert len(said(free)) == 6
+
+
 async def test_a_model_that_fixes_the_bug_scores(tmp_path: Path) -> None:
     record = await played(tmp_path, ["cat stack.py", "sed -i 's/pop(0)/pop()/' stack.py"])
     assert record["reward"] == 1.0
