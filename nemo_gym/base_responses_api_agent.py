@@ -299,9 +299,6 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
     async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
         return await self.metrics_of(self.config.resources_server.name, body)
 
-    async def aggregate_metrics(self, body: AggregateMetricsRequest) -> AggregateMetrics:
-        return await self.metrics_of(self.config.resources_server.name, body)
-
     async def converse(self, body: AgentRunRequest, jar: CookieJar) -> NeMoGymResponse:
         """What happens between seed and verify: by default, one turn of the model."""
         if type(self).responses is ToolCallingAgent.responses:
