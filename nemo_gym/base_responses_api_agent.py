@@ -9,7 +9,7 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import orjson
@@ -181,12 +181,13 @@ class Conversation:
     """One model's side of a rollout: what its row gave it, and everything since."""
 
     model_server: str
-    params: NeMoGymResponseCreateParamsNonStreaming
-    """The request, with all but the items since."""
-    given: list[NeMoGymResponseInputItem]
+    request: NeMoGymResponseCreateParamsNonStreaming
+    """The next request to the model. Its `input` is `items`."""
+    items: list[NeMoGymResponseInputItem]
+    """What the row gave, then everything since. Only add to it."""
+    num_given: int
     offered: set[str]
     """The names of the tools that the model may call."""
-    output: list[NeMoGymResponseInputItem] = field(default_factory=list)
     reply: NeMoGymResponse | None = None
     """The model's last reply."""
     usage: NeMoGymResponseUsage | None = None
@@ -197,33 +198,42 @@ class Conversation:
     @classmethod
     def of(cls, model_server: str, params: NeMoGymResponseCreateParamsNonStreaming) -> Self:
         text = params.input
-        given: list[NeMoGymResponseInputItem] = (
+        items: list[NeMoGymResponseInputItem] = (
             [NeMoGymEasyInputMessage(role="user", content=text)] if isinstance(text, str) else list(text)
         )
         offered = {str(tool.get("name")) for tool in params.tools if tool["type"] == "function"}
-        return cls(model_server, params, given, offered)
+        return cls(model_server, changed(params, input=items), items, len(items), offered)
 
-    def request(self) -> NeMoGymResponseCreateParamsNonStreaming:
-        return changed(self.params, input=[*self.given, *self.output])
+    @property
+    def given(self) -> list[NeMoGymResponseInputItem]:
+        """What the row gave."""
+        return self.items[: self.num_given]
+
+    @property
+    def output(self) -> list[NeMoGymResponseInputItem]:
+        """Everything since."""
+        return self.items[self.num_given :]
 
     def add(self, reply: NeMoGymResponse, *, seconds: float) -> None:
         """Take in a reply of the model."""
         self.reply, usage = reply, reply.usage
-        self.output.extend(reply.output)
+        self.items.extend(reply.output)
         self.usage = self.usage + usage if self.usage and usage else self.usage or usage
         self.steps += 1
         self.model_seconds += seconds
 
     def response(self, **fields: Any) -> NeMoGymResponse:
-        """The last reply with the output and the usage of the whole conversation."""
+        """The last reply, with the output and the usage of the whole conversation."""
         last = self.reply or NeMoGymResponse(id="resp_none", created_at=time.time(), model="", output=[])
-        return changed(last, output=self.output, usage=self.usage, **fields)
+        if self.steps == 1 and not fields and len(last.output) == len(self.items) - self.num_given:
+            return last
+        return changed(last, **{"output": self.output, "usage": self.usage, **fields})
 
 
 class ToolCallingAgentConfig(BaseResponsesAPIAgentConfig):
     """Which model acts in which environment, and for how long."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     resources_server: ResourcesServerRef
     model_server: ModelServerRef
@@ -258,6 +268,8 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
             await self.seed(body, jar)
             body = await self.with_tools(body, self.config.resources_server.name)
             kept.response = response = await self.converse(body, jar)
+            if self.config.skip_verification:
+                return self.unverified(body, response)
             return await self.verify(body, response, jar)
 
     async def seed(self, body: AgentRunRequest, jar: CookieJar) -> None:
@@ -273,8 +285,6 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
 
     async def verify(self, body: AgentRunRequest, response: NeMoGymResponse, jar: CookieJar) -> ServerReply:
         """Have the environment score the rollout. This ends its session."""
-        if self.config.skip_verification:
-            return self.unverified(body, response)
         return await self.server_client.call(
             self.config.resources_server.name,
             "/verify",
@@ -320,7 +330,7 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
             silent_steps = 0 if calls else silent_steps + 1
             if silent_steps == MAX_SILENT_STEPS:
                 return "silent"
-            talk.output.extend(await self.call_tools(calls, talk.offered, jar))
+            talk.items.extend(await self.call_tools(calls, talk.offered, jar))
             if max_steps is not None and talk.steps >= max_steps:
                 return "max_steps"
 
@@ -330,7 +340,7 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
         reply = await self.server_client.call(
             talk.model_server,
             "/v1/responses",
-            talk.request(),
+            talk.request,
             answer=NeMoGymResponse,
             cause="model",
             jar=jar,

@@ -49,7 +49,7 @@ class Side(Conversation):
     def hear(self, message: NextMessage, *, produced_by: str, turn: int) -> None:
         """Add a message of another participant or of the environment."""
         heard = NeMoGymEasyInputMessage(role=message.role, content=message.content, type="message")
-        self.output.append(heard)
+        self.items.append(heard)
         self.origins.append(Origin(produced_by, turn))
 
     def end_turn(self, turn: int) -> NeMoGymResponse:
@@ -57,13 +57,13 @@ class Side(Conversation):
         new = self.output[len(self.origins) :]
         own = (TOOL if isinstance(item, NeMoGymFunctionCallOutput) else self.name for item in new)
         self.origins.extend(Origin(name, turn) for name in own)
-        return changed(self.response(), output=new)
+        return self.response(output=new)
 
     def record(self, **fields: Any) -> NeMoGymResponse:
         """The response as it is recorded: every item labelled, with the number and the time of the model's calls."""
         labelled = [changed(item, **one._asdict()) for item, one in zip(self.output, self.origins, strict=True)]
         costs = {"model_calls": self.steps, "model_seconds": round(self.model_seconds, 6)}
-        return changed(self.response(), output=labelled, participant=self.name, **costs, **fields)
+        return self.response(output=labelled, participant=self.name, **costs, **fields)
 
 
 class MultiSideAgent(ToolCallingAgent):
@@ -104,7 +104,7 @@ def participant_record(side: Side, *, is_trainable: bool) -> JsonObject:
     response = side.record()
     if not is_trainable:
         response = changed(response, output=[without_tokens(item) for item in response.output])
-    parts = {"responses_create_params": changed(side.params, input=side.given), "response": response}
+    parts = {"responses_create_params": changed(side.request, input=side.given), "response": response}
     as_json = {name: part.model_dump(mode="json", exclude_unset=True) for name, part in parts.items()}
     return {**as_json, "is_trainable": is_trainable}
 

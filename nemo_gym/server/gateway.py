@@ -16,7 +16,7 @@ from nemo_gym.server.disconnect import cancel_on_disconnect
 from nemo_gym.server.endpoint import Call, Endpoint
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.mcp import McpHttpApp, McpToolServer
-from nemo_gym.server.model_endpoints import estimate_tokens, model_endpoints
+from nemo_gym.server.model_endpoints import answer_about_models, estimate_tokens, model_endpoints
 from nemo_gym.server.request_checks import check_json, check_origin
 from nemo_gym.server.unix_bridge import bridge_socket
 from nemo_gym.server.uvicorn_runner import bind, serving
@@ -32,10 +32,6 @@ class _Room:
     endpoints: dict[str, Endpoint]
     model: str
     tools: McpHttpApp
-
-
-async def _count_tokens(params: NeMoGymResponseCreateParamsNonStreaming) -> int:
-    return estimate_tokens(params)
 
 
 class ModelGateway:
@@ -71,7 +67,7 @@ class ModelGateway:
     ) -> Iterator[str]:
         """A path for one program. After the block nothing answers there."""
         path = f"/{secrets.token_urlsafe(16)}"
-        listed = model_endpoints(chat_completions, responses, count_tokens=_count_tokens, reads_only=True)
+        listed = model_endpoints(chat_completions, responses, count_tokens=_estimate, reads_only=True)
         self._rooms[path] = _Room({endpoint.path: endpoint for endpoint in listed}, model, McpHttpApp(tools))
         try:
             yield path
@@ -101,9 +97,9 @@ class ModelGateway:
         """The reply; None if the client has gone."""
         headers = dict(scope["headers"])
         check_origin(scope, headers, frozenset())
-        if room is not None and scope["method"] == "GET" and path == "/v1/models":
-            listed = [{"id": room.model, "object": "model", "created": 0, "owned_by": "nemo-gym"}]
-            return ServerReply(self._core.name, 200, {"object": "list", "data": listed})
+        about = answer_about_models(path, room.model, server=self._core.name) if room is not None else None
+        if about is not None and scope["method"] == "GET":
+            return about if isinstance(about, ServerReply) else ServerReply(self._core.name, 200, about)
         endpoint = room.endpoints.get(path) if room is not None and scope["method"] == "POST" else None
         if endpoint is None:
             return ServerReply(self._core.name, 404, {"error": {"message": "Not Found", "type": "not_found"}})
@@ -113,3 +109,7 @@ class ModelGateway:
         async with cancel_on_disconnect(receive):
             return await self._core.run(endpoint, call)
         return None
+
+
+async def _estimate(params: NeMoGymResponseCreateParamsNonStreaming) -> int:
+    return estimate_tokens(params)

@@ -67,7 +67,7 @@ class MultiPolicyAgent(MultiSideAgent):
         its own, in `rewards`."""
         sides, server = self._sides(body), self.config.resources_server.name
         names, main = list(sides), next(iter(sides.values()))
-        reply = await super().verify(changed(body, responses_create_params=main.params), response, jar)
+        reply = await super().verify(changed(body, responses_create_params=main.request), response, jar)
         try:
             rewarded = _Rewards.model_validate(orjson.loads(reply.content())).rewards
         except (ValidationError, orjson.JSONDecodeError) as error:

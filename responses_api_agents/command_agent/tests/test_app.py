@@ -288,7 +288,7 @@ ask([{"role": "user", "content": "Hi"}])
 async def test_after_max_steps_the_model_does_not_answer() -> None:
     record = await play(servers(LOOP, {"call": [INCREMENT]}, max_steps=2))
     assert (record["response"]["model_calls"], record["response"]["ended_by"]) == (2, "max_steps")
-    assert "422" in record["response"]["harness"]["stderr"]
+    assert "HTTP Error 4" in record["response"]["harness"]["stderr"]
 
 
 async def test_only_the_tools_of_the_row_can_be_called() -> None:
