@@ -111,7 +111,7 @@ class Compute:
         self._tasks += 1
         try:
             async with timeout(None, what=what), self._slots:
-                outcome = await self._outcome(task, what, limits)
+                outcome = await self._execute(task, what, limits)
         finally:
             self._tasks -= 1
         if outcome.kind is Kind.OUT_OF_MEMORY:
@@ -131,7 +131,13 @@ class Compute:
         if self._fork_server is not None:
             self._fork_server.close()
 
-    async def _outcome(self, task: bytes, what: str, limits: TimeLimits) -> Frame:
+    async def execute_pickled(self, task: bytes, what: str, limits: TimeLimits, modules: tuple[Module, ...]) -> Frame:
+        """Run a function that another process has pickled, and return its outcome as it is."""
+        self._modules |= {module.name: module for module in modules}
+        async with self._slots:
+            return await self._execute(task, what, limits)
+
+    async def _execute(self, task: bytes, what: str, limits: TimeLimits) -> Frame:
         """The outcome of one worker, or of a fresh one if the first is lost before it starts."""
         try:
             return await self._attempt(self._idle_worker() or await self._fork(), task, what, limits)

@@ -15,7 +15,9 @@ from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.config.loading import CONFIG_PATHS_KEY_NAME, ServerSpec, dump, server_instances
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import ConfigError, HeadServerError
-from nemo_gym.runtime.launcher import Launcher, grouped
+from nemo_gym.runtime.groups import grouped
+from nemo_gym.runtime.launcher import Launcher
+from nemo_gym.runtime.ray_cluster import wants_ray
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.runtime.supervisor import default_echo
 from nemo_gym.runtime.tracing import tracing_of
@@ -48,6 +50,7 @@ async def _started(config: DictConfig) -> AsyncIterator[ServerClient]:
         len(grouped(servers)) == 1
         and all(server.isolation == "shared" for server in servers)
         and worker_count(config, servers) == 1
+        and not wants_ray(config)
     ):
         settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
         async with Stack(StackSpec(servers, settings)) as stack:

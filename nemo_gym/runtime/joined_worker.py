@@ -4,7 +4,6 @@ share a process; others it calls where the run has them."""
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,7 @@ from nemo_gym.config.loading import ServerSpec, server_instances
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import ConfigError
-from nemo_gym.runtime.launcher import grouped, session_secret
+from nemo_gym.runtime.groups import grouped, is_shared, session_secret
 from nemo_gym.runtime.membership import Membership, Registration
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.venvs import VenvSettings
@@ -40,13 +39,15 @@ class WorkerPlan:
     """The address that it listens on, and by which the run reaches it."""
     port: int = 0
     rows_port: int = 0
+    secrets: dict[str, Any] | None = None
+    """As `Secrets.to_json` gives them, for a worker that does not read the configuration itself."""
 
 
 def plan_worker(config: DictConfig, *, token: str, host: str | None, port: int = 0, rows_port: int = 0) -> WorkerPlan:
     """The plan of a worker with this configuration. Slow if a virtualenv has to be made."""
     settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     groups = grouped(server_instances(config), VenvSettings.of(settings))
-    shared = [group for python, group in groups if python == sys.executable and group[0].isolation == "shared"]
+    shared = [group for python, group in groups if is_shared(python, group)]
     if not shared:
         raise ConfigError("No server of this configuration can share a process with others, so a worker has none.")
     head = BaseServerConfig.model_validate(dict(config.head_server))
@@ -91,7 +92,8 @@ async def join_and_serve(
     on_ready: Callable[[int], None],
 ) -> None:
     """Join the run and serve until `stop` is set or the run is gone."""
-    set_process_secrets(process_secrets() | Secrets(frozenset((plan.token,))))
+    known = process_secrets() if plan.secrets is None else Secrets.from_json(plan.secrets)
+    set_process_secrets(known | Secrets(frozenset((plan.token,))))
     async with contextlib.AsyncExitStack() as opened:
         http, rows = (bind(plan.host, port) for port in (plan.port, plan.rows_port))
         url, rows_url = (base_url(*bound.getsockname()[:2]) for bound in (http, rows))

@@ -3,11 +3,9 @@ and stay bound while a worker is restarted, so no port is lost and no caller is 
 
 import asyncio
 import contextlib
-import hmac
 import logging
 import secrets
 import socket
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -17,17 +15,21 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
+from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.config.loading import ServerSpec, dump, server_instances
 from nemo_gym.config.ports import search_port
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig
-from nemo_gym.errors import PortError, StartupError
+from nemo_gym.errors import ConfigError, PortError, StartupError
+from nemo_gym.runtime.groups import grouped, is_shared, session_secret
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
+from nemo_gym.runtime.joined_worker import WorkerPlan
 from nemo_gym.runtime.membership import Members
+from nemo_gym.runtime.ray_cluster import connected, ray_workers, wants_ray
 from nemo_gym.runtime.run_metrics import run_metrics
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.supervisor import WorkerProcess
-from nemo_gym.runtime.venvs import VenvSettings, python_for
+from nemo_gym.runtime.venvs import VenvSettings
 from nemo_gym.runtime.worker_count import worker_count
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import is_loopback
@@ -46,7 +48,9 @@ class Launcher:
         self.config, self._echo = config.copy(), echo
         self._instances = server_instances(config)
         self.token: str | None = config.get("run_token") or (
-            None if all(is_loopback(host) for host in self._hosts()) else secrets.token_urlsafe(24)
+            None
+            if all(is_loopback(host) for host in self._hosts()) and not wants_ray(config)
+            else secrets.token_urlsafe(24)
         )
         if self.token:
             set_process_secrets(process_secrets() | Secrets(frozenset((self.token,))))
@@ -93,7 +97,7 @@ class Launcher:
 
     def workers(self) -> list[dict[str, Any]]:
         """The workers, as the head server lists them."""
-        own = [worker.address() for worker in self._workers]
+        own = [worker.address() for worker in self._workers if worker.spec.rows_fd is not None]
         return [address._asdict() for address in (*own, *self._members.addresses())]
 
     async def metrics(self) -> bytes:
@@ -103,6 +107,8 @@ class Launcher:
         return await run_metrics(addresses, token=self.token)
 
     async def _open(self) -> None:
+        if wants_ray(self.config):
+            self.config[RAY_HEAD_NODE_ADDRESS_KEY_NAME] = await self._exit.enter_async_context(connected(self.config))
         head = self._bind_head()
         self.config.head_server.port = head.getsockname()[1]
         for instance in self._instances:
@@ -128,19 +134,41 @@ class Launcher:
         self._watch = asyncio.create_task(_watch_all(self._workers))
         self._exit.push_async_callback(_cancelled, self._watch)
         await self._until_ready(self._watch)
+        if wants_ray(self.config):
+            await self._exit.enter_async_context(ray_workers(self._plan(groups), config=self._settings()))
+
+    def _plan(self, groups: Sequence[tuple[str, Sequence[ServerSpec]]]) -> WorkerPlan:
+        """What a worker on another node needs: the servers that share a process, and where the others are."""
+        group = next((group for python, group in groups if is_shared(python, group)), None)
+        if group is None:
+            raise ConfigError("No server of this configuration can share a process, so Ray workers would have none.")
+        own, urls = {server.name for server in group}, self._urls()
+        return WorkerPlan(
+            servers=list(group),
+            config=self._settings(),
+            addresses={name: url for name, url in urls.items() if name not in own},
+            head_url=base_url(self.config.head_server.host, self.config.head_server.port),
+            token=self.token or "",
+            host=group[0].host,
+            secrets=process_secrets().to_json(),
+        )
+
+    def _urls(self) -> dict[str, str]:
+        return {name: base_url(*_address(bound)) for name, bound in self._sockets.items()}
 
     def _add_workers(self, python: str, group: Sequence[ServerSpec]) -> list[WorkerProcess]:
         """As many workers with these servers as asked for. They share the servers' sockets, and each has two of its
         own: one for requests, so that others can forward to it, and one for rows of collectors."""
         host, first = group[0].host, len(self._workers)
-        count = worker_count(self.config, group)
+        on_ray = wants_ray(self.config) and is_shared(python, group)  # then the rows go to the actors
+        count = 1 if on_ray else worker_count(self.config, group)
         own = [[self._exit.enter_context(bind(host, 0)) for _ in range(2)] for _ in range(count)]
         urls = {str(first + number): base_url(*_address(http)) for number, (http, _) in enumerate(own)}
         label = group[0].name if len(group) == 1 and count == 1 else "worker {}"
         spec = StackSpec(
             servers=[self._bound(instance) for instance in group],
             config=self._settings(),
-            addresses={name: base_url(*_address(bound)) for name, bound in self._sockets.items()},
+            addresses=self._urls(),
             secret=self._secret,
             token=self.token,
             secrets=process_secrets().to_json(),
@@ -152,7 +180,7 @@ class Launcher:
                     spec,
                     worker=first + number,
                     http_fd=http.fileno(),
-                    rows_fd=rows.fileno(),
+                    rows_fd=None if on_ray else rows.fileno(),
                     others={index: url for index, url in urls.items() if index != str(first + number)},
                 ),
                 python=python,
@@ -238,26 +266,6 @@ class Launcher:
             start_time=worker.started_at if worker else None,
             num_workers=len(workers) if len(workers) > 1 else None,
         )
-
-
-def session_secret(token: str | None) -> str:
-    """What session tokens are signed with: made for each run, the same in all its workers."""
-    if token is None:
-        return secrets.token_hex(32)
-    return hmac.digest(token.encode(), b"nemo-gym session tokens", "sha256").hex()
-
-
-def grouped(instances: Sequence[ServerSpec], venvs: VenvSettings | None = None) -> list[tuple[str, list[ServerSpec]]]:
-    """The servers that share a process, by interpreter. Slow if a virtualenv has to be made."""
-    shared: list[ServerSpec] = []
-    groups: list[tuple[str, list[ServerSpec]]] = []
-    for instance in instances:
-        python = python_for(instance.folder, venvs)
-        if python is None and instance.isolation == "shared":
-            shared.append(instance)
-        else:
-            groups.append((python or sys.executable, [replace(instance, isolation="process")]))
-    return [(sys.executable, shared), *groups] if shared else groups
 
 
 async def _watch_all(workers: Sequence[WorkerProcess]) -> None:

@@ -1,6 +1,9 @@
 """The servers of a config that share an interpreter, as live objects that call each other directly."""
 
+import asyncio
 import secrets
+import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,9 +15,11 @@ from pydantic import ValidationError
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import list_workers
+from nemo_gym.common.ray_connection import connect_ray
 from nemo_gym.compute.pool import Compute
+from nemo_gym.compute.ray_pool import RayCompute
 from nemo_gym.config.error_messages import error_lines
-from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME
+from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME, RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.config.process_config import publish_config
 from nemo_gym.config.server_spec import ServerSpec as ServerSpec
 from nemo_gym.config.types import BaseServerConfig
@@ -96,14 +101,13 @@ class Stack:
             http=http,
             token=spec.token,
         )
-        compute = await self._exit.enter_async_context(
-            Compute(workers=spec.config.get("compute_workers"), memory_mb=spec.config.get("compute_memory_mb"))
-        )
+        compute = await self._exit.enter_async_context(_compute(spec.config))
         secret = bytes.fromhex(spec.secret) if spec.secret else secrets.token_bytes(32)
         others = self._other_workers(http)
         for server in spec.servers:
             self.apps[server.name] = app = self._load(server, secret, compute)
             app.others = others
+        await asyncio.to_thread(_connect_ray_if_used, spec.config)
         for app in self.apps.values():
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
@@ -148,3 +152,21 @@ class Stack:
             raise ConfigError("\n".join(lines)) from error
         server.core(secret=secret, worker=self.spec.worker, compute=compute, limits=self.limits)
         return server.asgi_app(token=self.spec.token, limits=self.limits)
+
+
+def _compute(config: Mapping[str, Any]) -> Compute:
+    """The pool for CPU-heavy functions: processes of this machine, or tasks of the run's Ray cluster."""
+    workers, memory_mb = config.get("compute_workers"), config.get("compute_memory_mb")
+    address = config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME)
+    return (
+        RayCompute(address, workers=workers, memory_mb=memory_mb)
+        if address
+        else Compute(workers=workers, memory_mb=memory_mb)
+    )
+
+
+def _connect_ray_if_used(config: Mapping[str, Any]) -> None:
+    """Connect before the first request if a server uses Ray itself: its first call would otherwise block the loop."""
+    address = config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME)
+    if address and "ray" in sys.modules:
+        connect_ray(address)

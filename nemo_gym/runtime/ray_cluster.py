@@ -1,0 +1,144 @@
+"""Ray as a launcher: each worker is an actor that holds a whole stack and joins the run, wherever Ray puts it.
+
+Ray is imported only here and only if it is asked for. It starts actors and starts them again elsewhere when their node
+dies; rows go from the collector to the actors directly, not through Ray."""
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.common import event_loop
+from nemo_gym.common.ray_connection import RAY_KEY_NAME, connect_ray, import_ray
+from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
+from nemo_gym.errors import ConfigError, StartupError
+from nemo_gym.runtime.joined_worker import WorkerPlan, join_and_serve
+from nemo_gym.runtime.supervisor import WORKER_MODULE
+from nemo_gym.runtime.worker_count import NUM_WORKERS_KEY_NAME, worker_count
+from nemo_gym.server.request_checks import is_loopback
+
+logger = logging.getLogger(__name__)
+
+CPUS_KEY_NAME = "ray_cpus_per_worker"
+READY_TIMEOUT_S = 600.0
+STOP_TIMEOUT_S = 10.0
+MAX_CONCURRENCY = 4
+"""Of an actor's methods, which only start and stop it: rows do not come through Ray."""
+
+
+def wants_ray(config: Mapping[str, Any]) -> bool:
+    return bool(config.get(RAY_KEY_NAME) or config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME))
+
+
+class StackActor:
+    """The actor: an event loop in a thread that serves one stack. The constructor returns when it is ready."""
+
+    def __init__(self, plan: WorkerPlan, *, program: str, folder: str, on_this_machine: bool) -> None:
+        if Path(folder).is_dir():
+            os.chdir(folder)
+        ray = import_ray()
+        host = plan.host if on_this_machine else ray.util.get_node_ip_address()
+        self._plan, self._serve_rows = replace(plan, host=host), importlib.import_module(program).serve_rows
+        self._ready: Future[int] = Future()
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="nemo-gym-worker", daemon=True)
+        self._thread.start()
+        self._ready.result(READY_TIMEOUT_S)
+
+    def worker(self) -> int:
+        """Its index in the run."""
+        return self._ready.result(0)
+
+    def stop(self) -> None:
+        """Drain, then end."""
+        if self._loop is not None and self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        try:
+            event_loop.run_embedded(self._serve())
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+                return
+            logger.exception("the worker ended")
+        if self._stop is None or not self._stop.is_set():
+            os._exit(1)  # so that Ray starts it again
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        await join_and_serve(self._plan, self._serve_rows, self._stop, self._ready.set_result)
+
+
+@contextlib.asynccontextmanager
+async def connected(config: Mapping[str, Any]) -> AsyncIterator[str]:
+    """Connected to the cluster that `config` names, or to a new one. Yields its address."""
+    was_connected = import_ray().is_initialized()
+    yield await asyncio.to_thread(connect_ray, config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME))
+    if not was_connected:
+        await asyncio.to_thread(import_ray().shutdown)
+
+
+@contextlib.asynccontextmanager
+async def ray_workers(plan: WorkerPlan, *, config: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Actors that have joined the run while the block runs: `num_workers` of them, or one for each CPU."""
+    ray = import_ray()
+    _check_reachable(ray, plan)
+    cpus = float(config.get(CPUS_KEY_NAME) or 1)
+    actor = ray.remote(num_cpus=cpus, scheduling_strategy="SPREAD", max_concurrency=MAX_CONCURRENCY, max_restarts=-1)(
+        StackActor
+    )
+    options = {"program": WORKER_MODULE, "folder": str(Path.cwd()), "on_this_machine": is_loopback(plan.host)}
+    actors = [actor.remote(plan, **options) for _ in range(_count(ray, plan, config, cpus))]
+    try:
+        await _until_ready(ray, actors)
+        yield
+    finally:
+        await _stop(ray, actors)
+
+
+def _count(ray: Any, plan: WorkerPlan, config: Mapping[str, Any], cpus: float) -> int:
+    asked = [server.config.get(NUM_WORKERS_KEY_NAME) for server in plan.servers]
+    if {config.get(NUM_WORKERS_KEY_NAME), *asked} <= {None, "auto"}:
+        return max(1, int(ray.cluster_resources().get("CPU", 1) / cpus))
+    return worker_count(config, plan.servers)
+
+
+async def _until_ready(ray: Any, actors: list[Any]) -> None:
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            await asyncio.gather(*(actor.worker.remote() for actor in actors))
+    except TimeoutError as error:
+        raise StartupError(
+            f"Not all of {len(actors)} Ray workers were ready within {READY_TIMEOUT_S:g} s. Does the cluster have "
+            f"enough CPUs ({CPUS_KEY_NAME})?"
+        ) from error
+    except ray.exceptions.RayError as error:
+        raise StartupError(f"A Ray worker could not start: {error}") from error
+
+
+async def _stop(ray: Any, actors: list[Any]) -> None:
+    with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await asyncio.gather(*(actor.stop.remote() for actor in actors), return_exceptions=True)
+    for actor in actors:
+        ray.kill(actor)
+
+
+def _check_reachable(ray: Any, plan: WorkerPlan) -> None:
+    """Actors on other machines cannot reach a run that listens on loopback."""
+    others = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]} - {ray.util.get_node_ip_address()}
+    if others and is_loopback(plan.host):
+        raise ConfigError(
+            f"The Ray cluster has nodes on other machines ({', '.join(sorted(others))}), which cannot reach a run "
+            "that listens on loopback. Start it with +use_absolute_ip=true."
+        )
