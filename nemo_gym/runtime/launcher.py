@@ -102,7 +102,8 @@ class Launcher:
 
     async def metrics(self) -> bytes:
         """The metrics of all processes of the run, in the text format of Prometheus."""
-        urls = {str(worker.spec.worker): urlsplit(worker.address().url) for worker in self._workers}
+        workers = (*(worker.address() for worker in self._workers), *self._members.addresses())
+        urls = {str(address.worker): urlsplit(address.url) for address in workers}
         addresses = {name: (url.hostname or "", url.port or 0) for name, url in urls.items()}
         return await run_metrics(addresses, token=self.token)
 

@@ -57,6 +57,12 @@ class StackSpec:
     secrets: dict[str, Any] | None = None
     """What the worker must not log, write or send as an error, as `Secrets.to_json` gives it."""
 
+    @property
+    def has_replicas(self) -> bool:
+        """True if other workers of the run have the same servers. One that joined a run inherits no sockets."""
+        has_joined = self.http_fd is not None and all(server.fd is None for server in self.servers)
+        return bool(self.others) or has_joined
+
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self), default=str)
 
@@ -114,7 +120,9 @@ class Stack:
         self._exit.enter_context(BlockingMonitor(self._handlers()))
         files = {server.name: (server.folder / server.entrypoint).resolve() for server in spec.servers}
         profiled = [ProfiledServer(app, files[name]) for name, app in self.apps.items()]
-        self._exit.enter_context(profiling_of(spec.config, profiled, worker=spec.worker))
+        self._exit.enter_context(
+            profiling_of(spec.config, profiled, worker=spec.worker, has_replicas=spec.has_replicas)
+        )
         self._exit.enter_context(WorkerMetrics(self.apps, http, compute, spec.worker))
 
     def _other_workers(self, http: HttpClient) -> OtherWorkers | None:

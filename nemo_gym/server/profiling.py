@@ -50,8 +50,11 @@ class ProfiledServer(NamedTuple):
 
 
 @contextlib.contextmanager
-def profiling_of(config: Mapping[str, Any], servers: Sequence[ProfiledServer], *, worker: int = 0) -> Iterator[None]:
-    """Profile this process while the block runs, if `config` asks for it, and write the results when it ends."""
+def profiling_of(
+    config: Mapping[str, Any], servers: Sequence[ProfiledServer], *, worker: int = 0, has_replicas: bool = False
+) -> Iterator[None]:
+    """Profile this process while the block runs, if `config` asks for it, and write the results when it ends. Files
+    have the number of the worker if others have the same servers."""
     names = [name for name in ProfilingMiddlewareConfig.model_fields if config.get(name) is not None]
     settings = ProfilingMiddlewareConfig.read({name: config[name] for name in names})
     if not settings.profiling_enabled:
@@ -61,9 +64,10 @@ def profiling_of(config: Mapping[str, Any], servers: Sequence[ProfiledServer], *
         raise ConfigError("profiling_enabled needs a folder for the results: +profiling_results_dirpath=<folder>")
     folder = Path(settings.profiling_results_dirpath)
     make_folder(folder)
+    suffix = f"___worker_{worker}" if has_replicas else ""
     for number, server in enumerate(servers, 1):
         server.app.core.around = _Attribution(number)
-        log = folder / f"{server.stem}.log"
+        log = folder / f"{server.stem}{suffix}.log"
         logger.info("profiling '%s'; the results will be in %s when the servers stop", server.app.name, log)
     with _function_profile(servers) as logs:
         sampler = None
@@ -72,7 +76,7 @@ def profiling_of(config: Mapping[str, Any], servers: Sequence[ProfiledServer], *
                 yield
         finally:
             for server, log_of in zip(servers, logs, strict=True):
-                _write(folder / f"{server.stem}.log", log_of.text())
+                _write(folder / f"{server.stem}{suffix}.log", log_of.text())
             if sampler is not None:
                 page = flame_graph_page(f"CPU time of worker {worker}", sampler.samples)
                 _write(folder / f"worker_{worker}_flame_graph.html", page)

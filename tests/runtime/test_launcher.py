@@ -191,3 +191,17 @@ async def test_the_head_server_reports_the_metrics_of_every_worker() -> None:
     assert [sample.value for sample in samples if sample.name == "nemo_gym_worker_up"] == [1, 1]
     requests = [sample for sample in samples if sample.name == "nemo_gym_requests_total" and sample.value]
     assert [sample.labels["server"] for sample in requests] == ["alone"]
+
+
+@pytest.mark.slow
+async def test_every_worker_of_one_server_has_metrics_and_a_profile_of_its_own(tmp_path: Path) -> None:
+    config = config_of(one=environment("busy"))
+    config.update(num_workers=2, profiling_enabled=True, profiling_results_dirpath=str(tmp_path))
+    async with Launcher(config, echo=lambda _line: None) as launcher:
+        page = (await launcher.metrics()).decode()
+    assert 'nemo_gym_worker_up{worker="0"} 1' in page
+    assert 'nemo_gym_sessions{server="one",worker="1"} 0' in page
+    assert sorted(os.listdir(tmp_path)) == [
+        *("BusyResourcesServer___one___worker_0.log", "BusyResourcesServer___one___worker_1.log"),
+        *("worker_0_flame_graph.html", "worker_1_flame_graph.html"),
+    ]
