@@ -1,5 +1,6 @@
 """Measure what an environment carries, with a simulated model endpoint."""
 
+import contextlib
 import itertools
 import sys
 from dataclasses import asdict
@@ -213,11 +214,13 @@ def environment_of(options: BenchConfig) -> "Environment":
 
 
 def _example_rows(agent: dict[str, Any]) -> str:
-    datasets = agent.get("datasets") or ()
-    for dataset in sorted(datasets, key=lambda each: each.get("type") != "example"):
-        if dataset.get("jsonl_fpath"):
-            return str(dataset["jsonl_fpath"])
-    raise ConfigError("The agent has no dataset. Give rows with +input_jsonl_fpath=<file>.")
+    datasets = sorted(agent.get("datasets") or (), key=lambda each: each.get("type") != "example")
+    paths = [str(dataset["jsonl_fpath"]) for dataset in datasets if dataset.get("jsonl_fpath")]
+    for path in paths:
+        with contextlib.suppress(ConfigError):
+            return str(find(path, what="dataset"))
+    found = f"Its datasets are not here: {', '.join(paths)}." if paths else "It has no dataset."
+    raise ConfigError(f"There are no rows for the agent. {found} Give some with +input_jsonl_fpath=<file>.")
 
 
 def _rows(path: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from nemo_gym.analysis.bench.capacity_model import CapacityModel, cpu_features, fit, memory_features
 from nemo_gym.analysis.bench.limits import first_limit, shares_of_limits
-from nemo_gym.analysis.bench.measure import Measured
+from nemo_gym.analysis.bench.measure import WARM_UP_ROLLOUTS, Measured
 from nemo_gym.analysis.bench.report import capacity_table, forecast_table, model_page, size
 from nemo_gym.analysis.bench.watch import Machine, Usage
 from nemo_gym.analysis.bench.workload import Point
@@ -28,7 +28,7 @@ def measured(in_flight: int = 100, turns: int = 1, payload_bytes: int = 1024, **
     return Measured(
         **{
             **{name: getattr(found, name) for name in Measured.__dataclass_fields__},
-            "cpu_s": cpu_ms,
+            "cpu_s": cpu_ms * (1000 - WARM_UP_ROLLOUTS) / 1000,
             "usage": Usage(**{"memory_mb": memory_mb, **usage}),
         }
     )

@@ -67,8 +67,8 @@ class Measured:
 
     @property
     def cpu_ms(self) -> float:
-        """CPU time of a rollout."""
-        return 1000 * self.cpu_s / max(1, self.point.rollouts)
+        """CPU time of a rollout. Those that count as start-up are left out."""
+        return 1000 * self.cpu_s / max(1, self.point.rollouts - WARM_UP_ROLLOUTS)
 
     @property
     def share_of_ideal_rate(self) -> float:
