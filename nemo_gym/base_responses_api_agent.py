@@ -214,6 +214,10 @@ class Conversation:
         """Everything since."""
         return self.items[self.num_given :]
 
+    def add_message(self, text: str) -> None:
+        """Say something to the model, as its user."""
+        self.items.append(NeMoGymEasyInputMessage(role="user", content=text, type="message"))
+
     def add(self, reply: NeMoGymResponse, *, seconds: float) -> None:
         """Take in a reply of the model."""
         self.reply, usage = reply, reply.usage

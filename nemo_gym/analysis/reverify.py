@@ -14,7 +14,8 @@ import orjson
 from pydantic import Field, ValidationError
 
 from nemo_gym.analysis.records import Dataset, StoredFailure, StoredLine, StoredRollout, read_records
-from nemo_gym.analysis.verify_stored import offered_tools, verified
+from nemo_gym.analysis.replayed_calls import replayed_calls
+from nemo_gym.analysis.verify_stored import verified
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.exception_groups import raise_first_error
@@ -24,8 +25,7 @@ from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import Cause, ConfigError, RolloutError
-from nemo_gym.llm_api.base import JsonObject, type_of
-from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.output_files import failures_path, scored_path
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, RowId, hash_row
 
@@ -249,30 +249,18 @@ async def rescore(
         old = kind.model_validate(record).reward
     except ValidationError as error:
         raise RolloutError("input", f"{stored.place} is not a rollout: {'; '.join(error_lines(error))}") from error
-    calls = _calls(record) if config.replay_tools else []
+    calls = replayed_calls(row, record) if config.replay_tools else []
     found = await verified(
         client,
         environment,
         {**row, "responses_create_params": record["responses_create_params"]},
-        [call for call, _ in calls],
+        [call._asdict() for call in calls],
         lambda _tool_outputs: record["response"],
         timeout_s=config.rollout_timeout_s,
         what=f"Verifying {stored.place}",
     )
-    changed = sum(now != then for now, (_, then) in zip(found.tool_outputs, calls, strict=True))
+    changed = sum(not call.is_repeated_by(now) for now, call in zip(found.tool_outputs, calls, strict=True))
     return Rescored(old, found.record, len(calls), changed)
-
-
-def _calls(record: JsonObject) -> list[tuple[JsonObject, str]]:
-    """The tool calls that reached the environment, with their outputs: of tools that the row offers, and answered."""
-    offered, items = offered_tools(record), record["response"]["output"]
-    outputs = {item["call_id"]: _text(item["output"]) for item in items if type_of(item) == "function_call_output"}
-    calls = [item for item in items if type_of(item) == "function_call" and item["name"] in offered]
-    return [(call, outputs[call["call_id"]]) for call in calls if call["call_id"] in outputs]
-
-
-def _text(output: Any) -> str:
-    return output if isinstance(output, str) else encode(output).decode()
 
 
 def environment_finder(config: ReverifyConfig, settings: "DictConfig") -> EnvironmentOf:

@@ -10,7 +10,7 @@ from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.builders import response_of, tool_output
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.attempts import parse_scored
-from nemo_gym.server.tools import NOT_TOOLS
+from nemo_gym.server.tools import NOT_TOOLS, PARTICIPANT_COOKIE, POLICY
 
 
 class Verified(NamedTuple):
@@ -45,8 +45,9 @@ async def verified(
     async with timeout(timeout_s, what=what), client.sessions(jar):
         await client.call(environment, "/seed_session", encode(row), answer=ServerReply, cause="environment", jar=jar)
         for call in calls:
-            arguments = call["arguments"].encode()
-            answer = await client.send(environment, f"/{call['name']}", arguments, cause="tool", jar=jar)
+            arguments, caller = call["arguments"].encode(), call.get("participant", POLICY)
+            own = jar if caller == POLICY else CookieJar({**jar, PARTICIPANT_COOKIE: caller})
+            answer = await client.send(environment, f"/{call['name']}", arguments, cause="tool", jar=own)
             outputs.append(answer.text())
         body, started = encode({**row, "response": response(outputs)}), time.perf_counter()
         answer = await client.call(

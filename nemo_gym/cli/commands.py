@@ -55,6 +55,7 @@ _LIST = (
     Command("download_dataset_from_gitlab", "Download a dataset from GitLab.", "hubs:download_dataset_from_gitlab"),
     Command("delete_dataset_from_gitlab", "Delete a dataset from GitLab.", "hubs:delete_dataset_from_gitlab"),
     Command("init_resources_server", "Create a new environment.", "init:init_resources_server"),
+    Command("init_agent", "Create a new agent.", "init:init_agent"),
     Command("check_verifier", "Test verifiers with generated answers.", "check:check_verifier"),
     Command("test", "Run the tests of one server folder.", "tests:test"),
     Command("test_all", "Run the tests of all server folders.", "tests:test_all"),

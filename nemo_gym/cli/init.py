@@ -1,4 +1,4 @@
-"""Create a new environment from the templates."""
+"""Create a new environment or agent from the templates."""
 
 import keyword
 import os
@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 from nemo_gym.cli.command import command, read_parameters
 from nemo_gym.cli.folders import parse_entrypoint
@@ -13,19 +14,32 @@ from nemo_gym.common.paths import PACKAGE_DIR
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
 
-TEMPLATES = PACKAGE_DIR / "templates" / "resources_server"
+TEMPLATES = PACKAGE_DIR / "templates"
+
+
+class Kind(NamedTuple):
+    """What can be created."""
+
+    folder: str
+    templates: str
+    files: dict[str, str]
+    """Each template, without its suffix, and its path in the new folder."""
+    next_steps: Template
+
 
 _FILES = {
     "app.py": "app.py",
     "config.yaml": "configs/{name}.yaml",
-    "example.jsonl": "data/example.jsonl",
-    "gitignore": "data/.gitignore",
     "test_app.py": "tests/test_app.py",
     "README.md": "README.md",
 }
-"""Each template, without its suffix, and its path in the new folder."""
+_DATA = {"example.jsonl": "data/example.jsonl", "gitignore": "data/.gitignore"}
 
-_NEXT = Template("""\
+ENVIRONMENT = Kind(
+    "resources_servers",
+    "resources_server",
+    {**_FILES, **_DATA},
+    Template("""\
 Next:
   Run its tests:
     ng_test +entrypoint=$folder +should_validate_data=true
@@ -34,7 +48,24 @@ Next:
     ng_collect_rollouts "+config_paths=[$${config_paths}]" +agent_name=${name}_simple_agent \\
         +input_jsonl_fpath=$folder/data/example.jsonl +output_jsonl_fpath=results/${name}_rollouts.jsonl
   Or only start its servers:
-    ng_run "+config_paths=[$${config_paths}]\"""")
+    ng_run "+config_paths=[$${config_paths}]\""""),
+)
+AGENT = Kind(
+    "responses_api_agents",
+    "agent",
+    _FILES,
+    Template("""\
+Next:
+  Run its tests:
+    ng_test +entrypoint=$folder
+  Collect rollouts in an environment, with policy_base_url, policy_api_key and policy_model_name in env.yaml:
+    environment=resources_servers/example_stateful_counter
+    config_paths="$folder/configs/$name.yaml,$$environment/configs/stateful_counter.yaml,\\
+responses_api_models/openai_model/configs/openai_model.yaml"
+    ng_collect_rollouts "+config_paths=[$${config_paths}]" +agent_name=$name \\
+        +$name.responses_api_agents.$name.resources_server.name=example_stateful_counter \\
+        +input_jsonl_fpath=$$environment/data/example.jsonl +output_jsonl_fpath=results/${name}_rollouts.jsonl"""),
+)
 
 
 class InitResourcesServerConfig(CommandConfig):
@@ -53,29 +84,56 @@ class InitResourcesServerConfig(CommandConfig):
     """Folder to create: resources_servers/<name>. The name consists of lower-case letters, digits and underscores."""
 
 
+class InitAgentConfig(CommandConfig):
+    """Create a new agent in the working directory: a few lines on the base class, a configuration and a test.
+
+    An existing folder is not changed.
+
+    Examples:
+
+    ```bash
+    ng_init_agent +entrypoint=responses_api_agents/my_agent
+    ```
+    """
+
+    entrypoint: str
+    """Folder to create: responses_api_agents/<name>. The name has lower-case letters, digits and underscores."""
+
+
 @command(InitResourcesServerConfig)
 def init_resources_server() -> None:
     """Create a new environment and print the next steps."""
-    name = _name_in(read_parameters(InitResourcesServerConfig).entrypoint)
-    folder = Path("resources_servers") / name
+    _init(ENVIRONMENT, read_parameters(InitResourcesServerConfig).entrypoint)
+
+
+@command(InitAgentConfig)
+def init_agent() -> None:
+    """Create a new agent and print the next steps."""
+    _init(AGENT, read_parameters(InitAgentConfig).entrypoint)
+
+
+def _init(kind: Kind, entrypoint: str) -> None:
+    name = _name_in(entrypoint, kind)
+    folder = Path(kind.folder) / name
     if folder.exists():
         print(f"{folder} already exists. Nothing was written; choose another name.")
         return
-    write_environment(folder)
+    write_folder(folder, kind)
     print(f"Wrote {folder}:", *sorted(str(file) for file in folder.rglob("*") if file.is_file()), sep="\n  ")
-    print(_NEXT.substitute(folder=folder, name=name))
+    print(kind.next_steps.substitute(folder=folder, name=name))
 
 
-def write_environment(folder: Path) -> None:
+def write_folder(folder: Path, kind: Kind = ENVIRONMENT) -> None:
     """Create the folder from the templates, completely or not at all."""
     name = folder.name
     words = {"name": name, "class_name": "".join(word.capitalize() for word in name.split("_"))}
     making = folder.with_name(f".{name}.{os.getpid()}")
     try:
-        for template, place in _FILES.items():
+        for template, place in kind.files.items():
             file = making / place.format(name=name)
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(Template((TEMPLATES / f"{template}.template").read_text()).substitute(words))
+            text = (TEMPLATES / kind.templates / f"{template}.template").read_text()
+            file.write_text(Template(text).substitute(words))
         making.rename(folder)
     except OSError as error:
         raise ConfigError(f"Cannot write {folder.absolute()}: {error}.") from error
@@ -83,13 +141,13 @@ def write_environment(folder: Path) -> None:
         shutil.rmtree(making, ignore_errors=True)
 
 
-def _name_in(text: str) -> str:
+def _name_in(text: str, wanted: Kind) -> str:
     kind, name = parse_entrypoint(text).parts
-    if kind != "resources_servers":
-        raise ConfigError(f"The entrypoint is '{text}', expected resources_servers/<name>.")
+    if kind != wanted.folder:
+        raise ConfigError(f"The entrypoint is '{text}', expected {wanted.folder}/<name>.")
     if not _is_module_name(name):
         spelled = re.sub(r"\W+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)).strip("_").lower()
-        hint = f" How about 'resources_servers/{spelled}'?" if _is_module_name(spelled) else ""
+        hint = f" How about '{wanted.folder}/{spelled}'?" if _is_module_name(spelled) else ""
         raise ConfigError(
             f"The name is '{name}', expected a module name: lower-case letters, digits and underscores, "
             f"starting with a letter, and not a Python keyword.{hint}"

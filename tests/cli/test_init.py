@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from nemo_gym.cli.example_data import data_problems
-from nemo_gym.cli.init import init_resources_server, write_environment
+from nemo_gym.cli.init import init_agent, init_resources_server, write_folder
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.config.loading import load_config, server_instances
 from nemo_gym.runtime.class_loader import load_server_class
@@ -49,6 +49,23 @@ def config_of(name: str, replies: list[dict[str, Any]]) -> Any:
     return load_config(initial={"config_paths": paths, "policy_model": model}, fill_ports=False)
 
 
+def own_tests(folder: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run the tests of a new folder as its user does."""
+    program = "from nemo_gym.cli import test; test()"
+    return subprocess.run(
+        [sys.executable, "-c", program, f"+entrypoint={folder}", *options],
+        env={
+            **os.environ,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_ADDOPTS": "-W error -p pytest_asyncio.plugin",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
 def test_a_new_environment_passes_its_own_tests_with_warnings_as_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,21 +84,31 @@ def test_a_new_environment_passes_its_own_tests_with_warnings_as_errors(
     output = capsys.readouterr().out
     assert "ng_test +entrypoint=resources_servers/fresh_one" in output
     assert "+agent_name=fresh_one_simple_agent" in output
-    program = "from nemo_gym.cli import test; test()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "+entrypoint=resources_servers/fresh_one", "+should_validate_data=true"],
-        env={
-            **os.environ,
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTEST_ADDOPTS": "-W error -p pytest_asyncio.plugin",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = own_tests("resources_servers/fresh_one", "+should_validate_data=true")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
+
+
+def test_a_new_agent_passes_its_own_tests_with_warnings_as_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ng_init_agent", "+entrypoint=responses_api_agents/fresh_agent"])
+    init_agent()
+    folder = tmp_path / "responses_api_agents" / "fresh_agent"
+    files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert files == {"app.py", "README.md", "configs/fresh_agent.yaml", "tests/test_app.py"}
+    assert "+fresh_agent.responses_api_agents.fresh_agent.resources_server.name" in capsys.readouterr().out
+    done = own_tests("responses_api_agents/fresh_agent")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
+@pytest.mark.parametrize("entrypoint", ["resources_servers/agent", "responses_api_agents/MyAgent"])
+def test_an_agent_elsewhere_or_with_another_name_is_refused(monkeypatch: pytest.MonkeyPatch, entrypoint: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["ng_init_agent", f"+entrypoint={entrypoint}"])
+    with pytest.raises(SystemExit):
+        init_agent()
+    assert list(Path().iterdir()) == [Path("env.yaml")]
 
 
 @pytest.mark.parametrize(("replies", "reward"), [(RIGHT, 1.0), (WRONG, 0.0)])
@@ -89,7 +116,7 @@ async def test_a_new_environment_rewards_the_right_answer_and_no_other(
     replies: list[dict[str, Any]], reward: float, tmp_path: Path
 ) -> None:
     name = f"played_for_{reward:.0f}"
-    write_environment(tmp_path / "resources_servers" / name)
+    write_folder(tmp_path / "resources_servers" / name)
     config = config_of(name, replies)
     settings: Any = OmegaConf.to_container(config, resolve=True)
     spec = StackSpec(server_instances(config), settings)
@@ -104,7 +131,7 @@ async def test_a_new_environment_rewards_the_right_answer_and_no_other(
 
 def test_the_rows_offer_the_tools_that_the_environment_has(tmp_path: Path) -> None:
     folder = tmp_path / "resources_servers" / "with_tools"
-    write_environment(folder)
+    write_folder(folder)
     kind: Any = load_server_class("resources_servers", folder, "app.py")
     assert kind.__name__ == "WithToolsResourcesServer"
     config = kind.config_class()(name="a", host="", port=0, entrypoint="app.py")
@@ -115,7 +142,7 @@ def test_the_rows_offer_the_tools_that_the_environment_has(tmp_path: Path) -> No
 
 
 def test_the_configuration_says_where_data_is_and_under_which_licence(tmp_path: Path) -> None:
-    write_environment(tmp_path / "resources_servers" / "licensed")
+    write_folder(tmp_path / "resources_servers" / "licensed")
     instances = {instance.name: instance for instance in server_instances(config_of("licensed", WRONG))}
     assert instances["licensed_resources_server"].config["domain"] == "other"
     agent = instances["licensed_simple_agent"].config
