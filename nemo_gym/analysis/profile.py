@@ -1,26 +1,30 @@
 """How hard each row of a dataset is for a model, told from the rollouts made of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel
 
+from nemo_gym.analysis.plots import Panel, Sample, bars, curve, figure, histogram, scatter
 from nemo_gym.analysis.records import Dataset, StoredRolloutsError, read_records
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.rollouts.metrics import PASS_THRESHOLD, RunningMetrics
-from nemo_gym.rollouts.output_files import metrics_path
+from nemo_gym.rollouts.output_files import metrics_path, plots_path
+
+SHOWN_ROWS = 5
 
 
 class ProfileConfig(CommandConfig):
     """Write each row of a dataset with the metrics of its rollouts, and print the metrics of all rollouts.
 
-    Rows without a rollout are omitted. The metrics of all rollouts are also written to `<output>_metrics.json`.
+    Rows without a rollout are omitted. The metrics of all rollouts are also written to `<output>_metrics.json`, and
+    plots of them to `<output>_plots.svg`.
     """
 
     input_jsonl_fpath: str
@@ -67,11 +71,23 @@ def profile_rewards(rewards: Sequence[float], *, pass_threshold: float | None = 
     return figures.model_copy(update={**rate, "pass_threshold": pass_threshold})
 
 
+class ProfiledRow(NamedTuple):
+    """One row of the dataset, and the figures of its rollouts."""
+
+    row_index: int
+    figures: RewardProfilingMetrics
+
+
 class Profiled(NamedTuple):
     """What was found, and what of it could not be used."""
 
     metrics: RunningMetrics
     metrics_path: Path
+    plots_path: Path
+    hardest: list[ProfiledRow]
+    """The rows with the lowest mean reward."""
+    most_uncertain: list[ProfiledRow]
+    """The rows whose rewards differ most between repeats."""
     rows: int
     rows_without_rollouts: int
     records_without_reward: int
@@ -84,6 +100,7 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
     threshold = config.pass_threshold
     metrics = RunningMetrics(pass_threshold=PASS_THRESHOLD if threshold is None else threshold)
     rewards: dict[int, list[float]] = {}
+    lengths = Sample()
     unrewarded = 0
     with Dataset(config.input_jsonl_fpath) as dataset:
         check_writable(output, overwrite=True, sources=(dataset.path, rollouts))
@@ -94,12 +111,63 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
                 continue
             rewards.setdefault(index, []).append(reward)
             metrics.add({**stored.record, TASK_INDEX_FIELD: index})
+            if (tokens := _output_tokens(stored.record)) is not None:
+                lengths.add(tokens, reward)
         if not rewards:
             raise StoredRolloutsError(f"{rollouts} holds no scored rollout; {unrewarded} records have no reward.")
+        rows = [
+            ProfiledRow(index, profile_rewards(rewards[index], pass_threshold=threshold)) for index in sorted(rewards)
+        ]
         with atomic_write(output) as file:
-            for index in sorted(rewards):
-                figures = profile_rewards(rewards[index], pass_threshold=threshold).model_dump(exclude_none=True)
-                file.write(orjson.dumps({**dataset.row(index), **figures}) + b"\n")
+            for row in rows:
+                figures = row.figures.model_dump(exclude_none=True)
+                file.write(orjson.dumps({**dataset.row(row.row_index), **figures}) + b"\n")
         write_json(metrics_path(output), metrics.summary())
-        missing = len(dataset) - len(rewards)
-        return Profiled(metrics, metrics_path(output), len(rewards), missing, unrewarded, dataset.matched_by_prompt)
+        all_rewards = [reward for group in rewards.values() for reward in group]
+        with atomic_write(plots_path(output)) as file:
+            file.write(figure(_panels(all_rewards, metrics.summary(), lengths, _stages(rollouts))).encode())
+        return Profiled(
+            metrics,
+            metrics_path(output),
+            plots_path(output),
+            sorted(rows, key=lambda row: row.figures.avg_reward)[:SHOWN_ROWS],
+            sorted((row for row in rows if row.figures.std_reward), key=lambda row: -row.figures.std_reward)[
+                :SHOWN_ROWS
+            ],
+            len(rows),
+            len(dataset) - len(rows),
+            unrewarded,
+            dataset.matched_by_prompt,
+        )
+
+
+def _panels(
+    rewards: list[float], summary: dict[str, Any], lengths: Sample, stages: dict[str, dict[str, float]]
+) -> list[Panel]:
+    """Reward histogram, pass@k, reward against length, time by stage; as far as the records tell."""
+    passes = [(float(name.removeprefix("pass@")), entry["mean"]) for name, entry in summary.items() if "pass@" in name]
+    panels = [histogram("Rewards", rewards), curve("pass@k", passes)]
+    if lengths.points:
+        panels.append(scatter("Reward against length", lengths.points, unit="tokens"))
+    if stages:
+        rows = [
+            (name, one["seconds"], f"{one['seconds']:.3g} s, {one['requests']:g}x") for name, one in stages.items()
+        ]
+        panels.append(bars("Time by stage", rows))
+    return panels
+
+
+def _output_tokens(record: Mapping[str, Any]) -> int | None:
+    response = record.get("response")
+    usage = response.get("usage") if isinstance(response, dict) else None
+    tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) else None
+
+
+def _stages(rollouts: Path) -> dict[str, dict[str, float]]:
+    """The time by stage in the metrics beside the rollouts, if their collection has written it."""
+    try:
+        found = orjson.loads(metrics_path(rollouts).read_bytes()).get("stages", {})
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return {name: entry for name, entry in found.items() if name != "rollout"} if isinstance(found, dict) else {}

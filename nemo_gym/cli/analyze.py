@@ -6,12 +6,15 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from nemo_gym.analysis.export import ExportConfig, export_rollouts
-from nemo_gym.analysis.profile import ProfileConfig, profile_rollouts
+from nemo_gym.analysis.profile import ProfileConfig, ProfiledRow, profile_rollouts
+from nemo_gym.analysis.records import Dataset
 from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
 from nemo_gym.cli.command import command, read_command_line, read_parameters
 from nemo_gym.common import event_loop
+from nemo_gym.common.redaction import one_line
 from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.connect import connect_servers
+from nemo_gym.viewer.records import describe
 
 
 @command(ProfileConfig)
@@ -20,13 +23,24 @@ def profile() -> None:
     config = read_parameters(ProfileConfig)
     found = profile_rollouts(config)
     print(found.metrics.table())
+    with Dataset(config.input_jsonl_fpath) as dataset:
+        _show_rows("hardest rows", found.hardest, dataset)
+        _show_rows("most uncertain rows", found.most_uncertain, dataset)
     print(f"{found.rows} rows with figures in {config.output_jsonl_fpath}, all figures in {found.metrics_path}")
+    print(f"plots in {found.plots_path}")
     if found.rows_without_rollouts:
         print(f"{found.rows_without_rollouts} rows have no rollout and are left out", file=sys.stderr)
     if found.records_without_reward:
         print(f"{found.records_without_reward} records have no reward and do not count", file=sys.stderr)
     if found.matched_by_prompt:
         print(f"{found.matched_by_prompt} records have no _task_index; found by their prompt", file=sys.stderr)
+
+
+def _show_rows(title: str, rows: list[ProfiledRow], dataset: Dataset) -> None:
+    for number, (index, figures) in enumerate(rows):
+        prompt = describe(dataset.row(index)).prompt[:60]
+        reward = f"{figures.avg_reward:.4g} +- {figures.std_reward:.4g} of {figures.total_samples}"
+        print(one_line(f"{title if number == 0 else '':<20} row {index:<8} {reward:<24} {prompt}"))
 
 
 @command(ExportConfig)

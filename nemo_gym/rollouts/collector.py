@@ -32,6 +32,8 @@ from nemo_gym.rollouts.output_files import check_paths, metrics_path
 from nemo_gym.rollouts.resume import archive_output, load_completed
 from nemo_gym.rollouts.store import CompletedIndex, RolloutStore, WriteOutcome
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
+from nemo_gym.server.app import ServerApp
+from nemo_gym.server.metrics import stage_seconds
 
 if TYPE_CHECKING:
     from nemo_gym.config.types import BaseServerConfig
@@ -139,6 +141,7 @@ class RolloutCollectionHelper:
                 raise
         for server in caller.local.values():
             metrics.blocked |= server.blocked()
+        metrics.stages = stage_seconds(server for server in caller.local.values() if isinstance(server, ServerApp))
         self.metrics = metrics
         write_json(metrics_path(output), metrics.summary())
         return metrics

@@ -58,6 +58,7 @@ class LiveRollouts:
         self._in_flight: dict[int, InFlight] = {}
         self._slowest: list[dict[str, Any]] = []
         self._ended: Counter[int] = Counter()
+        self._since = time.monotonic()
 
     def tracked(self, run: Run) -> Run:
         """`run`, but its rollouts can be seen and cancelled."""
@@ -98,7 +99,7 @@ class LiveRollouts:
             del self._ended[second]
         return {
             "in_flight": len(self._in_flight),
-            "per_second": sum(self._ended.values()) / RATE_OVER_S,
+            "per_second": sum(self._ended.values()) / max(1.0, min(RATE_OVER_S, now - self._since)),
             "rollouts": [_described(number, rollout, now) for number, rollout in oldest],
             "slowest": self._slowest,
         }

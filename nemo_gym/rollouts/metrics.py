@@ -124,6 +124,8 @@ class RunningMetrics:
         self._latency, self._slowest_s = LogHistogram(), 0.0
         self.blocked: dict[str, dict[str, float]] = {}
         """The handlers that blocked the event loop, if the servers are in this process."""
+        self.stages: dict[str, dict[str, float]] = {}
+        """Requests and seconds by stage, if the servers are in this process."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Take in a scored rollout."""
@@ -197,6 +199,7 @@ class RunningMetrics:
             "attempts": self._attempts,
             "retries": self._retries,
             **({"blocked_handlers": self.blocked} if self.blocked else {}),
+            **({"stages": self.stages} if self.stages else {}),
         }
 
     def table(self) -> str:
@@ -295,6 +298,9 @@ def _lines(summary: Mapping[str, Any], *, booleans: Container[str]) -> Iterator[
         yield f"seconds per rollout: {', '.join(times)}"
     if summary["attempts"] > summary["scored"] + summary["failed"] or summary["retries"]:
         yield f"{count_of(summary['attempts'], 'attempt')}, {summary['retries']} requests retried within them"
+    if summary.get("stages"):
+        stages = (f"{name} {entry['seconds']:.3g}" for name, entry in summary["stages"].items())
+        yield f"seconds of requests by stage: {', '.join(stages)}"
     for name, entry in summary.get("blocked_handlers", {}).items():
         yield f"{name} blocked the event loop, times: {entry['times']}, seconds in all: {entry['seconds']:.3g}"
 

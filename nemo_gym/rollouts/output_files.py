@@ -36,6 +36,11 @@ def metrics_path(output: Path) -> Path:
     return sibling_path(output, "metrics", ".json")
 
 
+def plots_path(output: Path) -> Path:
+    """The plots of a profile."""
+    return sibling_path(output, "plots", ".svg")
+
+
 def export_path(output: Path) -> Path:
     """What an export used and dropped."""
     return sibling_path(output, "export", ".json")

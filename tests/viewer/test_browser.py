@@ -266,6 +266,44 @@ def test_a_hostile_rollout_is_only_text(page: Any, show: Callable[[str], Any], e
     assert HOSTILE[:20] in page.inner_text("main")
 
 
+ODD: tuple[Any, ...] = (
+    *(None, True, 7, "text", "", [], {}, [None], [[]], {"$cut": "x"}, {"text": {}}, [{"type": 1}]),
+    *({"type": "reasoning"}, {"type": "function_call"}, {"type": "function_call", "arguments": {}}),
+    *({"role": {}, "content": [None, {}]}, {"type": "function_call_output", "output": []}),
+    *({"role": "tool", "content": 1}, {"role": "assistant", "tool_calls": [None, {}]}),
+    {"role": "user", "content": [{"type": "input_image", "image_url": {"url": 1}}, {"type": "refusal"}]},
+)
+
+
+def odd_records() -> Iterator[Any]:
+    """Every place where the page reads a record, with every kind of value."""
+    for value in ODD:
+        yield value
+        names = ("response", "responses_create_params", "reward", "expected_answer", "messages", "prompt", "_seconds")
+        yield from ({name: value} for name in (*names, "_task_index"))
+        yield {"cause": "model", "row": value, "message": value}
+        yield {"response": {"output": value, "usage": value, "status": value}}
+        yield {"response": {"output": [value]}}
+        yield {"responses_create_params": {"input": value, "tools": value, "instructions": value}}
+
+
+def test_records_of_any_shape_are_shown_without_an_error(page: Any, show: Callable[[str], Any]) -> None:
+    show("#/rows?file=0")
+    draw = """async (records) => {
+      const { rolloutBody } = await import("/rollout.js");
+      const failed = [];
+      for (const record of records) {
+        try {
+          document.body.append(rolloutBody({ row: 0, bytes: 1, record, raw: null, repeats: [] }, 0));
+        } catch (error) {
+          failed.push(`${JSON.stringify(record)}: ${error}`);
+        }
+      }
+      return failed;
+    }"""
+    assert page.evaluate(draw, list(odd_records())) == []
+
+
 def test_a_file_that_grows_is_followed(page: Any, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "live.jsonl", [record("first", "1")])
     with serve(path) as address:

@@ -71,14 +71,15 @@ export function scatter(points, { width = 420, height = 180, onpick } = {}) {
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart", role: "img", "aria-label": "scatter plot" }, axis, dots);
 }
 
-// Horizontal bars: [[name, value, title], …].
+// Horizontal bars: [[name, value, title], …], with room for the longest title.
 export function bars(rows, { width = 420 } = {}) {
+  const room = 150 + 7 * Math.max(...rows.map(([, value, title]) => (title ?? number(value)).length));
   const most = Math.max(...rows.map(([, value]) => value), 1e-9);
   const height = rows.length * 22;
   const drawn = rows.map(([name, value, title], place) => [
     svg("text", { x: 130, y: place * 22 + 15, "text-anchor": "end", class: "tick" }, name),
-    svg("rect", { x: 136, y: place * 22 + 4, width: Math.max(1, (value / most) * (width - 210)), height: 14, class: "bar" }),
-    svg("text", { x: 142 + (value / most) * (width - 210), y: place * 22 + 15, class: "tick" }, title ?? number(value)),
+    svg("rect", { x: 136, y: place * 22 + 4, width: Math.max(1, (value / most) * (width - room)), height: 14, class: "bar" }),
+    svg("text", { x: 142 + (value / most) * (width - room), y: place * 22 + 15, class: "tick" }, title ?? number(value)),
   ]);
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart", role: "img", "aria-label": "bars" }, drawn);
 }

@@ -22,11 +22,7 @@ export const math = (tag, props, ...children) => build(document.createElementNS(
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
 export function visible(text) {
-  return text.replace(HIDDEN, (character) => {
-    const code = character.codePointAt(0);
-    if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-    return code === 0x7f ? "\u2421" : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
-  });
+  return text.replace(HIDDEN, (character) => `⟨U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
 export function number(value, digits = 3) {
@@ -52,9 +48,15 @@ export function duration(seconds) {
 
 export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
 
+// The entries of a plain object; none of anything else, so that a text is not taken apart into letters.
+export const entries = (value) => (value !== null && typeof value === "object" && !Array.isArray(value) ? Object.entries(value) : []);
+
+// Any value of a record as a short text.
+export const brief = (value, most = 60) => visible((typeof value === "string" ? value : JSON.stringify(value) ?? "").slice(0, most));
+
 // A color class for a reward between two bounds.
 export function rewardClass(reward, low = 0, high = 1) {
-  if (reward === null || reward === undefined) return "reward none";
+  if (typeof reward !== "number") return "reward none";
   const share = (reward - Math.min(low, 0)) / (Math.max(high, 1) - Math.min(low, 0));
   return `reward r${Math.max(0, Math.min(10, Math.round(share * 10)))}`;
 }

@@ -68,8 +68,9 @@ function slowest(run) {
 
 function runView(run, files) {
   const file = files.find((each) => each.path === run.output);
-  const title = file ? h("a", { href: link("rows", { file: file.id, sort: "-row" }) }, run.output) : run.output;
-  return h("div", { "data-run": run.id }, h("h2", {}, title, h("span", { class: "quiet" }, ` process ${run.pid}`)), progress(run), h("div", { class: "cards" }, stages(run), workers(run), slowest(run)), inFlight(run));
+  const name = run.output.split("/").at(-1);
+  const title = file ? h("a", { href: link("rows", { file: file.id, sort: "-row" }) }, name) : name;
+  return h("div", { "data-run": run.id }, h("h2", { title: run.output }, title, h("span", { class: "quiet" }, ` process ${run.pid}`)), progress(run), h("div", { class: "cards" }, stages(run), workers(run), slowest(run)), inFlight(run));
 }
 
 export async function liveView({ files, signal }) {

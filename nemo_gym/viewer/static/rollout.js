@@ -1,7 +1,7 @@
 // One row: its conversation, the expected answer beside the given one, and all its other fields.
 
 import { get } from "./api.js";
-import { bytes, duration, h, number, rewardClass, visible } from "./dom.js";
+import { brief, bytes, duration, entries, h, number, rewardClass, visible } from "./dom.js";
 import { exportRows } from "./export.js";
 import { setViewKeys } from "./keys.js";
 import { go, link, withParams } from "./route.js";
@@ -12,11 +12,12 @@ import { itemsOf, thread } from "./thread.js";
 
 const EXPECTED = /^(expected|ground_truth|reference|target|gold|correct|label|solution)/i;
 const GIVEN = /^(extracted|parsed|predicted|model_answer|given|answer$)/i;
+const MAX_FIELDS = 400;
 const NOT_FIELDS = new Set(["responses_create_params", "response", "reward", "row", "messages"]);
 
 function answers(record, output, where) {
   const source = typeof record.cause === "string" && record.row && typeof record.row === "object" ? record.row : record;
-  const pick = (pattern) => Object.entries(source).filter(([name, value]) => pattern.test(name) && value !== null && value !== undefined && value !== "");
+  const pick = (pattern) => entries(source).filter(([name, value]) => pattern.test(name) && value !== null && value !== undefined && value !== "");
   const expected = pick(EXPECTED);
   if (!expected.length) return null;
   let given = pick(GIVEN);
@@ -41,15 +42,15 @@ function toolList(tools, where) {
 function fieldList(record, where) {
   const rows = [];
   const add = (name, value, path) => {
-    if (value === null || value === undefined) return;
+    if (value === null || value === undefined || rows.length >= MAX_FIELDS) return;
     const isLong = typeof value === "object" || String(value).length > 120;
     const shown = isLong ? h("details", {}, h("summary", {}, visible(plainText(value).slice(0, 80))), textOf(value, inside(where, ...path), { code: true })) : visible(String(value));
     rows.push(h("tr", {}, h("td", {}, visible(name)), h("td", {}, shown)));
   };
-  for (const [name, value] of Object.entries(record)) if (!NOT_FIELDS.has(name)) add(name, value, [name]);
-  for (const [name, value] of Object.entries(record.response ?? {})) if (name !== "output" && name !== "tools") add(`response.${name}`, value, ["response", name]);
-  for (const [name, value] of Object.entries(record.responses_create_params ?? {})) if (name !== "input" && name !== "tools") add(name, value, ["responses_create_params", name]);
-  for (const [name, value] of Object.entries(record.row && typeof record.row === "object" ? record.row : {})) if (name !== "responses_create_params") add(`row.${name}`, value, ["row", name]);
+  for (const [name, value] of entries(record)) if (!NOT_FIELDS.has(name)) add(name, value, [name]);
+  for (const [name, value] of entries(record.response)) if (name !== "output" && name !== "tools") add(`response.${name}`, value, ["response", name]);
+  for (const [name, value] of entries(record.responses_create_params)) if (name !== "input" && name !== "tools") add(name, value, ["responses_create_params", name]);
+  for (const [name, value] of entries(record.row)) if (name !== "responses_create_params") add(`row.${name}`, value, ["row", name]);
   return h("section", { class: "card" }, h("h2", {}, "Fields"), h("table", { class: "plain fields" }, rows));
 }
 
@@ -57,12 +58,12 @@ function badges(record, found) {
   const usage = record.response?.usage ?? {};
   const task = record._task_index ?? record._ng_task_index;
   const parts = [
-    record.reward === undefined ? null : h("span", { class: `${rewardClass(record.reward)} big` }, `reward ${number(record.reward)}`),
+    record.reward === undefined ? null : h("span", { class: `${rewardClass(record.reward)} big` }, `reward ${typeof record.reward === "number" ? number(record.reward) : brief(record.reward)}`),
     typeof record.cause === "string" ? h("span", { class: "outcome bad" }, `no result: ${visible(record.cause)}`) : null,
-    task === undefined ? null : `task ${task}, repeat ${record._repeat_index ?? record._ng_rollout_index ?? 0}`,
-    usage.output_tokens === undefined ? null : `${number(usage.input_tokens)} → ${number(usage.output_tokens)} tokens`,
-    record._seconds === undefined ? null : duration(record._seconds),
-    record.response?.status && record.response.status !== "completed" ? h("span", { class: "warn" }, visible(plainText(record.response.status))) : null,
+    task === undefined ? null : `task ${brief(task)}, repeat ${brief(record._repeat_index ?? record._ng_rollout_index ?? 0)}`,
+    usage.output_tokens === undefined ? null : `${brief(usage.input_tokens)} → ${brief(usage.output_tokens)} tokens`,
+    typeof record._seconds === "number" ? duration(record._seconds) : null,
+    record.response?.status && record.response.status !== "completed" ? h("span", { class: "warn" }, brief(record.response.status)) : null,
     bytes(found.bytes),
   ];
   return parts.filter(Boolean).map((part) => h("span", { class: "badge" }, part));
