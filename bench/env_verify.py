@@ -35,7 +35,11 @@ class Measured:
 
 
 def from_class(kind: type[SimpleResourcesServer], **config: Any) -> Measured:
-    return Measured(kind.gold_response, config)
+    def gold(row: Row) -> Items | None:
+        said = kind.gold_response(row)
+        return [message(said)] if isinstance(said, str) else said
+
+    return Measured(gold, config)
 
 
 def boxed_letter(row: Row) -> Items:

@@ -197,8 +197,9 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         raise NotImplementedError
 
     @classmethod
-    def gold_response(cls, row: JsonObject) -> list[JsonObject] | None:
-        """The output items of a right answer to a row, for `ng_check_verifier`; None if that is to be guessed.
+    def gold_response(cls, row: JsonObject) -> str | list[JsonObject] | None:
+        """A right answer to a row, for `ng_check_verifier`: what to say, or the output items; None if that is to be
+        guessed.
 
         A class method and no endpoint: nobody that can call this server may ask it for the answers.
         """

@@ -65,6 +65,7 @@ async def test_the_gold_response_has_the_full_reward(folder: Path) -> None:
         for difficulty in DIFFICULTIES:
             for row in rows_of(folder, 11, COUNT, difficulty):
                 items = kind.gold_response(row) or guessed_golds(row)[0].items
+                assert isinstance(items, list)
                 assert await reward_of(client, folder.name, row, items) == 1.0, row
 
 

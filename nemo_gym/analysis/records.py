@@ -57,7 +57,8 @@ def read_records(path: Path) -> Iterator[StoredLine]:
 
 
 class Prompt(WireModel):
-    """What a model was asked. Sampling parameters are no part of it: they may be given anew for each run."""
+    """What a model was asked. Sampling parameters are no part of it: they may be given anew for each run. Tools are
+    none of what tells one prompt from others: a row without any gets those of its environment."""
 
     input: TextOrList[NeMoGymResponseInputItem]
     instructions: str | None = None
@@ -66,7 +67,7 @@ class Prompt(WireModel):
     @property
     def digest(self) -> bytes:
         """The same for a row as it was written and for its copy in a record, where defaults are filled in."""
-        asked = self.model_dump(mode="json", include={"input", "instructions", "tools"}, warnings=False)
+        asked = self.model_dump(mode="json", include={"input", "instructions"}, warnings=False)
         return hashlib.sha256(orjson.dumps(_without_nulls(asked), option=orjson.OPT_SORT_KEYS)).digest()
 
 

@@ -21,8 +21,9 @@ from nemo_gym.common.paths import find, nearest
 from nemo_gym.common.redaction import one_line, redact
 from nemo_gym.config.loading import ServerInstance, server_instances
 from nemo_gym.config.types import CommandConfig
-from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.errors import ConfigError, RolloutError, StartupError
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.builders import message
 from nemo_gym.runtime.class_loader import load_server_class
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def gold_finder(environment: ServerInstance) -> Callable[[JsonObject], list[Gold
     """How an environment says what is right. One that cannot be imported here, for it runs elsewhere, does not say."""
     try:
         kind = load_server_class(environment.server_type, environment.folder, environment.entrypoint)
-    except ImportError as error:
+    except StartupError as error:
         logger.warning(
             "right answers of '%s' are guessed, as its code cannot be imported: %s", environment.name, error
         )
@@ -255,7 +256,8 @@ def gold_finder(environment: ServerInstance) -> Callable[[JsonObject], list[Gold
         return guessed_golds
 
     def golds_of(row: JsonObject) -> list[Gold]:
-        items = kind.gold_response(row)
+        said = kind.gold_response(row)
+        items = [message(said)] if isinstance(said, str) else said
         return guessed_golds(row) if items is None else [Gold(items)]
 
     return golds_of

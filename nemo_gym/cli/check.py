@@ -113,6 +113,11 @@ def _shown(figure: float | None, form: str) -> str:
 
 def _show_remarks(report: VerifierReport) -> None:
     name = report.environment
+    if report.false_negative_rate == 1.0:
+        print(
+            f"{name} rejects every right answer. Probably the gold answers are wrong: check gold_response and "
+            "expected_answer"
+        )
     if not report.discriminates:
         print(f"{name} does not discriminate: an empty output has the full reward")
     elif report.trivial_rows:

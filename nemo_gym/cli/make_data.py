@@ -9,7 +9,7 @@ from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.data.generate import GenerateDataConfig
 from nemo_gym.data.generate import generate_data as generate_files
 from nemo_gym.data.import_rows import ImportConfig, import_rows
-from nemo_gym.data.reports import index_ranges
+from nemo_gym.data.reports import number_ranges
 
 
 @command(ImportConfig)
@@ -20,11 +20,15 @@ def import_dataset() -> None:
     lines = [
         f"{count_of(report.rows, 'row')} in {config.output_jsonl_fpath}, from {count_of(report.read, 'record')}",
         *(
-            f"{count:>8} dropped: {reason} ({index_ranges(report.dropped[reason], most=5)})"
+            f"{count:>8} dropped: {reason} ({_records(report.dropped[reason])})"
             for reason, count in report.counts.most_common()
         ),
     ]
     print_result({"rows": report.rows, "records": report.read, "dropped": dict(report.counts)}, "\n".join(lines))
+
+
+def _records(indices: list[int]) -> str:
+    return number_ranges([index + 1 for index in indices], "record", most=5)
 
 
 @command(GenerateDataConfig)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import pwd
 import signal
 import sys
 import threading
@@ -10,10 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from pprint import pformat
+from typing import ClassVar
 
 import orjson
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
 from nemo_gym.cli.command import command, read_command_line
@@ -27,7 +30,7 @@ from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig, NumWor
 from nemo_gym.errors import ConfigError, GymError, HeadServerError, StartupError
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.runtime.run_identity import check_run_identity
+from nemo_gym.runtime.run_identity import check_run_identity, run_identity
 
 START_TIMEOUT_S = 3600.0
 """A server's virtualenv may have to be made first."""
@@ -123,6 +126,12 @@ class RunHelper:
     def check_http_server_statuses(self) -> list[tuple[str, str]]:
         """The name and health of each server."""
         return list(self._ready.result().health().items())
+
+    @property
+    def head_server_config(self) -> BaseServerConfig:
+        """Where the head server listens, for `RolloutCollectionHelper` and `ServerClient`."""
+        head = self._ready.result().config.head_server
+        return BaseServerConfig(host=head.host, port=head.port)
 
     def instances(self) -> list[ServerInstanceDisplayConfig]:
         """The servers, as `ng_status` shows them."""
@@ -287,15 +296,27 @@ def _as_uptime(seconds: float | None) -> str | None:
 
 
 class StopConfig(BaseNeMoGymCLIConfig):
-    """Stop the run whose head server is at head_server.host and head_server.port."""
+    """Stop the run whose head server is at head_server.host and head_server.port.
+
+    Asks first if the run was started from another terminal.
+    """
+
+    SHORT_OPTIONS: ClassVar[dict[str, str]] = {"y": "yes"}
+
+    yes: bool = False
+    """Do not ask."""
 
 
 @command(StopConfig)
 def stop() -> None:
     """Stop a run, as Ctrl+C in its terminal would. Only a process that is verifiably the run is signalled."""
-    head = _head()
+    settings = read_command_line()
+    head = BaseServerConfig.model_validate(dict(settings.head_server))
     url = base_url(head.host, head.port)
     pid = check_run_identity(orjson.loads(get_from_head(url, "/run", token=run_token(head.port))))
+    name = describe_run(head, pid)
+    if not (settings.get("yes") or os.getsid(pid) == os.getsid(0)):
+        _ask(name)
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     with contextlib.suppress(HeadServerError):
@@ -303,7 +324,38 @@ def stop() -> None:
             get_from_head(url, "/health", timeout_s=PROBE_TIMEOUT_S)
             time.sleep(0.1)
         raise GymError(f"The run (process {pid}) has not stopped after {STOP_TIMEOUT_S:g} s.")
-    print(f"Stopped the run (process {pid}).")
+    print(f"Stopped {name}.")
+
+
+def describe_run(head: BaseServerConfig, pid: int) -> str:
+    """What runs, since when, and whose it is. A run that cannot be named is an error."""
+    url, token = base_url(head.host, head.port), run_token(head.port)
+    config = OmegaConf.create(orjson.loads(get_from_head(url, "/global_config_dict_yaml", token=token)))
+    instances = orjson.loads(get_from_head(url, "/server_instances", token=token))
+    paths = [Path(path).name for path in config.get("config_paths") or ()] if isinstance(config, DictConfig) else []
+    what = ", ".join(paths) or ", ".join(str(each.get("process_name")) for each in instances)
+    if not what:
+        raise GymError(f"The run at {url} has no servers to name it by. Nothing was signalled.")
+    started = min((each["start_time"] for each in instances if each.get("start_time")), default=None)
+    since = f", started {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(started))}" if started else ""
+    return one_line(f"the run of {what}{since} by {_owner(pid)} (process {pid})")
+
+
+def _owner(pid: int) -> str:
+    user = run_identity(pid)["user"]
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
+
+
+def _ask(name: str) -> None:
+    """Raise unless the user says yes."""
+    if not sys.stdin.isatty():
+        raise GymError(f"This is {name}, from another terminal. To stop it, pass --yes.")
+    print(f"This is {name}, from another terminal. Stop it? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise GymError("Nothing was stopped.")
 
 
 def _head() -> BaseServerConfig:

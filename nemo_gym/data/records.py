@@ -1,13 +1,15 @@
 """Read records from the usual kinds of file: JSONL, JSON, CSV and Parquet."""
 
+import contextlib
 import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import orjson
 
@@ -17,6 +19,8 @@ from nemo_gym.llm_api.base import JsonObject
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
 EXTRA = "data"
 PARQUET_ROWS_AT_ONCE = 1000
+_MISSING = "\0missing"
+"""What a cell that a line of a CSV file lacks is read as."""
 
 
 class RecordsError(GymError):
@@ -60,6 +64,7 @@ def _checked_lines(path: Path) -> Iterator[tuple[bytes, JsonObject]]:
                 record = orjson.loads(line)
             except ValueError as error:
                 raise RecordsError(f"{path}:{number} is not JSON: {error}.") from error
+            _refuse_repeated_keys(line, f"{path}:{number}")
             if not isinstance(record, dict):
                 raise RecordsError(f"{path}:{number} is no JSON object.")
             yield line.strip(), record
@@ -76,6 +81,7 @@ def _json(path: Path) -> Iterator[JsonObject]:
             yield from _json_lines(path)
             return
         raise RecordsError(f"{path} is not JSON: {error}.") from error
+    _refuse_repeated_keys(content, str(path))
     if isinstance(value, dict):
         lists = [inner for inner in value.values() if isinstance(inner, list)]
         value = lists[0] if len(lists) == 1 else [value]
@@ -91,11 +97,37 @@ def _csv(path: Path, delimiter: str) -> Iterator[JsonObject]:
     csv.field_size_limit(2**30)
     with _opened(path) as file:
         lines = (line.decode("utf-8-sig" if number == 0 else "utf-8") for number, line in enumerate(file))
-        reader = csv.DictReader(lines, delimiter=delimiter)
-        for record in reader:
-            if any(cell.strip() for cell in record.get(None, ())):
-                raise RecordsError(f"{path}:{reader.line_num} has more cells than the header. Is a quote missing?")
-            yield {name: value for name, value in record.items() if name is not None}
+        reader = csv.DictReader(lines, delimiter=delimiter, restval=_MISSING, strict=True)
+        _check_header(path, reader.fieldnames or ())
+        try:
+            for record in reader:
+                place = f"{path}:{reader.line_num}"
+                if any(cell.strip() for cell in record.get(None, ())):
+                    raise RecordsError(f"{place} has more cells than the header. Is a quote missing?")
+                if _MISSING in record.values():
+                    raise RecordsError(f"{place} has fewer cells than the header. Is a quote or a comma missing?")
+                yield {name: value for name, value in record.items() if name is not None}
+        except csv.Error as error:
+            raise RecordsError(f"{path}:{reader.reader.line_num}: {error}. Is a quote missing?") from error
+
+
+def _check_header(path: Path, names: Sequence[str]) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise RecordsError(f"{path}:1 has several columns '{repeated[0]}'. Expected different names.")
+
+
+def _refuse_repeated_keys(content: bytes, place: str) -> None:
+    """Of two values under one key, a decoder keeps one and says nothing."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        if len(pairs) > 1:
+            repeated = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+            if repeated:
+                raise RecordsError(f"{place} has the key '{repeated[0]}' twice. Expected it once.")
+
+    with contextlib.suppress(ValueError):  # what only the other decoder takes is no mistake
+        json.loads(content, object_pairs_hook=check)
 
 
 def _parquet(path: Path) -> Iterator[JsonObject]:

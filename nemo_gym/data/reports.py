@@ -1,6 +1,6 @@
 """What `ng_prepare_data` says about bad rows and contradicting statistics."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from nemo_gym.data.scan import FileFigures
@@ -21,7 +21,7 @@ def offending_message(files: Sequence[FileFigures]) -> str:
     lines = ["Found rows that are not valid. Nothing was collated."]
     for each in files:
         lines += offending_lines(each)
-    lines.append("Rows are counted from 0. Mend them, or leave them out with +drop_offending=true.")
+    lines.append("Mend them, or leave them out with +drop_offending=true.")
     return "\n".join(lines)
 
 
@@ -30,17 +30,29 @@ def offending_lines(figures: FileFigures) -> list[str]:
     path = figures.extent.path
     if not figures.rows:
         return [f"{path}: no rows"]
-    return [f"{path}: {index_ranges(places)}: {reason}" for reason, places in figures.bad.items()]
+    numbers = line_numbers(path, {index for places in figures.bad.values() for index in places})
+    return [
+        f"{path}: {number_ranges([numbers[index] for index in places], 'line')}: {reason}"
+        for reason, places in figures.bad.items()
+    ]
 
 
-def index_ranges(indices: Sequence[int], *, most: int = 20) -> str:
-    """Such as 'rows 3, 7-9'."""
+def line_numbers(path: Path, rows: Collection[int]) -> dict[int, int]:
+    """The numbers of the lines that rows are in, by the index of the row. Blank lines are no rows."""
+    with path.open("rb") as file:
+        numbered = (number for number, line in enumerate(file, 1) if line.strip())
+        found = {index: number for index, number in enumerate(numbered) if index in rows}
+    return {index: found.get(index, index + 1) for index in rows}
+
+
+def number_ranges(numbers: Sequence[int], noun: str, *, most: int = 20) -> str:
+    """Such as 'lines 3, 7-9'."""
     ranges: list[list[int]] = []
-    for index in sorted(indices):
+    for index in sorted(numbers):
         if ranges and index == ranges[-1][1] + 1:
             ranges[-1][1] = index
         else:
             ranges.append([index, index])
     shown = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:most]]
     more = f" and {sum(last - first + 1 for first, last in ranges[most:])} more" if len(ranges) > most else ""
-    return f"{'rows' if len(indices) > 1 else 'row'} {', '.join(shown)}{more}"
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(shown)}{more}"

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from nemo_gym.data.import_rows import ImportConfig, import_rows
+from nemo_gym.data.records import RecordsError, read_records
+from nemo_gym.data.reports import line_numbers, number_ranges
 from nemo_gym.errors import ConfigError, GymError
 from tests.commands import ng
 from tests.data.datasets import read_rows, row
@@ -161,4 +163,27 @@ def test_the_command_says_what_it_dropped(tmp_path: Path) -> None:
     done = ng("ng_import", "+input_fpath=a.csv", "+output_jsonl_fpath=out.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2 rows in out.jsonl, from 4 records" in done.stdout
-    assert "1 dropped: an empty prompt (row 2)" in done.stdout
+    assert "1 dropped: an empty prompt (record 3)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", 'prompt,answer\nhi,"open\n', r"a\.csv:2: unexpected end of data\. Is a quote missing\?"),
+        ("a.csv", "prompt,answer\nhi\n", r"a\.csv:2 has fewer cells than the header"),
+        ("a.csv", "prompt,prompt\nhi,ho\n", r"a\.csv:1 has several columns 'prompt'"),
+        ("a.jsonl", '{"prompt": "a"}\n{"prompt": "hi", "prompt": "ho"}\n', r"a\.jsonl:2 has the key 'prompt' twice"),
+        ("a.json", '[{"prompt": "hi", "x": {"y": 1, "y": 2}}]', r"a\.json has the key 'y' twice"),
+    ],
+)
+def test_what_would_lose_data_silently_is_an_error(name: str, content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(RecordsError, match=message):
+        list(read_records(tmp_path / name))
+
+
+def test_bad_rows_are_named_by_their_lines(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("{}\n\n{}\n{}\n\n{}\n")
+    assert line_numbers(file, {0, 1, 3}) == {0: 1, 1: 3, 3: 6}
+    assert number_ranges([3, 4, 6], "line") == "lines 3-4, 6"

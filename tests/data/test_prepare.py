@@ -113,14 +113,14 @@ def test_every_kind_of_bad_row_is_listed_and_nothing_is_collated(tmp_path: Path,
     done = prepare("+max_row_mb=1")
     assert done.returncode == 1, done.stderr
     for words in (
-        "rows 1, 7-8: not valid JSON",
-        "row 2: found a JSON array, expected an object",
-        "row 3: responses_create_params: Field required",
-        "row 4: not valid UTF-8",
-        "row 6: the key 'a' occurs twice in one object",
-        "row 9: longer than 1048576 bytes",
-        "row 10: responses_create_params -> temperature",
-        "row 11: not valid JSON",
+        "lines 2, 9-10: not valid JSON",
+        "line 3: found a JSON array, expected an object",
+        "line 4: responses_create_params: Field required",
+        "line 5: not valid UTF-8",
+        "line 8: the key 'a' occurs twice in one object",
+        "line 11: longer than 1048576 bytes",
+        "line 12: responses_create_params -> temperature",
+        "line 13: not valid JSON",
         "empty.jsonl: no rows",
     ):
         assert words in done.stderr, done.stderr
@@ -138,7 +138,7 @@ def test_a_line_of_100_mb_is_listed_and_never_in_memory(tmp_path: Path, prepare:
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl")])
     done = prepare()
     assert done.returncode == 1
-    assert "row 0: longer than 67108864 bytes" in done.stderr
+    assert "line 1: longer than 67108864 bytes" in done.stderr
 
 
 def test_bad_rows_can_be_left_out(tmp_path: Path, prepare: Prepare) -> None:

@@ -1,0 +1,46 @@
+"""`ng_stop` names the run, and asks before it stops one of another terminal."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.commands import BIN, free_port, ng, started
+
+CONFIGS = (
+    "+config_paths=[resources_servers/example_simple_weather/configs/simple_weather.yaml,"
+    "responses_api_models/scripted_model/configs/scripted_model.yaml]"
+)
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_run_is_named_and_one_of_another_terminal_is_asked_about(tmp_path: Path) -> None:
+    head = f"+head_server.port={free_port()}"
+    with started("ng_run", CONFIGS, head, cwd=tmp_path) as run:
+        run.wait_for("servers ready!")
+        elsewhere = subprocess.run(
+            [str(BIN / "ng_stop"), head], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            start_new_session=True, check=False,
+        )  # fmt: skip
+        assert elsewhere.returncode == 1
+        assert elsewhere.stderr.startswith("This is the run of simple_weather.yaml, scripted_model.yaml, started 2")
+        assert f"(process {run.process.pid}), from another terminal. To stop it, pass --yes." in elsewhere.stderr
+        assert run.process.poll() is None
+        stopped = ng("ng_stop", head, cwd=tmp_path)
+        assert stopped.returncode == 0, stopped.stderr
+        assert stopped.stdout.startswith("Stopped the run of simple_weather.yaml, scripted_model.yaml, started ")
+        assert run.wait() == 0
+
+
+def test_a_yes_is_enough(tmp_path: Path) -> None:
+    head = f"+head_server.port={free_port()}"
+    with started("ng_run", CONFIGS, head, cwd=tmp_path) as run:
+        run.wait_for("servers ready!")
+        stopped = subprocess.run(
+            [str(BIN / "ng_stop"), head, "-y"], cwd=tmp_path, capture_output=True, text=True,
+            start_new_session=True, check=False, env={**os.environ, "NO_COLOR": "1"},
+        )  # fmt: skip
+        assert stopped.returncode == 0, stopped.stderr
+        assert run.wait() == 0
