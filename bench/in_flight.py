@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.report import Machine
-from bench.rollout_cost import HEAD_PORT, MODEL_CONFIG, ONE_TURN, running, write_rows
+from bench.rollout_cost import HEAD_PORT, MODEL_CONFIG, ONE_TURN, write_rows
 from nemo_gym.analysis.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
+from nemo_gym.analysis.bench.measure import ng_run
 from nemo_gym.analysis.bench.percentiles import quantile
 from nemo_gym.analysis.bench.processes import memory, tree, tree_cpu_s
 from nemo_gym.analysis.bench.report import table
@@ -102,8 +103,8 @@ def measure(count: int, *, latency_s: float, workers: int, num_stubs: int, throu
             *(f"+input_jsonl_fpath={place}/rows.jsonl", f"+output_jsonl_fpath={place}/out.jsonl"),
         ]
         started = time.monotonic()
-        with running(settings) if through_ng_run else contextlib.nullcontext() as pid:
-            others, port = ([], None) if pid is None else ([pid], HEAD_PORT)
+        with ng_run([*settings, *use]) if through_ng_run else contextlib.nullcontext() as run:
+            others, port = ([], None) if run is None else ([run.pid], HEAD_PORT)
             seen = asyncio.run(watch(command, others, [pid for endpoint in endpoints for pid in endpoint.pids], port))
         wall_s = time.monotonic() - started
         scored = len((place / "out.jsonl").read_bytes().splitlines())
