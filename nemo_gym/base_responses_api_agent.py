@@ -1,10 +1,7 @@
 """An agent: lets a model act in an environment, one rollout a call of `/run`."""
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig
@@ -18,23 +15,19 @@ if TYPE_CHECKING:
 __getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
 
 
-@dataclass(slots=True)
-class KeptResponse:
-    """The model's response, once there is one."""
+class keep_response:  # noqa: N801 - a context manager
+    """Attach `response` to an error raised after the model has replied, so that `ng_reverify` can complete the rollout
+    without calling the model again. Enter it before any timeout."""
 
-    response: Any = None
+    def __init__(self) -> None:
+        self.response: Any = None
 
+    async def __aenter__(self) -> Self:
+        return self
 
-@asynccontextmanager
-async def keep_response() -> AsyncIterator[KeptResponse]:
-    """Attach the response to an error raised after the model has answered, so that `ng_reverify` can complete the
-    rollout without calling the model again. Enter it before any timeout."""
-    kept = KeptResponse()
-    try:
-        yield kept
-    except RolloutError as error:
-        error.response = kept.response
-        raise
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, RolloutError):
+            error.response = self.response
 
 
 class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):

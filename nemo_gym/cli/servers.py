@@ -16,7 +16,7 @@ import orjson
 from omegaconf import DictConfig
 
 from nemo_gym.cli.command import command, read_command_line
-from nemo_gym.client.server_client import base_url, get_from_head, run_token, run_token_file
+from nemo_gym.client.head import base_url, get_from_head, run_token, run_token_file
 from nemo_gym.common.redaction import one_line
 from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig

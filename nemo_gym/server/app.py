@@ -1,6 +1,6 @@
 """One server as an ASGI app and for direct calls. Both end in the same handler and give the same reply."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
@@ -8,7 +8,6 @@ from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, track_retries
-from nemo_gym.llm_api.sse import EventStream
 from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
 from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
 from nemo_gym.server.core import ServerCore
@@ -76,20 +75,20 @@ class ServerApp:
     def release(self, token: str) -> None:
         self.core.sessions.release(token)
 
-    async def direct(
+    def direct(
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
-    ) -> ServerReply:
+    ) -> Awaitable[ServerReply]:
         """Answer a caller in the same worker."""
         endpoint = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None
         call = Call(path, body, cookies, self.core.client, self.core.compute, body_is_owned=ends_session)
         if endpoint is not None:
-            reply = await self.core.run(endpoint, call, ends_session=ends_session)
-            if isinstance(reply.value, EventStream):
-                reply.value = await reply.value.joined()
-            return reply
-        if self.fastapi_app is not None:
-            return await call_fastapi(self.fastapi_app, self.core, method, call, ends_session=ends_session)
-        return self._not_found(method, path)
+            return self.core.run(endpoint, call, ends_session=ends_session)
+        return self._direct_elsewhere(method, call, ends_session=ends_session)
+
+    async def _direct_elsewhere(self, method: str, call: Call, *, ends_session: bool) -> ServerReply:
+        if self.fastapi_app is None:
+            return self._not_found(method, call.path)
+        return await call_fastapi(self.fastapi_app, self.core, method, call, ends_session=ends_session)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

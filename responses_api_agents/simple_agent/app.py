@@ -59,31 +59,28 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def run(self, body: SimpleAgentRunRequest, jar: CookieJar) -> ServerReply:
         """One rollout. The reply is the environment's own, forwarded unread."""
         client, config, environment = self.server_client, self.config, self.config.resources_server.name
-        async with (
-            keep_response() as kept,
-            timeout(config.rollout_timeout_s, what="The rollout"),
-            client.sessions(jar),
-        ):
-            await client.call(
-                environment,
-                "/seed_session",
-                body,
-                answer=ServerReply,
-                cause="environment",
-                jar=jar,
-                timeout_s=config.seed_timeout_s,
-            )
-            kept.response = response = await self._converse(body.responses_create_params, jar)
-            return await client.call(
-                environment,
-                "/verify",
-                changed(body, response=response),
-                answer=ServerReply,
-                cause="verifier",
-                jar=jar,
-                timeout_s=config.verify_timeout_s,
-                ends_session=True,
-            )
+        async with keep_response() as kept, client.sessions(jar):
+            with timeout(config.rollout_timeout_s, what="The rollout"):
+                await client.call(
+                    environment,
+                    "/seed_session",
+                    body,
+                    answer=ServerReply,
+                    cause="environment",
+                    jar=jar,
+                    timeout_s=config.seed_timeout_s,
+                )
+                kept.response = response = await self._converse(body.responses_create_params, jar)
+                return await client.call(
+                    environment,
+                    "/verify",
+                    changed(body, response=response),
+                    answer=ServerReply,
+                    cause="verifier",
+                    jar=jar,
+                    timeout_s=config.verify_timeout_s,
+                    ends_session=True,
+                )
 
     def _converse(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> Awaitable[NeMoGymResponse]:
         """The reply of this agent's `/v1/responses`. A subclass may have to be called as an endpoint."""
