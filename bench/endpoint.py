@@ -1,6 +1,7 @@
 """A model endpoint that costs next to nothing: a raw asyncio protocol with prepared replies, in a process of its own.
 
-A request that offers tools and has no tool output yet gets a tool call; every other one gets a text."""
+A request that offers tools gets a tool call until it has as many tool outputs as wanted, by default one; every other
+request gets a text."""
 
 import argparse
 import asyncio
@@ -54,8 +55,9 @@ def http_response(body: bytes) -> bytes:
 class StubProtocol(asyncio.Protocol):
     """One connection; requests on it come one after the other."""
 
-    def __init__(self, text: bytes, tool_call: bytes, latency_s: float) -> None:
-        self._text, self._tool_call, self._latency_s, self._received = text, tool_call, latency_s, b""
+    def __init__(self, text: bytes, tool_call: bytes, *, tool_calls: int, latency_s: float) -> None:
+        self._text, self._tool_call, self._latency_s = text, tool_call, latency_s
+        self._tool_calls, self._received = tool_calls, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
@@ -67,8 +69,8 @@ class StubProtocol(asyncio.Protocol):
         if not end or len(body) < (int(length[1]) if length else 0):
             return
         self._received = b""
-        is_first_turn = b'"function_call_output"' not in body and _TOOLS.search(body)
-        answer = self._tool_call if is_first_turn else self._text
+        calls_tool = _TOOLS.search(body) and body.count(b'"function_call_output"') < self._tool_calls
+        answer = self._tool_call if calls_tool else self._text
         if self._latency_s:
             asyncio.get_running_loop().call_later(self._latency_s, self._send, answer)
         else:
@@ -80,15 +82,19 @@ class StubProtocol(asyncio.Protocol):
 
 
 @contextmanager
-def serving_endpoint(*, latency_s: float = 0.0, body: bytes | None = None) -> Iterator[Endpoint]:
+def serving_endpoint(
+    *, latency_s: float = 0.0, body: bytes | None = None, tool_calls: int = 1, city: str = "Oslo"
+) -> Iterator[Endpoint]:
     """Serve in a process of its own as long as the block lasts. Requests queue up until the process is ready.
 
-    `body` replaces the text response.
+    `body` replaces the text response. `city` is the argument of each of the `tool_calls`.
     """
     with bind("127.0.0.1", 0) as listening:
         command = [sys.executable, "-m", "bench.endpoint", "--fd", str(listening.fileno())]
         process = subprocess.Popen(
-            [*command, "--latency-s", str(latency_s)], pass_fds=[listening.fileno()], stdin=subprocess.PIPE
+            [*command, "--latency-s", str(latency_s), "--tool-calls", str(tool_calls), "--city", city],
+            pass_fds=[listening.fileno()],
+            stdin=subprocess.PIPE,
         )
         try:
             if process.stdin is not None:
@@ -100,13 +106,14 @@ def serving_endpoint(*, latency_s: float = 0.0, body: bytes | None = None) -> It
             process.wait(STOP_TIMEOUT_S)
 
 
-async def serve(fd: int, *, latency_s: float, body: bytes) -> None:
+async def serve(fd: int, *, latency_s: float, body: bytes, tool_calls: int, city: str) -> None:
     """Serve on an inherited listening socket until terminated."""
-    tool_call = response_body(calls("get_weather", {"city": "Oslo"}, call_id="call_1"))
+    tool_call = response_body(calls("get_weather", {"city": city}, call_id="call_1"))
     answers = http_response(body), http_response(tool_call)
     listening = socket.socket(fileno=os.dup(fd))
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: StubProtocol(*answers, latency_s), sock=listening)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: StubProtocol(*answers, tool_calls=tool_calls, latency_s=latency_s), sock=listening
+    )
     await server.serve_forever()
 
 
@@ -114,5 +121,15 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--latency-s", type=float, default=0.0)
+    parser.add_argument("--tool-calls", type=int, default=1)
+    parser.add_argument("--city", default="Oslo")
     options = parser.parse_args()
-    run(serve(options.fd, latency_s=options.latency_s, body=sys.stdin.buffer.read()))
+    run(
+        serve(
+            options.fd,
+            latency_s=options.latency_s,
+            body=sys.stdin.buffer.read(),
+            tool_calls=options.tool_calls,
+            city=options.city,
+        )
+    )

@@ -25,6 +25,7 @@ from nemo_gym.llm_api.base import (
     has_token_ids,
     type_of,
 )
+from nemo_gym.llm_api.json_codec import encode
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
@@ -250,6 +251,11 @@ def for_resubmission(item: ResponseItem) -> JsonObject:
     """The item as a model endpoint takes it back: without nulls and tokens, and reasoning without its own text."""
     refused = {*TOKEN_FIELDS, *(("status", "content") if isinstance(item, NeMoGymResponseReasoningItem) else ())}
     return item.model_dump(mode="json", exclude=refused, exclude_unset=True, exclude_none=True)
+
+
+def encode_for_resubmission(item: ResponseItem) -> bytes:
+    """JSON of the item as a model endpoint takes it back."""
+    return encode(item if is_resubmittable(item) else for_resubmission(item), exclude_unset=True)
 
 
 @with_config(ConfigDict(extra="allow"))

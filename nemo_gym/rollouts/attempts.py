@@ -68,7 +68,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             logger.exception("rollout of row %d failed", row.id.task_index)
             failure = RolloutError("internal", repr(error))
         else:
-            seconds = time.monotonic() - started
+            seconds = round(time.monotonic() - started, 6)
             return Scored(row.id, record, figures, attempts=number, retries=retry_stats.retries, seconds=seconds)
     return NoResult(
         row.id,

@@ -28,22 +28,26 @@ LARGEST = 1e100
 """Numbers beyond are passed over: the sums of their squares would be no numbers any more."""
 _NUMBER_TYPES = frozenset((int, float, bool))
 TOKENS = ("input", "output", "reasoning", "total")
+_USAGE_KEYS = {name: f"{name}_tokens" for name in TOKENS}
 
 
-@dataclass(slots=True)
-class _Sums:
+class _Sums(dict[str, list[float]]):
     """The sum and the number of the values of each name."""
-
-    totals: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self.totals[name] = self.totals.get(name, 0) + value
-            self.counts[name] = self.counts.get(name, 0) + 1
+            found = self.get(name)
+            if found is None:
+                self[name] = [value, 1]
+            else:
+                found[0] += value
+                found[1] += 1
 
     def means(self) -> dict[str, float]:
-        return {name: total / self.counts[name] for name, total in self.totals.items()}
+        return {name: total / count for name, (total, count) in self.items()}
+
+    def totals(self) -> dict[str, float]:
+        return {name: total for name, (total, _) in self.items()}
 
 
 @dataclass(slots=True)
@@ -55,7 +59,7 @@ class _Task:
     passed: int = 0
     sums: _Sums = field(default_factory=_Sums)
     is_asked: bool = False
-    """Its environment reports the model's answers, be it that there is none."""
+    """Its environment reports the model's answers, even if there is none."""
     votes: dict[str | bytes, tuple[int, int]] = field(default_factory=dict)
     """Each answer: how many gave it, and how many of those passed."""
 
@@ -79,18 +83,21 @@ class _Estimates:
     votes_differ: bool = False
 
     def add(self, task: _Task) -> None:
-        if not task.sums.totals:
+        if not task.sums:
             return
         self.tasks += 1
-        for name, total in task.sums.totals.items():
-            self.fields[name].add(total, task.sums.counts[name])
-        votes = tuple(sorted(task.votes.values()))
+        for name, (total, count) in task.sums.items():
+            self.fields[name].add(total, int(count))
+        for power in range(task.rewards.bit_length()):
+            self.passes[1 << power].add(pass_at_k(task.rewards, task.passed, 1 << power))
+        if task.is_asked:
+            self._add_votes(task, tuple(sorted(task.votes.values())))
+
+    def _add_votes(self, task: _Task, votes: tuple[tuple[int, int], ...]) -> None:
         self.votes_differ |= len(votes) > 1
-        silent = task.rewards - sum(given for given, _ in votes)
-        for k in (1 << power for power in range(task.rewards.bit_length())):
-            self.passes[k].add(pass_at_k(task.rewards, task.passed, k))
-            if task.is_asked and k <= MAX_VOTERS:
-                self.majorities[k].add(majority_at_k(votes, k, silent=silent))
+        silent = task.rewards - sum([given for given, _ in votes])
+        for power in range(min(task.rewards, MAX_VOTERS).bit_length()):
+            self.majorities[1 << power].add(majority_at_k(votes, 1 << power, silent=silent))
 
 
 class RunningMetrics:
@@ -108,8 +115,8 @@ class RunningMetrics:
         self.failed: Counter[Cause] = Counter()
         self.judge_failures: Counter[str] = Counter()
         """By kind, whether they left the rollout without a result or a reward is configured for them."""
-        self._open: dict[int | None, _Task] = defaultdict(_Task)
-        """The rows that are not complete. One that nobody can tell from others is complete at once."""
+        self._open: dict[int | None, _Task] = {}
+        """The rows that are not complete. A record without an index is a row of its own."""
         self._estimates = _Estimates()
         self._sums, self._tokens = _Sums(), _Sums()
         self._attempts = self._retries = 0
@@ -118,32 +125,48 @@ class RunningMetrics:
         """The handlers that blocked the event loop, if the servers are in this process."""
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Take in a scored rollout."""
+        """Add a scored rollout by its record. Records from elsewhere have no metadata."""
+        self.add_scored(
+            record,
+            task_index=record.get(TASK_INDEX_KEY_NAME),
+            attempts=record.get("_attempts", 0),
+            retries=record.get("_retries", 0),
+            seconds=record.get("_seconds"),
+        )
+
+    def add_scored(
+        self, figures: Mapping[str, Any], *, task_index: int | None, attempts: int, retries: int, seconds: float | None
+    ) -> None:
+        """Add a scored rollout: the fields of its record that are not objects or lists, and its token usage."""
         self.scored += 1
-        figures = _numbers(record)
-        self._sums.add(figures)
-        self._tokens.add(_tokens(record))
-        self._add_metadata(record)
-        index = record.get(TASK_INDEX_KEY_NAME)
-        if record.get(JUDGE_FAILURE_FIELD):
-            self.judge_failures[record[JUDGE_FAILURE_FIELD]] += 1
-        task = self._open[index]
-        task.sums.add(figures)
-        if "reward" in figures:
-            passed = figures["reward"] >= self.pass_threshold
+        self._attempts += attempts
+        self._retries += retries
+        if seconds is not None:
+            self._latency.add(seconds)
+            self._slowest_s = max(self._slowest_s, seconds)
+        numbers = _numbers(figures)
+        self._sums.add(numbers)
+        self._tokens.add(_tokens(figures))
+        if figures.get(JUDGE_FAILURE_FIELD):
+            self.judge_failures[figures[JUDGE_FAILURE_FIELD]] += 1
+        task = self._task(task_index)
+        task.sums.add(numbers)
+        if "reward" in numbers:
+            passed = numbers["reward"] >= self.pass_threshold
             task.rewards += 1
             task.passed += passed
-            answer_field = next((name for name in ANSWER_FIELDS if name in record), None)
-            if answer_field is not None:
-                task.vote(record[answer_field], passed=passed)
-        self._count_outcome(index)
+            for name in ANSWER_FIELDS:
+                if name in figures:
+                    task.vote(figures[name], passed=passed)
+                    break
+        self._count_outcome(task_index, task)
 
     def add_failure(self, cause: Cause, *, code: str | None = None, task_index: int | None = None) -> None:
         """Take in a rollout without a result: an outcome of its row, but no figure."""
         self.failed[cause] += 1
         if cause == "judge" and code is not None:
             self.judge_failures[code] += 1
-        self._count_outcome(task_index)
+        self._count_outcome(task_index, self._task(task_index))
 
     def means(self) -> dict[str, float]:
         """The averages, `reward` first, each over the records that have the field."""
@@ -169,7 +192,7 @@ class RunningMetrics:
         found |= {f"pass@{k}": _as_json(estimate) for k, estimate in sorted(estimates.passes.items())}
         if estimates.votes_differ:
             found |= {f"majority@{k}": _as_json(estimate) for k, estimate in sorted(estimates.majorities.items())}
-        tokens, totals = self._tokens.means(), self._tokens.totals
+        tokens, totals = self._tokens.means(), self._tokens.totals()
         return found | {
             "fields": fields,
             "tokens": {name: {"mean": tokens[name], "total": totals[name]} for name in TOKENS if name in totals},
@@ -183,19 +206,16 @@ class RunningMetrics:
         """Everything, for people."""
         return "\n".join(_lines(self.summary()))
 
-    def _add_metadata(self, record: Mapping[str, Any]) -> None:
-        """Attempts, retries and durations. Records from elsewhere have no such metadata."""
-        self._attempts += record.get("_attempts", 0)
-        self._retries += record.get("_retries", 0)
-        seconds = record.get("_seconds")
-        if seconds is not None:
-            self._latency.add(seconds)
-            self._slowest_s = max(self._slowest_s, seconds)
+    def _task(self, index: int | None) -> _Task:
+        return self._open.get(index) or _Task()
 
-    def _count_outcome(self, index: int | None) -> None:
-        self._open[index].outcomes += 1
-        if index is None or self._open[index].outcomes == self.num_repeats:
-            self._estimates.add(self._open.pop(index))
+    def _count_outcome(self, index: int | None, task: _Task) -> None:
+        task.outcomes += 1
+        if index is not None and task.outcomes != self.num_repeats:
+            self._open[index] = task
+        else:
+            self._open.pop(index, None)
+            self._estimates.add(task)
 
     def _latencies(self) -> dict[str, float]:
         found = {f"p{percent}": self._latency.percentile(percent) for percent in PERCENTILES}
@@ -217,8 +237,8 @@ def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
     usage = response.get("usage") if isinstance(response, dict) else None
     if not isinstance(usage, dict):
         return {}
+    found = {name: usage.get(key) for name, key in _USAGE_KEYS.items()}
     details = usage.get("output_tokens_details")
-    found = {name: usage.get(f"{name}_tokens") for name in TOKENS}
     if isinstance(details, dict):
         found["reasoning"] = details.get("reasoning_tokens")
     return _numbers(found)

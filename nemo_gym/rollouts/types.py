@@ -63,8 +63,7 @@ def raw_json_or_text(body: bytes) -> Any:
     return orjson.Fragment(body)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One rollout to make."""
 
     id: RowId
@@ -73,7 +72,7 @@ class Row:
     """The row as JSON, as the agent gets it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scored:
     """A rollout with a finite reward."""
 
@@ -88,8 +87,14 @@ class Scored:
 
     def metadata(self) -> dict[str, Any]:
         """What is added to the agent's reply: which rollout it is, and what it cost."""
-        took = {"_attempts": self.attempts, "_retries": self.retries, "_seconds": round(self.seconds, 6)}
-        return {**self.id.metadata(), **took}
+        return {
+            TASK_INDEX_KEY_NAME: self.id.task_index,
+            REPEAT_INDEX_KEY_NAME: self.id.repeat_index,
+            ROW_HASH_KEY_NAME: self.id.row_hash,
+            "_attempts": self.attempts,
+            "_retries": self.retries,
+            "_seconds": self.seconds,
+        }
 
     def line(self) -> bytes:
         """The record as it is written."""

@@ -11,12 +11,12 @@ from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Simpl
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import RolloutError
 from nemo_gym.openai_utils import (
+    EncodedItems,
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseFunctionToolCall,
-    NeMoGymResponseInputItem,
     NeMoGymResponseUsage,
     changed,
     encode,
@@ -25,6 +25,9 @@ from nemo_gym.server_utils import NOT_TOOLS, CookieJar, ServerReply, raise_first
 
 MAX_SILENT_STEPS = 3
 """The conversation ends after this many replies in a row without a message and without a tool call."""
+STEPS_WITHOUT_PAUSE = 8
+"""A model and tools in this worker may never suspend a rollout. After so many steps the event loop gets its turn, so
+that timers and other rollouts run."""
 UNFINISHED = ("failed", "cancelled", "queued", "in_progress")
 """Statuses of a reply that is not the model's answer."""
 
@@ -90,28 +93,31 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
         """One conversation. `output` holds every item after the input, tool outputs included."""
-        said: list[NeMoGymResponseInputItem] = []
         start = (
             [NeMoGymEasyInputMessage(role="user", content=body.input)] if isinstance(body.input, str) else body.input
         )
+        items = EncodedItems(start)
+        request = changed(body, input=items)
         offered = {str(tool.get("name")) for tool in body.tools if tool["type"] == "function"}
         usage: NeMoGymResponseUsage | None = None
         step = silent_steps = 0
         while True:
             step += 1
-            await asyncio.sleep(0)  # A model in this worker may never suspend us: let timers run.
-            response = await self._ask_model(changed(body, input=[*start, *said]), jar)
-            said.extend(response.output)
+            if step % STEPS_WITHOUT_PAUSE == 0:
+                await asyncio.sleep(0)
+            response = await self._ask_model(request, jar)
+            items.extend(response.output)
             usage = usage + response.usage if usage and response.usage else usage or response.usage
             calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
             has_message = any(item.type == "message" for item in response.output)
             silent_steps = 0 if calls or has_message else silent_steps + 1
             if response.incomplete_details or (has_message and not calls) or silent_steps == MAX_SILENT_STEPS:
                 break
-            said.extend(await self._call_tools(calls, offered, jar))
+            items.extend(await self._call_tools(calls, offered, jar))
             if step == self.config.max_steps:
                 break
-        return changed(response, output=said, usage=usage)
+        said = items[len(start) :]
+        return response if len(said) == len(response.output) else changed(response, output=said, usage=usage)
 
     async def _ask_model(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
         server = self.config.model_server.name
