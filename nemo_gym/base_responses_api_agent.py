@@ -7,8 +7,6 @@ import asyncio
 import re
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -22,7 +20,7 @@ from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig, ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import RolloutError
-from nemo_gym.llm_api.json_codec import changed, encode, set_fields
+from nemo_gym.llm_api.json_codec import EncodedItems, changed, encode, set_fields
 from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
@@ -48,6 +46,9 @@ __getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
 
 MAX_SILENT_STEPS = 3
 """A turn ends after this many replies in a row without a message and without a tool call."""
+STEPS_WITHOUT_PAUSE = 8
+"""A model and tools in this worker may never suspend a rollout. After so many steps the event loop gets its turn, so
+that timers and other rollouts run."""
 UNFINISHED = ("failed", "cancelled", "queued", "in_progress")
 """Statuses of a reply that is not the model's answer."""
 TOOL_NAME = re.compile(r"[\w.-]+")
@@ -56,23 +57,19 @@ TurnEnd = Literal["message", "incomplete", "silent", "max_steps"]
 """Why a turn ended: the model said something, its reply was cut off, it stays silent, or it has used up its steps."""
 
 
-@dataclass(slots=True)
-class KeptResponse:
-    """The model's response, once there is one."""
+class keep_response:  # noqa: N801 - a context manager
+    """Attach `response` to an error raised after the model has replied, so that `ng_reverify` can complete the rollout
+    without calling the model again. Enter it before any timeout."""
 
-    response: Any = None
+    def __init__(self) -> None:
+        self.response: Any = None
 
+    async def __aenter__(self) -> Self:
+        return self
 
-@asynccontextmanager
-async def keep_response() -> AsyncIterator[KeptResponse]:
-    """Attach the response to an error raised after the model has answered, so that `ng_reverify` can complete the
-    rollout without calling the model again. Enter it before any timeout."""
-    kept = KeptResponse()
-    try:
-        yield kept
-    except RolloutError as error:
-        error.response = kept.response
-        raise
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, RolloutError):
+            error.response = self.response
 
 
 class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
@@ -183,7 +180,7 @@ class Conversation:
     model_server: str
     request: NeMoGymResponseCreateParamsNonStreaming
     """The next request to the model. Its `input` is `items`."""
-    items: list[NeMoGymResponseInputItem]
+    items: EncodedItems
     """What the row gave, then everything since. Only add to it."""
     num_given: int
     offered: set[str]
@@ -198,9 +195,7 @@ class Conversation:
     @classmethod
     def of(cls, model_server: str, params: NeMoGymResponseCreateParamsNonStreaming) -> Self:
         text = params.input
-        items: list[NeMoGymResponseInputItem] = (
-            [NeMoGymEasyInputMessage(role="user", content=text)] if isinstance(text, str) else list(text)
-        )
+        items = EncodedItems([NeMoGymEasyInputMessage(role="user", content=text)] if isinstance(text, str) else text)
         offered = {str(tool.get("name")) for tool in params.tools if tool["type"] == "function"}
         return cls(model_server, changed(params, input=items), items, len(items), offered)
 
@@ -266,8 +261,8 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
         client = self.server_client
         async with (
             keep_response() as kept,
-            timeout(self.config.rollout_timeout_s, what="The rollout"),
             client.sessions(jar),
+            timeout(self.config.rollout_timeout_s, what="The rollout"),
         ):
             await self.seed(body, jar)
             body = await self.with_tools(body, self.config.resources_server.name)
@@ -323,7 +318,8 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
         """The model acts, with tools as it likes, until it says something or may not go on."""
         silent_steps, max_steps = 0, self.config.max_steps
         while True:
-            await asyncio.sleep(0)  # A model in this worker may never suspend us: let timers run.
+            if talk.steps % STEPS_WITHOUT_PAUSE == STEPS_WITHOUT_PAUSE - 1:
+                await asyncio.sleep(0)
             reply = await self.ask_model(talk, jar)
             calls = [item for item in reply.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
             has_message = any(item.type == "message" for item in reply.output)

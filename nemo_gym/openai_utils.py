@@ -67,8 +67,10 @@ from nemo_gym.llm_api.hosted_items import NeMoGymResponseFunctionWebSearch as Ne
 from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpApprovalRequest as NeMoGymResponseMcpApprovalRequest
 from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpCall as NeMoGymResponseMcpCall
 from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpListTools as NeMoGymResponseMcpListTools
+from nemo_gym.llm_api.json_codec import EncodedItems as EncodedItems
 from nemo_gym.llm_api.json_codec import changed as changed
 from nemo_gym.llm_api.json_codec import encode as encode
+from nemo_gym.llm_api.json_codec import encode_request as encode_request
 from nemo_gym.llm_api.json_codec import set_fields as set_fields
 from nemo_gym.llm_api.normalize_completion import normalize_completion as normalize_completion
 from nemo_gym.llm_api.responses import RESPONSES_TO_TRAIN as RESPONSES_TO_TRAIN
@@ -104,6 +106,7 @@ from nemo_gym.llm_api.responses import (
 from nemo_gym.llm_api.responses import NeMoGymResponseUsage as NeMoGymResponseUsage
 from nemo_gym.llm_api.responses import NeMoGymSummary as NeMoGymSummary
 from nemo_gym.llm_api.responses import NeMoGymToolParam as NeMoGymToolParam
+from nemo_gym.llm_api.responses import encode_for_resubmission as encode_for_resubmission
 from nemo_gym.llm_api.responses import for_resubmission as for_resubmission
 from nemo_gym.llm_api.responses import is_resubmittable as is_resubmittable
 from nemo_gym.llm_api.responses import training_variant_of as training_variant_of

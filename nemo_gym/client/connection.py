@@ -1,5 +1,5 @@
 """One HTTP/1.1 connection: send a request, read the whole reply, then it is free for the next request. httptools
-parses; TLS and sockets belong to the event loop. Every rollout in flight waits on one of these, so it is kept small.
+parses; TLS and sockets belong to the event loop. Every rollout in flight waits on one of these, so it is small.
 
 Invariant: bytes that arrive while no request is waiting for them never become the reply to a later request.
 """
@@ -11,10 +11,9 @@ import ssl
 import zlib
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
-from multidict import CIMultiDict
 
 from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.proxy import Proxy, open_tunnel
@@ -31,6 +30,7 @@ HAPPY_EYEBALLS_DELAY_S = 0.25
 """How long one of a host's addresses may take before the next one is tried in parallel."""
 _NO_BODY = frozenset((204, 304))
 _INFORMATIONAL = range(100, 200)
+_FRAMING_HEADERS = {b"content-length": "length", b"transfer-encoding": "chunks", b"content-encoding": "encoding"}
 _IDLE_TIMEOUT = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 """Load balancers say this on an idle connection before they close it. It is no sign of a broken server."""
 
@@ -47,27 +47,37 @@ class ReplyTooLargeError(ConnectionLostError):
         self.status = status
 
 
+class ConnectionOwner(Protocol):
+    """The pool's entry for the server that a connection leads to."""
+
+    settings: HttpSettings
+
+    def on_unsolicited(self) -> None:
+        """The server sent data that no request asked for."""
+
+    def on_lost(self, connection: "Connection") -> None:
+        """The connection has ended."""
+
+
 class Connection(asyncio.Protocol):
     """Sends one request at a time. Data that no request asked for closes it."""
 
     __slots__ = (
-        *("_body", "_ends_with_connection", "_fileno", "_headers", "_loop", "_on_unsolicited", "_parser"),
-        *("_reply", "_settings", "_transport", "_waiter", "_wire_bytes"),
+        *("_body", "_declared_bytes", "_encoding", "_ends_with_connection", "_headers", "_loop", "_owner", "_parser"),
+        *("_poller", "_reply", "_transport", "_waiter", "_wire_bytes"),
     )
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, settings: HttpSettings, on_unsolicited: Callable[[], None]
-    ) -> None:
-        self._loop, self._settings, self._on_unsolicited = loop, settings, on_unsolicited
+    def __init__(self, loop: asyncio.AbstractEventLoop, owner: ConnectionOwner) -> None:
+        self._loop, self._owner = loop, owner
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[HttpReply] | None = None
         self._parser: Any = None
-        self._fileno = -1
-        self._wire_bytes = 0
-        self._headers: CIMultiDict[str] = CIMultiDict()
+        self._poller = select.poll()
+        self._wire_bytes = self._declared_bytes = 0
+        self._headers: list[tuple[bytes, bytes]] = []
         self._body: bytes | bytearray = b""
+        self._encoding, self._ends_with_connection = "", False
         self._reply: HttpReply | None = None
-        self._ends_with_connection = False
 
     @property
     def is_open(self) -> bool:
@@ -78,47 +88,47 @@ class Connection(asyncio.Protocol):
 
         Such bytes (a second reply, the end of the connection) would otherwise be taken as the next request's reply.
         """
-        if not self.is_open:
-            return False
-        poller = select.poll()
-        poller.register(self._fileno, select.POLLIN)
-        return not poller.poll(0)
+        return self.is_open and not self._poller.poll(0)
 
     def close(self) -> None:
         """Close at once, also in the middle of a reply."""
         if self._transport is not None:
             self._transport.abort()
 
-    async def ask(self, head: bytes, body: bytes | None) -> HttpReply:
-        """Send a request and wait for its whole reply. If this is cancelled, the connection is closed."""
+    def send(self, head: bytes, body: bytes | None) -> "asyncio.Future[HttpReply]":
+        """Send a request. The future is its whole reply; call `finish` when it is done or no longer wanted."""
         if self._transport is None:
             raise ConnectionLostError("the connection was closed")
         self._waiter, self._wire_bytes = self._loop.create_future(), 0
-        self._parser = self._parser or httptools.HttpResponseParser(self)
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
         if body is not None and len(body) >= LARGE_BODY_BYTES:
             self._transport.writelines((head, body))
         else:
-            self._transport.write(head + (body or b""))
-        try:
-            return await self._waiter
-        except BaseException:
+            self._transport.write(head + body if body else head)
+        return self._waiter
+
+    def finish(self) -> bool:
+        """End the exchange that `send` began. True if the connection is free for the next one: a request without a
+        reply leaves it in an unknown state, so that closes it."""
+        has_replied = self._reply is not None
+        self._waiter = None
+        self._reset()
+        if not has_replied:
             self.close()
-            raise
-        finally:
-            self._waiter = None
-            self._reset()
+        return has_replied and self.is_open
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
         open_connections.outbound += 1
-        self._fileno = transport.get_extra_info("socket").fileno()
+        self._poller.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None or self._waiter.done():
             is_late = not self.is_open or (self._waiter is not None and self._waiter.cancelled())
             self.close()
             if not is_late and not data.startswith(_IDLE_TIMEOUT):
-                self._on_unsolicited()
+                self._owner.on_unsolicited()
             return
         self._wire_bytes += len(data)
         try:
@@ -134,8 +144,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         open_connections.outbound -= 1
+        self._owner.on_lost(self)
         if self._ends_with_connection and error is None:
-            self._finish()
+            self._complete()
             self._deliver()
         reason = f": {error}" if error else ""
         self._fail(ConnectionLostError(f"the server closed the connection before its reply was complete{reason}"))
@@ -143,14 +154,22 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self._reply is not None:  # a second reply in the same read: nothing of it may get into the first
             self.close()
-            self._on_unsolicited()
-            self._headers, self._body = CIMultiDict(), b""
+            self._owner.on_unsolicited()
+            self._headers, self._body = [], b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        has_length = "content-length" in self._headers or "transfer-encoding" in self._headers
+        has_length = False
+        for name, value in self._headers:
+            known = _FRAMING_HEADERS.get(name) or _FRAMING_HEADERS.get(name.lower())
+            if known == "encoding":
+                self._encoding = self._encoding or value.decode("latin-1").strip().lower()
+            elif known is not None:
+                has_length = True
+                if known == "length" and value.isdigit():
+                    self._declared_bytes = int(value)
         status = self._parser.get_status_code()
         self._ends_with_connection = not has_length and status not in _NO_BODY and status not in _INFORMATIONAL
 
@@ -166,15 +185,15 @@ class Connection(asyncio.Protocol):
         if self._parser.get_status_code() in _INFORMATIONAL:
             self._reset()
         else:
-            self._finish()
+            self._complete()
 
-    def _finish(self) -> None:
+    def _complete(self) -> None:
         if self._reply is not None:
             return
-        body, encoding = bytes(self._body), self._headers.get("content-encoding")
-        if encoding:
+        body = bytes(self._body)
+        if self._encoding:
             try:
-                body = self._decompressed(body, encoding.strip().lower())
+                body = self._decompressed(body, self._encoding)
             except (zlib.error, ValueError) as error:
                 self._fail(ConnectionLostError(f"the reply cannot be decompressed: {error}"))
                 return
@@ -191,19 +210,21 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(self._reply)
 
     def _check_size(self) -> None:
-        """Raise if what has arrived so far exceeds a limit. Called after every read, so a read may overshoot it."""
-        settings, body_bytes = self._settings, len(self._body)
-        framing_bytes = self._wire_bytes - body_bytes
-        allowed = settings.max_response_header_bytes + min(MAX_FRAMING_BYTES, 4 * body_bytes)
-        if framing_bytes > allowed:
-            raise self._too_large("headers and framing", "max_response_header_bytes")
-        if self._wire_bytes > settings.max_response_bytes:
+        """Raise if what has arrived so far, or is announced, exceeds a limit. Called after every read, so a read may
+        overshoot it."""
+        settings, wire_bytes = self._owner.settings, self._wire_bytes
+        if wire_bytes > settings.max_response_header_bytes:
+            body_bytes = len(self._body)
+            allowed = settings.max_response_header_bytes + min(MAX_FRAMING_BYTES, 4 * body_bytes)
+            if wire_bytes - body_bytes > allowed:
+                raise self._too_large("headers and framing", "max_response_header_bytes")
+        if max(wire_bytes, self._declared_bytes) > settings.max_response_bytes:
             raise self._too_large("the reply", "max_response_bytes")
         if len(self._headers) > settings.max_response_headers:
             raise self._too_large("the number of headers", "max_response_headers")
 
     def _too_large(self, what: str, setting: str) -> ReplyTooLargeError:
-        limit = getattr(self._settings, setting)
+        limit = getattr(self._owner.settings, setting)
         return ReplyTooLargeError(self._parser.get_status_code() or 200, f"{what} exceeded {setting}, {limit}")
 
     def _decompressed(self, body: bytes, encoding: str) -> bytes:
@@ -211,7 +232,7 @@ class Connection(asyncio.Protocol):
             return body
         if encoding not in ("gzip", "deflate", "x-gzip"):
             raise ValueError(f"its encoding is {encoding!r}; expected gzip or deflate")
-        limit = self._settings.max_decompressed_response_bytes
+        limit = self._owner.settings.max_decompressed_response_bytes
         unpacker = zlib.decompressobj(wbits=_wbits(body))
         unpacked = unpacker.decompress(body, limit + 1)
         if len(unpacked) > limit:
@@ -230,8 +251,8 @@ class Connection(asyncio.Protocol):
             self._waiter.set_exception(error)
 
     def _reset(self) -> None:
-        self._headers, self._body, self._reply = CIMultiDict(), b"", None
-        self._ends_with_connection = False
+        self._headers, self._body, self._reply = [], b"", None
+        self._declared_bytes, self._encoding, self._ends_with_connection = 0, "", False
 
 
 def _wbits(body: bytes) -> int:

@@ -1,6 +1,7 @@
 """A reply as it came over HTTP."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 from multidict import CIMultiDict
@@ -9,12 +10,17 @@ from nemo_gym.common.cookies import parse_set_cookies
 from nemo_gym.common.retry import parse_retry_after
 
 
-class HttpReply(NamedTuple):
-    """A complete reply, decompressed."""
+@dataclass(slots=True)
+class HttpReply:
+    """A complete reply, decompressed. Its headers are decoded when somebody reads them."""
 
     status: int
-    headers: CIMultiDict[str]
+    raw_headers: list[tuple[bytes, bytes]]
     body: bytes
+
+    @property
+    def headers(self) -> CIMultiDict[str]:
+        return CIMultiDict([(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers])
 
     @property
     def text(self) -> str:
@@ -26,7 +32,8 @@ class HttpReply(NamedTuple):
     @property
     def cookies(self) -> dict[str, str]:
         """The cookies that the reply sets."""
-        return parse_set_cookies(self.headers.getall("Set-Cookie", ()))
+        values = [value for name, value in self.raw_headers if name.lower() == b"set-cookie"]
+        return parse_set_cookies([value.decode("latin-1") for value in values]) if values else {}
 
     @property
     def retry_after_s(self) -> float | None:

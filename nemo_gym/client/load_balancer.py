@@ -1,6 +1,7 @@
-"""One model, several endpoints: each request goes where there is least to do, a rollout stays where it began.
+"""Load balancing for a model with several endpoints: a request goes to the one with the fewest requests in flight, and
+a rollout stays on the endpoint it began with.
 
-Which endpoint is next is decided by `Balancer`, which does no I/O and is told the time.
+`Balancer` decides which endpoint is next. It does no I/O and gets the time as an argument.
 """
 
 import asyncio
@@ -24,16 +25,16 @@ from nemo_gym.errors import ConnectError, UnreachableError, UpstreamError
 T = TypeVar("T")
 Send: TypeAlias = Callable[[NeMoGymAsyncOpenAI], Awaitable[T]]
 
-FIRST_REST_S = 1.0
-LONGEST_REST_S = 60.0
-"""An endpoint that restarts takes minutes; one request a minute notices soon enough that it is back."""
+FIRST_COOLDOWN_S = 1.0
+MAX_COOLDOWN_S = 60.0
+"""An endpoint takes minutes to restart, so probing it once a minute is often enough."""
 MAX_SESSIONS = 65_536
-"""Rollouts whose endpoint is remembered: several times as many as one worker ever has in flight."""
+"""Rollouts whose endpoint is remembered: several times as many as a worker has in flight."""
 MAX_SESSION_CHARS = 64
 
-_SICK = frozenset((0, 502, 503, 504, 520, 529))
-_CANNOT_TELL = frozenset((200, 408, 429, 500))
-"""Failures that say little about an endpoint's health: it has too much to do, or trouble with this one request."""
+_UNHEALTHY_STATUSES = frozenset((0, 502, 503, 504, 520, 529))
+_INCONCLUSIVE_STATUSES = frozenset((200, 408, 429, 500))
+"""Failures that say little about an endpoint's health: it is busy, or has trouble with this one request."""
 
 
 class EndpointSettings(BaseModel):
@@ -48,17 +49,17 @@ class EndpointSettings(BaseModel):
     """Parameters for every request beyond its own, such as `cache: {no-cache: true}`. The request's own win."""
 
     num_concurrent_requests: int | None = Field(default=None, ge=1)
-    """At most so many requests in flight at once from one worker. Others wait, within their own deadline."""
+    """Upper bound for requests in flight from one worker. Others wait, within their own deadline."""
 
     max_tries: int = Field(default=MAX_TRIES, ge=1)
-    """How often a request is made while its failure may pass."""
+    """How often a request is sent at most while its error is retryable."""
 
     request_timeout_s: float = Field(default=REQUEST_TIMEOUT_S, gt=0)
-    """How long one try may take, and how long it may wait for its turn."""
+    """How long one attempt may take, and how long it may wait for a slot."""
 
 
 class Lease(NamedTuple):
-    """An endpoint in use."""
+    """A request in flight on an endpoint."""
 
     endpoint: int
     since: float
@@ -69,17 +70,17 @@ class _Endpoint:
     in_flight: int = 0
     sessions: int = 0
     failures: int = 0
-    """In a row, up to now."""
+    """Consecutive failures."""
     failed_at: float = -math.inf
-    rests_until: float = -math.inf
+    cools_down_until: float = -math.inf
 
     def rank(self, now: float) -> tuple[float, int, int]:
-        """The lowest is next: one that is well before one that rests, then the one with the least to do."""
-        return max(self.rests_until, now), self.in_flight, self.sessions
+        """The lowest is next: healthy endpoints first, then the fewest requests in flight and sessions."""
+        return max(self.cools_down_until, now), self.in_flight, self.sessions
 
 
 class Balancer:
-    """Chooses among endpoints by number. A state machine without I/O: it is told what starts, what ends, and when."""
+    """Chooses among endpoints by index. A state machine without I/O."""
 
     def __init__(self, count: int, *, max_sessions: int = MAX_SESSIONS) -> None:
         self._endpoints = [_Endpoint() for _ in range(count)]
@@ -87,33 +88,33 @@ class Balancer:
         self._kept: OrderedDict[str, int] = OrderedDict()
 
     def start(self, session: str | None, *, now: float) -> Lease:
-        """An endpoint for a request that starts now: the session's own while it is well, else the least busy one.
+        """Choose the endpoint for a request: the session's own while it is healthy, otherwise the least busy one.
 
-        One that has failed rests for a growing while. Then one request tries it, and it rests on until the answer is
-        known. If all rest, the one that is due first is tried.
+        After a failure an endpoint gets no requests for a cooldown that grows. Then one request probes it, and the
+        others wait for its result. If all endpoints cool down, the one whose cooldown ends first is used.
         """
         index = None if session is None else self._kept.get(session)
-        if index is None or self._endpoints[index].rests_until > now:
+        if index is None or self._endpoints[index].cools_down_until > now:
             index = min(range(len(self._endpoints)), key=lambda number: self._endpoints[number].rank(now))
         if session is not None:
             self._keep(session, index)
         endpoint = self._endpoints[index]
         endpoint.in_flight += 1
-        endpoint.rests_until = now + _rest_s(endpoint.failures) if endpoint.failures else -math.inf
+        endpoint.cools_down_until = now + _cooldown_s(endpoint.failures) if endpoint.failures else -math.inf
         return Lease(index, now)
 
-    def end(self, lease: Lease, *, well: bool | None, now: float) -> None:
-        """A request is over; `well` tells how it found the endpoint, None that it cannot tell.
+    def end(self, lease: Lease, *, is_healthy: bool | None, now: float) -> None:
+        """End a request. `is_healthy` is what it says about the endpoint, None if it says nothing.
 
-        Requests that were under way together and fail together count as one failure.
+        Requests that were in flight together and fail together count as one failure.
         """
         endpoint = self._endpoints[lease.endpoint]
         endpoint.in_flight -= 1
-        if well:
-            endpoint.failures, endpoint.rests_until = 0, -math.inf
-        elif well is False and lease.since > endpoint.failed_at:
+        if is_healthy:
+            endpoint.failures, endpoint.cools_down_until = 0, -math.inf
+        elif is_healthy is False and lease.since > endpoint.failed_at:
             endpoint.failures += 1
-            endpoint.failed_at, endpoint.rests_until = now, now + _rest_s(endpoint.failures)
+            endpoint.failed_at, endpoint.cools_down_until = now, now + _cooldown_s(endpoint.failures)
 
     def _keep(self, session: str, index: int) -> None:
         before = self._kept.pop(session, None)
@@ -126,25 +127,25 @@ class Balancer:
             self._endpoints[oldest].sessions -= 1
 
 
-def _rest_s(failures: int) -> float:
-    return min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(failures - 1, 30))
+def _cooldown_s(failures: int) -> float:
+    return min(MAX_COOLDOWN_S, FIRST_COOLDOWN_S * 2.0 ** min(failures - 1, 30))
 
 
-def _found_well(error: UpstreamError) -> bool | None:
-    if error.cause == "timeout" or error.status in _CANNOT_TELL:
+def _health_by(error: UpstreamError) -> bool | None:
+    if error.cause == "timeout" or error.status in _INCONCLUSIVE_STATUSES:
         return None
-    return error.status not in _SICK
+    return error.status not in _UNHEALTHY_STATUSES
 
 
 class EndpointPool:
-    """The endpoints of one model, in use by one worker."""
+    """The endpoints of one model, as one worker uses them."""
 
     def __init__(self, clients: Sequence[NeMoGymAsyncOpenAI], settings: EndpointSettings) -> None:
         self.clients = list(clients)
         self._settings = settings
         self._balancer = Balancer(len(self.clients))
         limit = settings.num_concurrent_requests
-        self._places = None if limit is None else asyncio.Semaphore(limit)
+        self._slots = None if limit is None else asyncio.Semaphore(limit)
         self._was_reached = False
 
     @classmethod
@@ -158,7 +159,7 @@ class EndpointPool:
         kind: type[NeMoGymAsyncOpenAI] = NeMoGymAsyncOpenAI,
         **options: Any,
     ) -> Self:
-        """A pool of clients of `kind`, one for each URL. They try once: trying again is the pool's decision."""
+        """A pool of clients of `kind`, one for each URL. They do not retry: the pool does."""
         options |= {"default_headers": settings.default_headers, "timeout_s": settings.request_timeout_s}
         listed = [urls] if isinstance(urls, str) else urls
         return cls(
@@ -166,7 +167,7 @@ class EndpointPool:
         )
 
     def call(self, send: Send[T], *, session: str | None = None) -> Coroutine[Any, Any, T]:
-        """What `send` gets from one of the endpoints; each try may be another one's."""
+        """The result of `send` with one of the endpoints. Each attempt may use another one."""
         return retry(
             lambda: self._call_once(send, session), max_tries=self._settings.max_tries, retryable=self._is_retryable
         )
@@ -176,8 +177,7 @@ class EndpointPool:
         return is_retryable(error) and not (isinstance(error, UnreachableError) and len(self.clients) == 1)
 
     def session(self, jar: CookieJar, server: str) -> str | None:
-        """What the rollout with these cookies is known by; a mark is left with it if it has none. One endpoint needs
-        no mark."""
+        """The id that keeps a rollout on its endpoint, kept in its cookies. With one endpoint there is none."""
         if len(self.clients) < 2:
             return None
         cookie = f"Endpoint___{server}"
@@ -186,38 +186,38 @@ class EndpointPool:
         return jar[cookie][:MAX_SESSION_CHARS]
 
     def _call_once(self, send: Send[T], session: str | None) -> Awaitable[T]:
-        places = self._places
-        return self._call_now(send, session) if places is None else self._call_in_place(places, send, session)
+        if self._slots is not None:
+            return self._call_in_slot(self._slots, send, session)
+        return send(self.clients[0]) if len(self.clients) == 1 else self._call_balanced(send, session)
 
-    async def _call_in_place(self, places: asyncio.Semaphore, send: Send[T], session: str | None) -> T:
+    async def _call_in_slot(self, slots: asyncio.Semaphore, send: Send[T], session: str | None) -> T:
         allowed_s = time_left(self._settings.request_timeout_s)
         try:
             async with asyncio.timeout(allowed_s):
-                await places.acquire()
+                await slots.acquire()
         except TimeoutError as error:
-            text = f"none of {self._settings.num_concurrent_requests} places came free within {allowed_s:.3g} s"
-            raise UpstreamError(
-                ", ".join(client.shown_url for client in self.clients), 0, text, cause="timeout"
-            ) from error
+            urls = ", ".join(client.shown_url for client in self.clients)
+            text = f"none of {self._settings.num_concurrent_requests} slots came free within {allowed_s:.3g} s"
+            raise UpstreamError(urls, 0, text, cause="timeout") from error
         try:
-            return await self._call_now(send, session)
+            return await self._call_balanced(send, session)
         finally:
-            places.release()
+            slots.release()
 
-    async def _call_now(self, send: Send[T], session: str | None) -> T:
+    async def _call_balanced(self, send: Send[T], session: str | None) -> T:
         lease = self._balancer.start(session, now=time.monotonic())
-        well: bool | None = None
+        is_healthy: bool | None = None
         try:
             result = await send(self.clients[lease.endpoint])
-            well = self._was_reached = True
+            is_healthy = self._was_reached = True
         except ConnectError as error:
-            well = False
+            is_healthy = False
             if self._was_reached:
                 raise
             raise UnreachableError.of(error) from error
         except UpstreamError as error:
-            well, self._was_reached = _found_well(error), True
+            is_healthy, self._was_reached = _health_by(error), True
             raise
         finally:
-            self._balancer.end(lease, well=well, now=time.monotonic())
+            self._balancer.end(lease, is_healthy=is_healthy, now=time.monotonic())
         return result

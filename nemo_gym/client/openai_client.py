@@ -1,14 +1,15 @@
-"""A client of one OpenAI-shaped endpoint: pooled, with a time limit, and trying again only what can pass."""
+"""A client of one OpenAI-compatible endpoint: pooled connections, a timeout, and retries of what is retryable."""
 
 import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from functools import cached_property, lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
 import orjson
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, Field
 
 from nemo_gym.client.pool import HttpClient, shared_client
 from nemo_gym.client.url import join_url, shown_url, user_info_of
@@ -26,9 +27,12 @@ REQUEST_TIMEOUT_S = 1800.0
 MAX_TEXT_BYTES = 65_536
 """How much of an error response is kept."""
 MAX_SECRET_BYTES = 4096
-"""Read beyond that, so that a key at the cut is masked as a whole."""
+"""How much more is read, so that a key that begins before the cut is masked as a whole."""
 _SCHEME = re.compile(r"^(bearer|basic)\s+", re.I)
 _SECRET_PARAMETER = re.compile(r"key|token|secret|sig|pass|auth", re.I)
+
+
+_url_below = lru_cache(maxsize=1024)(join_url)
 
 
 class NeMoGymAsyncOpenAI(BaseModel):
@@ -43,12 +47,10 @@ class NeMoGymAsyncOpenAI(BaseModel):
     timeout_s: float = REQUEST_TIMEOUT_S
     http: Callable[[], HttpClient] = shared_client
 
-    _headers: dict[str, str] = PrivateAttr()
-    _redactor: Redactor = PrivateAttr()
-
-    def model_post_init(self, context: Any, /) -> None:
-        self._headers = self._make_headers()
-        self._redactor = Redactor(self._secrets())
+    # Cached properties, since pydantic finds private attributes in several steps.
+    @cached_property
+    def _redactor(self) -> Redactor:
+        return Redactor(self._secrets())
 
     def _secrets(self) -> Iterator[str]:
         """All that is sent and must not appear in an error when an endpoint echoes it."""
@@ -56,7 +58,8 @@ class NeMoGymAsyncOpenAI(BaseModel):
         yield from (value for name, value in self.default_query.items() if _SECRET_PARAMETER.search(name))
         yield from (_SCHEME.sub("", value) for value in self._headers.values())
 
-    def _make_headers(self) -> dict[str, str]:
+    @cached_property
+    def _headers(self) -> dict[str, str]:
         """One value for each header. `default_headers` replace the key, and so do user and password in the URL."""
         given = {name.lower() for name in self.default_headers}
         user_info = user_info_of(self.base_url)
@@ -84,10 +87,10 @@ class NeMoGymAsyncOpenAI(BaseModel):
 
     def post(self, path: str, body: bytes) -> Awaitable[bytes]:
         """Send encoded JSON, get encoded JSON."""
-        return self.fetch("POST", join_url(self.base_url, path), body)
+        return self.fetch("POST", _url_below(self.base_url, path), body)
 
     def fetch(self, method: str, url: str, body: bytes | None = None) -> Awaitable[bytes]:
-        """The body of a good answer."""
+        """The body of a successful reply."""
         if self.max_tries == 1:
             return self._traced_fetch(method, url, body)
         return retry(lambda: self._traced_fetch(method, url, body), max_tries=self.max_tries)
@@ -99,18 +102,16 @@ class NeMoGymAsyncOpenAI(BaseModel):
         return tracing.traced(fetched, "model endpoint", kind="client", attributes={"url.full": shown_url(url)})
 
     async def _fetch_once(self, method: str, url: str, body: bytes | None) -> bytes:
-        query = f"{'&' if '?' in url else '?'}{urlencode(self.default_query)}" if self.default_query else ""
+        if self.default_query:
+            url += f"{'&' if '?' in url else '?'}{urlencode(self.default_query)}"
         try:
-            answer = await self.http().fetch(
-                method, url + query, body=body, headers=self._headers, timeout_s=self.timeout_s
-            )
+            answer = await self.http().fetch(method, url, body=body, headers=self._headers, timeout_s=self.timeout_s)
         except UpstreamError as error:
             record_retry(throttled=int(error.cause == "timeout"))
             raise
         except asyncio.CancelledError:
-            record_retry(
-                throttled=int(time_left(math.inf) <= 0)
-            )  # the time ran out while the endpoint had the request
+            # the time ran out while the endpoint had the request
+            record_retry(throttled=int(time_left(math.inf) <= 0))
             raise
         if answer.status < 300:
             return answer.body
@@ -124,7 +125,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
         return shown_url(self.base_url)
 
     def authorization(self) -> dict[str, str]:
-        """The headers that show the key."""
+        """The headers that carry the key."""
         return {"Authorization": f"Bearer {self.api_key}"}
 
     def text_of(self, body: bytes) -> str:

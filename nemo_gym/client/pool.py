@@ -4,7 +4,9 @@ import asyncio
 import logging
 import math
 import os
+import resource
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -19,7 +21,7 @@ from nemo_gym.client.proxy import Proxy, proxy_for
 from nemo_gym.client.request import MAX_REDIRECTS, REDIRECTS, Request
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.client.url import Origin, origin_of, shown_url
-from nemo_gym.common.deadline import time_left
+from nemo_gym.common.deadline import current_deadline, time_left, timeout
 from nemo_gym.common.descriptors import open_connections, outbound_limit
 from nemo_gym.errors import ConfigError, ConnectError, UpstreamError
 
@@ -36,14 +38,55 @@ NO_REUSE_S = 60.0
 data might arrive just after a request was sent, and nothing would tell it from the reply."""
 
 
-@dataclass(slots=True)
+RESERVED_DESCRIPTORS = 64
+"""Kept free for files, pipes, listening sockets and DNS."""
+
+
+class Slots:
+    """A semaphore that takes no coroutine while there are free slots: `if not slots.take(): await slots.wait()`."""
+
+    __slots__ = ("_waiting", "free")
+
+    def __init__(self, count: int) -> None:
+        self.free = count
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take(self) -> bool:
+        if self.free <= 0:
+            return False
+        self.free -= 1
+        return True
+
+    async def wait(self) -> None:
+        """Wait for a slot and take it."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.free += 1
+
+
+@dataclass(slots=True, eq=False)
 class _Peer:
     """One origin, and the idle connections to it, the longest idle first."""
 
     origin: Origin
     proxy: Proxy | None
     settings: HttpSettings
-    places: asyncio.Semaphore
+    slots: Slots
+    opened: set[Connection]
+    """The open connections of the whole pool, idle or in use."""
     idle: deque[tuple[float, Connection]] = field(default_factory=deque)
     addresses: list[Any] = field(default_factory=list)
     resolved_at: float = -math.inf
@@ -72,6 +115,9 @@ class _Peer:
         self.no_reuse_until = time.monotonic() + NO_REUSE_S
         self.close_old(older_than_s=-math.inf)
 
+    def on_lost(self, connection: Connection) -> None:
+        self.opened.discard(connection)
+
     def close_old(self, *, older_than_s: float) -> None:
         while self.idle and self.idle[0][0] <= time.monotonic() - older_than_s:
             self.idle.popleft()[1].close()
@@ -82,12 +128,13 @@ class _Peer:
             host, port = (self.proxy or self.origin)[:2]
             self.addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
             self.resolved_at = time.monotonic()
-        return await connect(
-            self.origin,
-            self.addresses,
-            lambda: Connection(loop, self.settings, self.on_unsolicited),
-            tunnel_through=self.proxy if self.origin.is_tls else None,
+        tunnel_through = self.proxy if self.origin.is_tls else None
+        connection = await connect(
+            self.origin, self.addresses, lambda: Connection(loop, self), tunnel_through=tunnel_through
         )
+        if connection.is_open:
+            self.opened.add(connection)
+        return connection
 
 
 class HttpClient:
@@ -96,9 +143,9 @@ class HttpClient:
     def __init__(self, settings: HttpSettings | None = None) -> None:
         self._settings = settings or HttpSettings()
         self._limit = min(self._settings.global_aiohttp_connector_limit, outbound_limit())
-        self._places = asyncio.Semaphore(self._limit)
+        self._slots = Slots(self._limit)
         self._peers: dict[tuple[Origin, bool], _Peer] = {}
-        self._in_use: set[Connection] = set()
+        self._opened: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -121,13 +168,14 @@ class HttpClient:
             self._sweep = None
         for peer in self._peers.values():
             peer.close_old(older_than_s=-math.inf)
-        for connection in self._in_use:
+        for connection in self._opened:
             connection.close()
         await asyncio.sleep(0)  # a closed connection lets go of its socket in the loop's next turn
 
     def usage(self) -> tuple[int, int]:
         """How many connections are in use, and how many are idle."""
-        return len(self._in_use), sum(len(peer.idle) for peer in self._peers.values())
+        idle = sum(len(peer.idle) for peer in self._peers.values())
+        return len(self._opened) - idle, idle
 
     async def fetch(
         self,
@@ -145,18 +193,18 @@ class HttpClient:
 
         A redirect that repeats the request (307, 308) is followed; any other is returned as it is.
         """
-        allowed_s, name = time_left(timeout_s), server or shown_url(url)
-        if allowed_s <= 0:
+        name = server or shown_url(url)
+        if time_left(timeout_s) <= 0:
             raise UpstreamError(name, 0, f"no time left to ask {shown_url(url)}", cause="timeout")
-        request = Request(method, url, headers or {}, cookies or {}, body)
-        try:
-            async with asyncio.timeout(allowed_s):
-                received = await self._exchange(request, name, use_proxy=use_proxy)
-                if received.status in REDIRECTS:
-                    received = await self._follow(request, received, name, use_proxy=use_proxy)
-        except TimeoutError as error:
-            waited = f"no reply from {shown_url(url)} within {round(allowed_s, 2):g} s"
-            raise UpstreamError(name, 0, waited, cause="timeout") from error
+
+        def no_reply(limit: str) -> UpstreamError:
+            return UpstreamError(name, 0, f"no reply from {shown_url(url)} within {limit}", cause="timeout")
+
+        request = Request(method, url, headers or {}, cookies or {}, body, current_deadline())
+        with timeout(timeout_s, error=no_reply):
+            received = await self._exchange(request, name, use_proxy=use_proxy)
+            if received.status in REDIRECTS:
+                received = await self._follow(request, received, name, use_proxy=use_proxy)
         return received
 
     async def _follow(self, request: Request, received: HttpReply, name: str, *, use_proxy: bool) -> HttpReply:
@@ -181,26 +229,40 @@ class HttpClient:
         except ValueError as error:
             raise ConfigError(f"Cannot send a request to {shown_url(request.url)}: {error}") from error
         try:
-            async with self._places, peer.places:
-                connection = peer.take_idle() or await self._connect(peer, name)
-                return await self._ask(peer, connection, head, request.body)
+            return await self._send(peer, head, request.body, name)
         except ReplyTooLargeError as error:
             raise UpstreamError(name, error.status, str(error)) from error
         except (ConnectionLostError, OSError) as error:
-            if isinstance(error, TimeoutError):
-                raise
             raise UpstreamError(name, 0, f"connection to {origin.host}:{origin.port} failed: {error}") from error
 
     def _add_peer(self, origin: Origin, *, use_proxy: bool) -> _Peer:
         proxy = proxy_for(origin, os.environ) if use_proxy else None
-        limit = self._settings.global_aiohttp_connector_limit_per_host
-        peer = _Peer(origin, proxy, self._settings, asyncio.Semaphore(limit))
-        self._peers[origin, use_proxy] = peer
+        slots = Slots(self._settings.global_aiohttp_connector_limit_per_host)
+        peer = self._peers[origin, use_proxy] = _Peer(origin, proxy, self._settings, slots, self._opened)
         return peer
+
+    async def _send(self, peer: _Peer, head: bytes, body: bytes | None, name: str) -> HttpReply:
+        if not peer.slots.take():
+            await peer.slots.wait()
+        try:
+            if not self._slots.take():
+                await self._slots.wait()
+            try:
+                connection = peer.take_idle() or await self._connect(peer, name)
+                try:
+                    return await connection.send(head, body)
+                finally:
+                    if connection.finish():
+                        peer.put_idle(connection)
+                        self._sweep_later()
+            finally:
+                self._slots.release()
+        finally:
+            peer.slots.release()
 
     async def _connect(self, peer: _Peer, name: str) -> Connection:
         if open_connections.outbound >= self._limit:
-            self._close_one_idle()
+            self._close_longest_idle()
         limit_s = self._settings.connect_timeout_s
         through = f" through the proxy {peer.proxy}" if peer.proxy else ""
         whom = f"no connection to {peer.origin.host}:{peer.origin.port}{through}"
@@ -212,30 +274,28 @@ class HttpClient:
         except OSError as error:
             raise ConnectError(name, 0, f"{whom}: {error}") from error
 
-    async def _ask(self, peer: _Peer, connection: Connection, head: bytes, body: bytes | None) -> HttpReply:
-        self._in_use.add(connection)
-        try:
-            received = await connection.ask(head, body)
-        finally:
-            self._in_use.discard(connection)
-        if connection.is_open:
-            peer.put_idle(connection)
-            if self._sweep is None:
-                self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
-        return received
+    def _close_longest_idle(self) -> None:
+        """Make room for a connection to one server at the expense of another."""
+        peers = [peer for peer in self._peers.values() if peer.idle]
+        if peers:
+            min(peers, key=lambda peer: peer.idle[0][0]).idle.popleft()[1].close()
 
-    def _close_one_idle(self) -> None:
-        """Make room for a connection to another server: idle ones are open files too."""
-        fullest = max(self._peers.values(), key=lambda peer: len(peer.idle))
-        if fullest.idle:
-            fullest.idle.popleft()[1].close()
+    def _sweep_later(self) -> None:
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
 
     def _close_old(self) -> None:
         self._sweep = None
         for peer in self._peers.values():
             peer.close_old(older_than_s=KEEP_ALIVE_S)
         if any(peer.idle for peer in self._peers.values()):
-            self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
+            self._sweep_later()
+
+
+def _affordable_connections() -> int:
+    """How many connections this process has file descriptors for, idle ones included."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else max(1, soft - RESERVED_DESCRIPTORS)
 
 
 class Closable(Protocol):

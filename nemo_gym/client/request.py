@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 from nemo_gym.client.proxy import Proxy
 from nemo_gym.client.url import host_header, is_loopback, origin_of, request_target, user_info_of
 from nemo_gym.common import tracing
-from nemo_gym.common.deadline import TIME_LEFT_HEADER, current_deadline
+from nemo_gym.common.deadline import TIME_LEFT_HEADER, Deadline
 
 REDIRECTS = frozenset((307, 308))
 """Those that repeat the request as it is. What other redirects lead to is not the reply to this request."""
@@ -22,14 +22,15 @@ class Request(NamedTuple):
     headers: Mapping[str, str]
     cookies: Mapping[str, str]
     body: bytes | None
+    deadline: Deadline | None = None
+    """Of the caller, who tells the server how much time is left."""
 
     def head(self, proxy: Proxy | None) -> bytes:
         """All that precedes the body. Raises ValueError for what cannot be sent."""
         fixed = _fixed_lines(self.method, self.url, tuple(self.headers.items()), self.body is not None, proxy)
         varying = "" if self.body is None else f"content-length: {len(self.body)}\r\n"
-        deadline = current_deadline()
-        if deadline is not None:
-            varying += f"{TIME_LEFT_HEADER}: {deadline.left_s():.3f}\r\n"
+        if self.deadline is not None:
+            varying += f"{TIME_LEFT_HEADER}: {self.deadline.left_s():.3f}\r\n"
         if tracing.active is not None:
             varying += tracing.header_lines()
         if self.cookies:

@@ -1,36 +1,28 @@
 """Call a server by its name. A peer in the same worker is called directly, any other over HTTP; answers are alike."""
 
-import asyncio
 import logging
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from http.cookies import Morsel
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 
+from nemo_gym.client.head import STATUS_TIMEOUT_S, run_token
+from nemo_gym.client.head import TOKEN_HEADER as TOKEN_HEADER
+from nemo_gym.client.head import base_url as base_url
+from nemo_gym.client.head import get_from_head as get_from_head
 from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.pool import HttpClient, shared_client
 from nemo_gym.client.reply import REFUSAL_STATUSES, PeerResponse, failure_in, raise_refusal, read_reply
 from nemo_gym.client.reply import ServerReply as ServerReply
 from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.logging import RateLimitedLog
-from nemo_gym.common.paths import cache_dir, nearest
+from nemo_gym.common.paths import nearest
 from nemo_gym.common.retry import is_unsent, retry
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, add_retry_header
-from nemo_gym.errors import (
-    UNREACHABLE,
-    Cause,
-    ConfigError,
-    ConnectError,
-    HeadServerError,
-    RolloutError,
-    UpstreamError,
-)
+from nemo_gym.errors import UNREACHABLE, Cause, ConfigError, ConnectError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import encode
 
 if TYPE_CHECKING:
@@ -42,14 +34,11 @@ logger = logging.getLogger(__name__)
 seldom = RateLimitedLog(logger)
 T = TypeVar("T")
 
-TOKEN_HEADER = "nemo-gym-token"  # noqa: S105 - the name of a header
 END_SESSION_HEADER = "nemo-gym-end-session"
 CALL_TIMEOUT_S = 3600.0
 """For a call that names no limit of its own. Finite, so that nothing waits for ever."""
 MAX_CONNECT_TRIES = 5
 RELEASE_TIMEOUT_S = 2.0
-STATUS_TIMEOUT_S = 5.0
-RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"  # noqa: S105 - the name of a variable
 
 
 class CookieJar(dict[str, str]):
@@ -70,9 +59,9 @@ class LocalServer(Protocol):
 
     concurrency: int | None
 
-    async def direct(
+    def direct(
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool
-    ) -> ServerReply: ...
+    ) -> Awaitable[ServerReply]: ...
 
     def release(self, token: str) -> Awaitable[object] | None: ...
 
@@ -165,14 +154,17 @@ class ServerClient:
         jar: CookieJar | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         ends_session: bool = False,
+        what: str = "",
     ) -> T:
-        """POST `body` (a model, a dict, or JSON bytes) and give what came back as `answer`.
+        """POST `body` (a model, a dict, or JSON bytes) and return the reply as `answer`.
 
-        `answer=Answer` leaves the answer unread. A failure raises RolloutError with `cause`, unless the server knew
-        the cause itself. `ends_session` lets the server drop the rollout's session when it has answered, and gives it
-        the body for good.
+        `answer=ServerReply` leaves the reply unread. A failure raises RolloutError with `cause`, unless the server
+        knew the cause itself. `ends_session` lets the server drop the rollout's session after its reply, and gives it
+        the body for good. `what` is named in the error if the time is over; by default it is the server and the path.
         """
-        got = await self.send(server, path, body, cause=cause, jar=jar, timeout_s=timeout_s, ends_session=ends_session)
+        with timeout(timeout_s, what=what or server + path):
+            got = await self._send("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
+        _accept(got, jar, ends_session=ends_session)
         if got.status >= 300:
             raise failure_in(got, path, cause)
         return got if answer is ServerReply else read_reply(got, path, answer, cause)  # type: ignore[return-value]
@@ -189,20 +181,9 @@ class ServerClient:
         ends_session: bool = False,
     ) -> ServerReply:
         """As `call`, but a reply is returned whatever its status. Only no reply, or a lost session, is an error."""
-        async with timeout(timeout_s, what=f"{server}{path}"):
-            try:
-                got = await self._send("POST", server, path, body, jar or {}, timeout_s, ends_session=ends_session)
-            except UpstreamError as error:
-                status = error.status or (None if error.cause == "timeout" else UNREACHABLE)
-                raise RolloutError(
-                    error.cause or cause, str(error), server=server, retryable=True, status=status
-                ) from error
-        if got.status in REFUSAL_STATUSES:
-            raise_refusal(got)
-        if jar is not None:
-            jar.merge(got.cookies)
-            if ends_session and got.status < 400:
-                jar.forget(server)
+        with timeout(timeout_s, what=server + path):
+            got = await self._send("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
+        _accept(got, jar, ends_session=ends_session)
         return got
 
     async def request(
@@ -225,10 +206,9 @@ class ServerClient:
             logger.debug("ServerClient.request passes over %s", sorted(ignored))
         sent = {name: item.value if isinstance(item, Morsel) else str(item) for name, item in (cookies or {}).items()}
         body = data if json is None else json
-        async with timeout(timeout_s, what=f"{server_name}{url_path}"):
-            got = await self._send(method.upper(), server_name, url_path, body, sent, timeout_s)
-        if got.status in REFUSAL_STATUSES:
-            raise_refusal(got)
+        with timeout(timeout_s, what=server_name + url_path):
+            got = await self._send(method.upper(), server_name, url_path, body, sent, timeout_s, None)
+        _accept(got, None)
         return PeerResponse(
             status=got.status,
             body=got.content(),
@@ -243,18 +223,12 @@ class ServerClient:
     async def post(self, server_name: str, url_path: str, **options: Any) -> PeerResponse:
         return await self.request(server_name, url_path, "POST", **options)
 
-    @asynccontextmanager
-    async def sessions(self, jar: CookieJar) -> AsyncIterator[None]:
-        """End every session opened inside when the block is left, however it is left."""
-        known = set(jar)
-        try:
-            yield
-        finally:
-            with fresh_deadline(RELEASE_TIMEOUT_S):
-                for name in [name for name in jar if name not in known]:
-                    await self._release(name, jar.pop(name))
+    def sessions(self, jar: CookieJar) -> "_Sessions":
+        """An async context manager: every session opened inside ends when the block is left, however it is left."""
+        return _Sessions(self, jar)
 
-    async def _release(self, cookie: str, token: str) -> None:
+    async def release(self, cookie: str, token: str) -> None:
+        """End one session. A server that cannot be reached is left to end it by its time to live."""
         server = _server_of(cookie)
         if server in self.local:
             ending = self.local[server].release(token)
@@ -302,8 +276,9 @@ class ServerClient:
             raise ConfigError(f"No server is called '{server}'. {known}{nearest(server, names)}")
         return address
 
-    def _headers(self) -> dict[str, str]:
-        return {TOKEN_HEADER: self.token} if self.token else {}
+    def _headers(self, *, ends_session: bool = False) -> dict[str, str]:
+        headers = {TOKEN_HEADER: self.token} if self.token else {}
+        return {**headers, END_SESSION_HEADER: "1"} if ends_session else headers
 
     def _send(
         self,
@@ -313,12 +288,16 @@ class ServerClient:
         body: Any,
         cookies: Mapping[str, str],
         timeout_s: float,
+        cause: Cause | None,
         *,
         ends_session: bool = False,
     ) -> Awaitable[ServerReply]:
+        """Send a request to a server in this worker or elsewhere. With `cause`, no reply is a RolloutError."""
         peer = self.local.get(server)
+        if peer is not None and self.tap is None:
+            return peer.direct(method, path, body, cookies, ends_session=ends_session)
         send: Callable[[], Awaitable[ServerReply]] = (
-            partial(self._send_far, method, server, path, body, cookies, timeout_s, ends_session=ends_session)
+            partial(self._send_far, method, server, path, body, cookies, timeout_s, cause, ends_session=ends_session)
             if peer is None
             else partial(peer.direct, method, path, body, cookies, ends_session=ends_session)
         )
@@ -332,12 +311,11 @@ class ServerClient:
         body: Any,
         cookies: Mapping[str, str],
         timeout_s: float,
+        cause: Cause | None,
         *,
         ends_session: bool,
     ) -> ServerReply:
-        headers = self._headers()
-        if ends_session:
-            headers[END_SESSION_HEADER] = "1"
+        headers = self._headers(ends_session=ends_session)
         url = self.url_of(server) + path
         raw = None if body is None else encode(body, exclude_unset=True)
 
@@ -356,9 +334,45 @@ class ServerClient:
                 raise_refusal(ServerReply(server, reply.status, reply.body))
             return reply
 
-        reply = await retry(attempt, max_tries=MAX_CONNECT_TRIES, retryable=is_unsent)
-        add_retry_header(reply.headers.get(RETRY_STATS_HEADER))
-        return ServerReply(server, reply.status, reply.body, reply.cookies, reply.headers)
+        try:
+            reply = await retry(attempt, max_tries=MAX_CONNECT_TRIES, retryable=is_unsent)
+        except UpstreamError as error:
+            if cause is None:
+                raise
+            status = error.status or (None if error.cause == "timeout" else UNREACHABLE)
+            raise RolloutError(
+                error.cause or cause, str(error), server=server, retryable=True, status=status
+            ) from error
+        reply_headers = reply.headers
+        add_retry_header(reply_headers.get(RETRY_STATS_HEADER))
+        return ServerReply(server, reply.status, reply.body, reply.cookies, reply_headers)
+
+
+class _Sessions:
+    __slots__ = ("_client", "_jar", "_known")
+
+    def __init__(self, client: ServerClient, jar: CookieJar) -> None:
+        self._client, self._jar, self._known = client, jar, set(jar)
+
+    async def __aenter__(self) -> None:
+        """Nothing to do."""
+
+    async def __aexit__(self, *_error: object) -> None:
+        opened = [name for name in self._jar if name not in self._known]
+        if opened:
+            with fresh_deadline(RELEASE_TIMEOUT_S):
+                for name in opened:
+                    await self._client.release(name, self._jar.pop(name))
+
+
+def _accept(got: ServerReply, jar: CookieJar | None, *, ends_session: bool = False) -> None:
+    """Raise if the server refused the request, else take over its cookies."""
+    if got.status in REFUSAL_STATUSES:
+        raise_refusal(got)
+    if jar is not None:
+        jar.merge(got.cookies)
+        if ends_session and got.status < 400:
+            jar.forget(got.server)
 
 
 def _address_in(block: Any) -> str | None:
@@ -372,49 +386,6 @@ def _address_in(block: Any) -> str | None:
 
 def _server_of(session_cookie: str) -> str:
     return session_cookie.rpartition("___")[2]
-
-
-def base_url(host: str, port: int) -> str:
-    """Where a client finds a server that listens on `host`."""
-    reachable = "127.0.0.1" if host in ("", "0.0.0.0") else f"[{host}]" if ":" in host else host
-    return f"http://{reachable}:{port}"
-
-
-def run_token_file(head_port: int) -> Path:
-    """Where the token of a run that listens beyond this machine is kept for its user's other commands."""
-    return cache_dir() / "runs" / str(head_port)
-
-
-def run_token(head_port: int) -> str | None:
-    """The token of the run with that head server: from the environment, else from what `ng_run` left for its user."""
-    told = os.environ.get(RUN_TOKEN_ENV_VAR)
-    if told:
-        return told
-    try:
-        return run_token_file(head_port).read_text() or None
-    except OSError:
-        return None
-
-
-def get_from_head(url: str, path: str, *, token: str | None = None, timeout_s: float = STATUS_TIMEOUT_S) -> bytes:
-    """One GET to a head server, for code outside an event loop. Never through a proxy: the token is for the run."""
-
-    async def get() -> bytes:
-        headers = {TOKEN_HEADER: token} if token else {}
-        async with HttpClient() as http:
-            reply = await http.fetch("GET", url + path, headers=headers, timeout_s=timeout_s, use_proxy=False)
-        if reply.status != 200:
-            raise UpstreamError(url, reply.status, reply.body.decode(errors="replace"))
-        return reply.body
-
-    try:
-        with ThreadPoolExecutor(1) as thread:  # the caller's thread may have a running loop, as in a notebook
-            return thread.submit(asyncio.run, get()).result()
-    except UpstreamError as error:
-        raise HeadServerError(
-            f"Could not connect to the head server at {url}. Is `ng_run` up, and with the same head_server settings? "
-            f"({error})"
-        ) from error
 
 
 def get_server_url(server_name: str) -> str:

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import orjson
 
-from nemo_gym.client.server_client import STATUS_TIMEOUT_S, TOKEN_HEADER, ServerClient, base_url
+from nemo_gym.client.head import STATUS_TIMEOUT_S, TOKEN_HEADER, base_url
+from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import HeadServerError, UpstreamError
 
 SERVER_HEADER = "nemo-gym-server"

@@ -6,8 +6,11 @@ from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, SerializeAsAny, Tag
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticUseDefault, SchemaSerializer, core_schema
 
+from nemo_gym.llm_api.json_codec import changed
+
 JsonObject: TypeAlias = dict[str, Any]
 T = TypeVar("T")
+_NUMBERS = (int, float)
 
 
 def without_nulls(fields: Mapping[str, Any] | None) -> JsonObject:
@@ -146,18 +149,40 @@ class Usage(WireModel):
     """Tokens used. The usage of several calls is their sum: `first + second`."""
 
     def __add__(self, other: Self) -> Self:
-        return self.model_validate(_summed(self.model_dump(), other.model_dump()))
+        total: Self = _summed(self, other)
+        return total
 
 
-def _summed(one: JsonObject, other: JsonObject) -> JsonObject:
-    total = one | {key: value for key, value in other.items() if value is not None}
-    for key in one.keys() & other.keys():
-        if isinstance(one[key], dict) and isinstance(other[key], dict):
-            total[key] = _summed(one[key], other[key])
-        elif isinstance(one[key], int | float) or isinstance(other[key], int | float):
-            is_known = one[key] is not None and other[key] is not None
-            total[key] = one[key] + other[key] if is_known else None
-    return total
+def _summed(one: Any, other: Any) -> Any:
+    """Numbers are added, objects field by field. Of anything else the later value counts, if there is one."""
+    if isinstance(one, BaseModel) and isinstance(other, BaseModel):
+        fields = _summed_fields(_fields(one), _fields(other))
+        return changed(one, **fields) if fields else one
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one | _summed_fields(one, other)
+    if isinstance(one, _NUMBERS) and isinstance(other, _NUMBERS):
+        return one + other
+    if isinstance(one, _NUMBERS) or isinstance(other, _NUMBERS):
+        return None  # a sum with an unknown part is unknown
+    return one if other is None else other
+
+
+def _fields(value: BaseModel) -> JsonObject:
+    extra = value.__pydantic_extra__
+    return value.__dict__ | extra if extra else value.__dict__
+
+
+def _summed_fields(one: JsonObject, other: JsonObject) -> JsonObject:
+    """The fields that are not as they were: 0 and null change none that there is."""
+    fields = {}
+    for name, value in other.items():
+        before = one.get(name)
+        if type(value) is int and type(before) is int:
+            if value:
+                fields[name] = before + value
+        elif (total := _summed(before, value)) is not before or name not in one:
+            fields[name] = total
+    return fields
 
 
 def type_of(value: Any) -> Any:

@@ -3,7 +3,7 @@ hand the object over. `decode` gives the same model from an object as from the b
 
 import json
 import marshal
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import orjson
@@ -15,9 +15,32 @@ _set = object.__setattr__
 _SCALARS = frozenset((int, float, str, bool, bytes, type(None)))
 
 
+class EncodedItems(list[Any]):
+    """The items of a conversation that grows. Each is encoded once, and its bytes are joined into every later request.
+
+    Add items at the end only, and change none of them afterwards.
+    """
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        super().__init__(items)
+        self._encoded: dict[EncodeItem, list[bytes]] = {}
+
+    def encoded(self, encode_item: "EncodeItem") -> list[bytes]:
+        """Every item as `encode_item` encodes it, with a comma before all but the first."""
+        parts = self._encoded.setdefault(encode_item, [])
+        for item in self[len(parts) :]:
+            parts.append(b"," + encode_item(item) if parts else encode_item(item))
+        return parts
+
+
+EncodeItem = Callable[[Any], bytes]
+
+
 def encode(value: Any, *, exclude_unset: bool = False) -> bytes:
     """JSON, compact. A model is dumped whole, or with `exclude_unset` as it was given."""
     if isinstance(value, BaseModel):
+        if exclude_unset and type(value.__dict__.get("input")) is EncodedItems:
+            return encode_request(value, encode_set_fields)
         return value.__pydantic_serializer__.to_json(value, exclude_unset=exclude_unset, warnings=False)
     if isinstance(value, bytes):
         return value
@@ -27,6 +50,18 @@ def encode(value: Any, *, exclude_unset: bool = False) -> bytes:
     except orjson.JSONEncodeError:
         # A number beyond 64 bits, such as a model may well write, is JSON all the same.
         return json.dumps(value, default=default, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def encode_set_fields(value: Any) -> bytes:
+    """JSON of what a record was given."""
+    return encode(value, exclude_unset=True)
+
+
+def encode_request(request: Any, encode_item: EncodeItem) -> bytes:
+    """JSON of what a request was given, its `input` encoded item by item."""
+    items = request.input if type(request.input) is EncodedItems else EncodedItems(request.input)
+    rest = request.__pydantic_serializer__.to_json(request, exclude={"input"}, exclude_unset=True, warnings=False)
+    return b"".join((b'{"input":[', *items.encoded(encode_item), b"]," if len(rest) > 2 else b"]", rest[1:]))
 
 
 def _full_dump(value: Any) -> Any:
@@ -113,14 +148,16 @@ def _detached_json(value: Any) -> Any:
 
 def changed(value: Model, **fields: Any) -> Model:
     """A copy with other values in some fields, all else shared: `model_copy` in a fraction of its time."""
-    copied = value.__class__.__new__(value.__class__)
-    declared, extra = value.__class__.__pydantic_fields__, value.__pydantic_extra__
+    kind = value.__class__
+    copied = kind.__new__(kind)
+    extra = value.__pydantic_extra__
+    _set(copied, "__pydantic_fields_set__", value.__pydantic_fields_set__ | fields.keys())
     if extra is not None:
-        extra = {**extra, **{name: item for name, item in fields.items() if name not in declared}}
-        fields = {name: item for name, item in fields.items() if name in declared}
-    _set(copied, "__dict__", {**value.__dict__, **fields})
+        declared = kind.__pydantic_fields__
+        added = {name: fields.pop(name) for name in [name for name in fields if name not in declared]}
+        extra = {**extra, **added}
     _set(copied, "__pydantic_extra__", extra)
-    _set(copied, "__pydantic_fields_set__", {*value.__pydantic_fields_set__, *fields, *(extra or ())})
+    _set(copied, "__dict__", {**value.__dict__, **fields})
     _set(copied, "__pydantic_private__", value.__pydantic_private__)
     return copied
 

@@ -38,6 +38,7 @@ from nemo_gym.llm_api.content_parts import NeMoGymResponseOutputText as NeMoGymR
 from nemo_gym.llm_api.hosted_items import HOSTED_ITEMS
 from nemo_gym.llm_api.hosted_items import NeMoGymOtherItem as NeMoGymOtherItem
 from nemo_gym.llm_api.hosted_items import ResponseItem as ResponseItem
+from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.usage import NeMoGymResponseUsage as NeMoGymResponseUsage
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
@@ -241,6 +242,11 @@ def for_resubmission(item: ResponseItem) -> JsonObject:
         *(("status", "content") if isinstance(item, NeMoGymResponseReasoningItem) else ()),
     }
     return item.model_dump(mode="json", exclude=refused, exclude_unset=True, exclude_none=True)
+
+
+def encode_for_resubmission(item: ResponseItem) -> bytes:
+    """JSON of the item as a model endpoint takes it back."""
+    return encode(item if is_resubmittable(item) else for_resubmission(item), exclude_unset=True)
 
 
 @with_config(ConfigDict(extra="allow"))

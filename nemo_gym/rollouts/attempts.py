@@ -13,7 +13,6 @@ import orjson
 from nemo_gym.base_resources_server import check_reward
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common import tracing
-from nemo_gym.common.deadline import timeout
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.retry_stats import track_retries
@@ -137,7 +136,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             logger.exception("rollout of row %d failed", row.id.task_index)
             failure = RolloutError("internal", repr(error))
         else:
-            seconds = time.monotonic() - started
+            seconds = round(time.monotonic() - started, 6)
             return Scored(row.id, record, figures, attempts=number, retries=retry_stats.retries, seconds=seconds)
     return NoResult(
         row.id,
@@ -169,8 +168,7 @@ def with_indices(row: Row, number: int = 1) -> bytes:
 async def run_agent(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> ServerReply:
     """The reply of an agent to a row. An agent that does not exist is an error of the row that names it."""
     try:
-        async with timeout(timeout_s, what="The rollout"):
-            return await client.call(agent, "/run", body, answer=ServerReply, timeout_s=timeout_s)
+        return await client.call(agent, "/run", body, answer=ServerReply, timeout_s=timeout_s, what="The rollout")
     except ConfigError as error:
         raise RolloutError("input", str(error), server=agent) from error
 

@@ -231,7 +231,13 @@ def _descriptors_per_rollout(client: ServerClient) -> int:
 def record_outcome(metrics: RunningMetrics, outcome: Outcome) -> None:
     """Count an outcome that is on disk."""
     if isinstance(outcome, Scored):
-        metrics.add({**outcome.figures, **outcome.metadata()})
+        metrics.add_scored(
+            outcome.figures,
+            task_index=outcome.id.task_index,
+            attempts=outcome.attempts,
+            retries=outcome.retries,
+            seconds=outcome.seconds,
+        )
     elif outcome.is_final:
         metrics.add_failure(
             outcome.cause, code=outcome.code, task_index=outcome.id.task_index, attempts=outcome.attempt

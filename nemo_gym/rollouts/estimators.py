@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -51,6 +51,22 @@ class ClusteredMean:
         self._totals += total_off * (total - self._total)
         self._totals_sizes += total_off * (size - self._size)
         self._sizes += size_off * (size - self._size)
+
+    def add_samples(self, values: Sequence[float]) -> None:
+        """Add clusters of one sample each, in one go."""
+        clusters, mean, size = self.clusters, self._total, self._size
+        totals, totals_sizes, sizes = self._totals, self._totals_sizes, self._sizes
+        for value in values:
+            clusters += 1
+            total_off, size_off = value - mean, 1 - size
+            mean += total_off / clusters
+            size += size_off / clusters
+            totals += total_off * (value - mean)
+            totals_sizes += total_off * (1 - size)
+            sizes += size_off * (1 - size)
+        self.samples += len(values)
+        self.clusters, self._total, self._size = clusters, mean, size
+        self._totals, self._totals_sizes, self._sizes = totals, totals_sizes, sizes
 
     @property
     def mean(self) -> float:
@@ -158,9 +174,10 @@ class LogHistogram:
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()
 
-    def add(self, value: float) -> None:
-        within = min(max(value, self.LEAST), self.MOST)
-        self._buckets[math.ceil(math.log(within) / self._LOG_GROWTH)] += 1
+    def add(self, values: Iterable[float]) -> None:
+        least, most, log_growth, buckets = self.LEAST, self.MOST, self._LOG_GROWTH, self._buckets
+        for value in values:
+            buckets[math.ceil(math.log(min(max(value, least), most)) / log_growth)] += 1
 
     def percentile(self, percent: float) -> float | None:
         """The least value that at least `percent` of all values do not exceed; None if there are none."""

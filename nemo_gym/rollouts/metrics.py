@@ -26,27 +26,37 @@ MAX_VOTERS = 64
 
 MAX_NAME = 24
 """Longer names of fields are cut, so that a table fits 70 columns."""
+BATCH_SIZE = 1024
 PERCENTILES = (50, 90, 99)
 LARGEST = 1e100
 """Numbers beyond are passed over: the sums of their squares would be no numbers any more."""
 _NUMBER_TYPES = frozenset((int, float, bool))
 TOKENS = ("input", "output", "reasoning", "total")
+_USAGE_KEYS = {name: f"{name}_tokens" for name in TOKENS}
 
 
-@dataclass(slots=True)
-class _Sums:
+class _Sums(dict[str, list[float]]):
     """The sum and the number of the values of each name."""
-
-    totals: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self.totals[name] = self.totals.get(name, 0) + value
-            self.counts[name] = self.counts.get(name, 0) + 1
+            found = self.get(name)
+            if found is None:
+                self[name] = [value, 1]
+            else:
+                found[0] += value
+                found[1] += 1
+
+    def add_all(self, samples: Mapping[str, list[float]]) -> None:
+        for name, values in samples.items():
+            total, count = self.get(name, (0, 0))
+            self[name] = [total + sum(values), count + len(values)]
 
     def means(self) -> dict[str, float]:
-        return {name: total / self.counts[name] for name, total in self.totals.items()}
+        return {name: total / count for name, (total, count) in self.items()}
+
+    def totals(self) -> dict[str, float]:
+        return {name: total for name, (total, _) in self.items()}
 
 
 @dataclass(slots=True)
@@ -58,7 +68,7 @@ class _Task:
     passed: int = 0
     sums: _Sums = field(default_factory=_Sums)
     is_asked: bool = False
-    """Its environment reports the model's answers, be it that there is none."""
+    """Its environment reports the model's answers, even if there is none."""
     votes: dict[str | bytes, tuple[int, int]] = field(default_factory=dict)
     """Each answer: how many gave it, and how many of those passed."""
 
@@ -82,18 +92,35 @@ class _Estimates:
     votes_differ: bool = False
 
     def add(self, task: _Task) -> None:
-        if not task.sums.totals:
+        if not task.sums:
             return
         self.tasks += 1
-        for name, total in task.sums.totals.items():
-            self.fields[name].add(total, task.sums.counts[name])
-        votes = tuple(sorted(task.votes.values()))
+        for name, (total, count) in task.sums.items():
+            self.fields[name].add(total, int(count))
+        for power in range(task.rewards.bit_length()):
+            self.passes[1 << power].add(pass_at_k(task.rewards, task.passed, 1 << power))
+        if task.is_asked:
+            self._add_votes(task, tuple(sorted(task.votes.values())))
+
+    def _add_votes(self, task: _Task, votes: tuple[tuple[int, int], ...]) -> None:
         self.votes_differ |= len(votes) > 1
-        silent = task.rewards - sum(given for given, _ in votes)
-        for k in (1 << power for power in range(task.rewards.bit_length())):
-            self.passes[k].add(pass_at_k(task.rewards, task.passed, k))
-            if task.is_asked and k <= MAX_VOTERS:
-                self.majorities[k].add(majority_at_k(votes, k, silent=silent))
+        silent = task.rewards - sum([given for given, _ in votes])
+        for power in range(min(task.rewards, MAX_VOTERS).bit_length()):
+            self.majorities[1 << power].add(majority_at_k(votes, 1 << power, silent=silent))
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Figures of rollouts that are not in the sums yet. Adding many at once takes a fraction of the time."""
+
+    rollouts: int = 0
+    numbers: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    tokens: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    seconds: list[float] = field(default_factory=list)
+    passed: list[float] = field(default_factory=list)
+    """Of rows with one repeat: whether it passed."""
+    won: list[float] = field(default_factory=list)
+    """The same if the environment reports the model's answer: whether that one answer passed."""
 
 
 class RunningMetrics:
@@ -111,10 +138,10 @@ class RunningMetrics:
         self.failed: Counter[Cause] = Counter()
         self.judge_failures: Counter[str] = Counter()
         """By kind, whether they left the rollout without a result or a reward is configured for them."""
-        self._open: dict[int | None, _Task] = defaultdict(_Task)
-        """The rows that are not complete. One that nobody can tell from others is complete at once."""
+        self._open: dict[int | None, _Task] = {}
+        """The rows that are not complete. A record without an index is a row of its own."""
         self._estimates = _Estimates()
-        self._sums, self._tokens = _Sums(), _Sums()
+        self._batch, self._sums, self._tokens = _Batch(), _Sums(), _Sums()
         self._proportions = {"reward"}
         """Fields whose values are all between 0 and 1, if they are true, false or rewards."""
         self._booleans: set[str] = set()
@@ -128,28 +155,77 @@ class RunningMetrics:
         """Requests and seconds by stage, if the servers are in this process."""
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Take in a scored rollout."""
-        record = results_of(record)
+        """Add a scored rollout by its record. Records from elsewhere have no metadata."""
+        self.add_scored(
+            results_of(record),
+            task_index=task_index_of(record),
+            attempts=record.get("_attempts", 0),
+            retries=record.get("_retries", 0),
+            seconds=record.get("_seconds"),
+        )
+
+    def add_scored(
+        self, figures: Mapping[str, Any], *, task_index: int | None, attempts: int, retries: int, seconds: float | None
+    ) -> None:
+        """Add a scored rollout: the fields of its record that are not objects or lists, and its token usage."""
         self.scored += 1
-        figures = _numbers(record)
-        self._note_kinds(figures)
-        self._sums.add(figures)
-        self._tokens.add(_tokens(record))
-        self.cut_off += _is_cut_off(record)
-        self._add_metadata(record)
-        index = task_index_of(record)
-        if record.get(JUDGE_FAILURE_FIELD):
-            self.judge_failures[record[JUDGE_FAILURE_FIELD]] += 1
-        task = self._open[index]
-        task.sums.add(figures)
-        if "reward" in figures:
-            passed = figures["reward"] >= self.pass_threshold
+        self.cut_off += _is_cut_off(figures)
+        self._attempts += attempts
+        self._retries += retries
+        batch = self._batch
+        batch.rollouts += 1
+        if seconds is not None:
+            batch.seconds.append(seconds)
+        numbers = _numbers(figures)
+        for name, value in numbers.items():
+            batch.numbers[name].append(value)
+        for name, value in _tokens(figures).items():
+            batch.tokens[name].append(value)
+        if figures.get(JUDGE_FAILURE_FIELD):
+            self.judge_failures[figures[JUDGE_FAILURE_FIELD]] += 1
+        passed = numbers["reward"] >= self.pass_threshold if "reward" in numbers else None
+        answers = [figures[name] for name in ANSWER_FIELDS if name in figures][:1]
+        if self.num_repeats == 1:
+            self._add_only_repeat(numbers, passed, answers)
+        else:
+            self._add_repeat(task_index, numbers, passed, answers)
+        if batch.rollouts == BATCH_SIZE:
+            self._add_batch()
+
+    def _add_only_repeat(self, numbers: Mapping[str, float], passed: bool | None, answers: list[Any]) -> None:
+        self._estimates.tasks += bool(numbers)
+        if passed is not None:
+            self._batch.passed.append(passed)
+            if answers:
+                self._batch.won.append(passed and answers[0] is not None and answers[0] != "")
+
+    def _add_repeat(
+        self, index: int | None, numbers: Mapping[str, float], passed: bool | None, answers: list[Any]
+    ) -> None:
+        task = self._open.get(index) or _Task()
+        task.sums.add(numbers)
+        if passed is not None:
             task.rewards += 1
             task.passed += passed
-            answer_field = next((name for name in ANSWER_FIELDS if name in record), None)
-            if answer_field is not None:
-                task.vote(record[answer_field], passed=passed)
-        self._count_outcome(index)
+            for answer in answers:
+                task.vote(answer, passed=passed)
+        self._count_outcome(index, task)
+
+    def _add_batch(self) -> None:
+        batch, self._batch = self._batch, _Batch()
+        self._note_kinds(batch.numbers)
+        self._sums.add_all(batch.numbers)
+        self._tokens.add_all(batch.tokens)
+        self._latency.add(batch.seconds)
+        self._slowest_s = max([self._slowest_s, *batch.seconds])
+        if self.num_repeats != 1:
+            return
+        for name, values in batch.numbers.items():
+            self._estimates.fields[name].add_samples(values)
+        if batch.passed:
+            self._estimates.passes[1].add_samples(batch.passed)
+        if batch.won:
+            self._estimates.majorities[1].add_samples(batch.won)
 
     def add_failure(
         self, cause: Cause, *, code: str | None = None, task_index: int | None = None, attempts: int = 0
@@ -159,15 +235,18 @@ class RunningMetrics:
         self._attempts += attempts
         if cause == "judge" and code is not None:
             self.judge_failures[code] += 1
-        self._count_outcome(task_index)
+        if self.num_repeats != 1:
+            self._count_outcome(task_index, self._open.get(task_index) or _Task())
 
     def means(self) -> dict[str, float]:
         """The averages, `reward` first, each over the records that have the field."""
+        self._add_batch()
         means = self._sums.means()
         return {**({"reward": means["reward"]} if "reward" in means else {}), **means}
 
     def summary(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
+        self._add_batch()
         estimates = copy.deepcopy(self._estimates)
         for task in self._open.values():
             estimates.add(task)
@@ -191,7 +270,7 @@ class RunningMetrics:
         if estimates.votes_differ:
             majorities = sorted(estimates.majorities.items())
             found |= {f"majority@{k}": _as_json(each, is_proportion=True) for k, each in majorities}
-        tokens, totals = self._tokens.means(), self._tokens.totals
+        tokens, totals = self._tokens.means(), self._tokens.totals()
         return found | {
             "fields": fields,
             "tokens": {name: {"mean": tokens[name], "total": totals[name]} for name in TOKENS if name in totals},
@@ -208,33 +287,26 @@ class RunningMetrics:
 
     def mean_reward(self) -> float | None:
         """The mean reward so far, earlier records of a resumed run included."""
-        count = self._sums.counts.get("reward")
-        return self._sums.totals["reward"] / count if count else None
+        self._add_batch()
+        return self._sums.means().get("reward")
 
-    def _add_metadata(self, record: Mapping[str, Any]) -> None:
-        """Attempts, retries and durations. Records from elsewhere have no such metadata."""
-        self._attempts += record.get("_attempts", 0)
-        self._retries += record.get("_retries", 0)
-        seconds = record.get("_seconds")
-        if seconds is not None:
-            self._latency.add(seconds)
-            self._slowest_s = max(self._slowest_s, seconds)
-
-    def _note_kinds(self, figures: Mapping[str, float]) -> None:
+    def _note_kinds(self, numbers: Mapping[str, list[float]]) -> None:
         """Tell proportions from other numbers."""
-        for name, value in figures.items():
-            if type(value) is bool:
-                if name not in self._sums.totals:
-                    self._booleans.add(name)
-            elif name == "reward" and not 0 <= value <= 1:
-                self._proportions.discard(name)
-            else:
+        for name, values in numbers.items():
+            if not all(type(value) is bool for value in values):
                 self._booleans.discard(name)
+            elif name not in self._sums:
+                self._booleans.add(name)
+        if not all(0 <= reward <= 1 for reward in numbers.get("reward", ())):
+            self._proportions.discard("reward")
 
-    def _count_outcome(self, index: int | None) -> None:
-        self._open[index].outcomes += 1
-        if index is None or self._open[index].outcomes == self.num_repeats:
-            self._estimates.add(self._open.pop(index))
+    def _count_outcome(self, index: int | None, task: _Task) -> None:
+        task.outcomes += 1
+        if index is not None and task.outcomes != self.num_repeats:
+            self._open[index] = task
+        else:
+            self._open.pop(index, None)
+            self._estimates.add(task)
 
     def _latencies(self) -> dict[str, float]:
         found = {f"p{percent}": self._latency.percentile(percent) for percent in PERCENTILES}
@@ -261,8 +333,8 @@ def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
     usage = response.get("usage") if isinstance(response, dict) else None
     if not isinstance(usage, dict):
         return {}
+    found = {name: usage.get(key) for name, key in _USAGE_KEYS.items()}
     details = usage.get("output_tokens_details")
-    found = {name: usage.get(f"{name}_tokens") for name in TOKENS}
     if isinstance(details, dict):
         found["reasoning"] = details.get("reasoning_tokens")
     return _numbers(found)

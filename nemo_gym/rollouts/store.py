@@ -136,7 +136,9 @@ class RolloutStore:
         self._failed: JsonlFile | None = None
         self._disk = ThreadPoolExecutor(1, "nemo-gym-disk")
         """A separate thread, since those for handlers may all be blocked."""
-        self._queue: asyncio.Queue[Outcome | None] = asyncio.Queue(MAX_QUEUED)
+        self._queued: list[Outcome] = []
+        self._wake, self._has_room = asyncio.Event(), asyncio.Event()
+        self._is_closing = False
         self._error: Exception | None = None
 
     def close(self) -> None:
@@ -183,7 +185,8 @@ class RolloutStore:
         try:
             yield self._queue_outcome
         finally:
-            await self._queue.put(None)
+            self._is_closing = True
+            self._wake.set()
             await writer
         if self._error is not None:
             raise self._error
@@ -191,34 +194,37 @@ class RolloutStore:
     async def _queue_outcome(self, outcome: Outcome) -> None:
         if self._error is not None:
             raise self._error
-        await self._queue.put(outcome)
+        self._queued.append(outcome)
+        self._wake.set()
+        if len(self._queued) >= MAX_QUEUED:
+            self._has_room.clear()
+            await self._has_room.wait()
 
     async def _write_batches(self) -> None:
         """Write what has queued up since the last batch. After an error nothing more is written, but the queue is
         still drained, so that no rollout waits for ever."""
-        is_open = True
-        while is_open:
-            batch = [await self._queue.get()]
-            if batch[0] is not None:
+        while self._queued or not self._is_closing:
+            await self._wake.wait()
+            if not self._is_closing:
                 await asyncio.sleep(BATCH_WAIT_S)
-            while not self._queue.empty():
-                batch.append(self._queue.get_nowait())
-            is_open = batch[-1] is not None
-            outcomes = [outcome for outcome in batch if outcome is not None]
-            if self._error is None:
+            self._wake.clear()
+            outcomes, self._queued = self._queued, []
+            self._has_room.set()
+            if self._error is None and outcomes:
                 await self._write_batch(outcomes)
 
     async def _write_batch(self, outcomes: list[Outcome]) -> None:
+        """Lines are made here, and written by another thread, which so needs next to no Python to run."""
         try:
-            await asyncio.get_running_loop().run_in_executor(self._disk, self._write, outcomes)
+            scored = [outcome.line() for outcome in outcomes if isinstance(outcome, Scored)]
+            failed = [outcome.line() for outcome in outcomes if not isinstance(outcome, Scored)]
+            await asyncio.get_running_loop().run_in_executor(self._disk, self._write, scored, failed)
             for outcome in outcomes:
                 self._on_written(outcome)
         except Exception as error:
             self._error = error
 
-    def _write(self, outcomes: list[Outcome]) -> None:
-        scored = [outcome.line() for outcome in outcomes if isinstance(outcome, Scored)]
-        failed = [outcome.line() for outcome in outcomes if not isinstance(outcome, Scored)]
+    def _write(self, scored: list[bytes], failed: list[bytes]) -> None:
         if scored:
             self._scored.add(scored)
         if failed:

@@ -89,8 +89,7 @@ def raw_json_or_text(body: bytes) -> Any:
     return orjson.Fragment(body)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One rollout to make."""
 
     id: RowId
@@ -99,7 +98,7 @@ class Row:
     """The row as JSON, as the agent gets it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scored:
     """A rollout with a finite reward."""
 
@@ -114,8 +113,14 @@ class Scored:
 
     def metadata(self) -> dict[str, Any]:
         """What is added to the agent's reply: which rollout it is, and what it cost."""
-        took = {"_attempts": self.attempts, "_retries": self.retries, "_seconds": round(self.seconds, 6)}
-        return {**self.id.metadata(), **took}
+        return {
+            TASK_INDEX_FIELD: self.id.task_index,
+            REPEAT_INDEX_KEY_NAME: self.id.repeat_index,
+            ROW_HASH_KEY_NAME: self.id.row_hash,
+            "_attempts": self.attempts,
+            "_retries": self.retries,
+            "_seconds": self.seconds,
+        }
 
     def indices(self) -> dict[str, int]:
         """The same indices as public tools spell them, unless the agent's reply repeats those it was sent."""

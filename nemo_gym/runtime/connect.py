@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_gym.client.head import base_url, get_from_head, run_token
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.server_client import ServerClient, base_url, get_from_head, run_token
+from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.config.loading import CONFIG_PATHS_KEY_NAME, ServerSpec, dump, server_instances
 from nemo_gym.config.types import BaseServerConfig

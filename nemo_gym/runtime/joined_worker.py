@@ -11,8 +11,9 @@ from typing import Any
 import orjson
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_gym.client.head import base_url, get_from_head, run_token
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.server_client import ServerClient, base_url, get_from_head, run_token
+from nemo_gym.client.server_client import ServerClient
 from nemo_gym.config.loading import ServerSpec, server_instances
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig

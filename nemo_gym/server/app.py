@@ -10,7 +10,6 @@ from nemo_gym.common.deadline import timeout
 from nemo_gym.common.metrics import RequestStats
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, track_retries
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.llm_api.sse import EventStream
 from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
 from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
 from nemo_gym.server.core import ServerCore
@@ -37,7 +36,7 @@ from nemo_gym.server.request_checks import (
     read_deadline,
 )
 from nemo_gym.server.rollout_prefix import START as PREFIX_START
-from nemo_gym.server.rollout_prefix import rollout_context, split_prefix, without_prefix
+from nemo_gym.server.rollout_prefix import PrefixedPath, rollout_context, split_prefix, without_prefix
 
 
 class ServerApp:
@@ -105,28 +104,33 @@ class ServerApp:
         self.core.sessions.release(token)
         return None
 
-    async def direct(
+    def direct(
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
-    ) -> ServerReply:
+    ) -> Awaitable[ServerReply]:
         """Answer a caller in the same worker."""
         if path.startswith(PREFIX_START) and (found := split_prefix(path)):
-            with rollout_context(found.rollout_id):
-                return await self.direct(method, found.path, body, cookies, ends_session=ends_session)
+            return self._direct_in_rollout(found, method, body, cookies, ends_session=ends_session)
         if self.others is not None and (worker := self._other_worker(cookies)) is not None:
-            return await self._ask_other(self.others, worker, method, path, body, cookies, ends_session=ends_session)
+            return self._ask_other(self.others, worker, method, path, body, cookies, ends_session=ends_session)
         endpoint = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None
         call = Call(path, body, cookies, self.core.client, self.core.compute, body_is_owned=ends_session)
         if endpoint is not None:
-            reply = await self.core.run(endpoint, call, ends_session=ends_session)
-            if isinstance(reply.value, EventStream):
-                reply.value = await reply.value.joined()
-            return reply
-        if method == "GET" and (answer := self._get(path)) is not None:
+            return self.core.run(endpoint, call, ends_session=ends_session)
+        return self._direct_elsewhere(method, call, ends_session=ends_session)
+
+    async def _direct_in_rollout(
+        self, prefixed: PrefixedPath, method: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool
+    ) -> ServerReply:
+        with rollout_context(prefixed.rollout_id):
+            return await self.direct(method, prefixed.path, body, cookies, ends_session=ends_session)
+
+    async def _direct_elsewhere(self, method: str, call: Call, *, ends_session: bool) -> ServerReply:
+        if method == "GET" and (answer := self._get(call.path)) is not None:
             return answer
-        if self.fastapi_app is not None:
-            asgi = count_requests(self.fastapi_app, self.route_stats)
-            return await call_fastapi(asgi, self.core, method, call, ends_session=ends_session)
-        return self._not_found(method, path)
+        if self.fastapi_app is None:
+            return self._not_found(method, call.path)
+        asgi = count_requests(self.fastapi_app, self.route_stats)
+        return await call_fastapi(asgi, self.core, method, call, ends_session=ends_session)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -59,6 +59,8 @@ class ServerCore:
                 opened = call.session = self.sessions.open(call.cookies.get(self.session_cookie))
                 opened.users += 1
             value = await endpoint(call)
+            if endpoint.finish is not None:
+                value = endpoint.finish(call.body, value)
             if isinstance(value, ServerReply) and value.status >= 400:
                 failure = cause_of(value, endpoint.cause)
             status = 200 if call.response is None else call.response.status_code
@@ -78,6 +80,8 @@ class ServerCore:
         if isinstance(value, ServerReply):
             headers = {name: text for name, text in value.headers.items() if name.lower() in _FORWARDED_HEADERS}
             status, value = value.status, value.value
+        if call.scope is None and isinstance(value, EventStream):  # a direct caller reads whole bodies
+            value = await value.joined()
         reply = ServerReply(self.name, status, value, cookies_set_by(call), headers)
         if opened is not None and ends_session and status < 400:
             self.sessions.release(opened.token)

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,16 +86,15 @@ class Endpoint:
         """The error response as the callers of this endpoint read it."""
         return reply
 
-    async def __call__(self, call: Call) -> Any:
-        """Decode the body, collect what the handler needs, run it."""
+    def __call__(self, call: Call) -> Awaitable[Any]:
+        """Decode the body, collect what the handler needs, and start it. `finish` takes the result."""
         if self._decode is not None:
             try:
                 call.body = self._decode(call.body, shared=call.body_is_owned or self.reads_only)
             except ValidationError as error:
                 raise BadBodyError(error) from error
         given = {name: provide(call) for name, provide in self._provide.items()}
-        result = await (self.function(**given) if self.is_async else asyncio.to_thread(self.function, **given))
-        return result if self.finish is None else self.finish(call.body, result)
+        return self.function(**given) if self.is_async else asyncio.to_thread(self.function, **given)
 
     def _plan(self, *, is_tool: bool) -> dict[str, Provide]:
         plan: dict[str, Provide] = {}
@@ -218,7 +217,7 @@ def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
 def cookies_set_by(call: Call) -> dict[str, str]:
     """The cookies that the reply carries, besides the server's own session cookie: all that the handler has, so that a
     caller who continues with the cookies of this reply keeps every session."""
-    found = dict(call.jar or {})
+    found = dict(call.jar) if call.jar else {}
     return found if call.response is None else {**found, **set_cookies(call.response.raw_headers)}
 
 

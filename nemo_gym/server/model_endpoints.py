@@ -1,7 +1,7 @@
 """The endpoints of a model server. Its handlers give whole answers in two dialects; streams and `/v1/messages` are
 made of those here, so that every model server has them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 from urllib.parse import unquote
 from uuid import uuid4
@@ -35,15 +35,17 @@ class StreamableEndpoint(Endpoint):
     def __init__(
         self, path: str, function: Callable[..., Any], *, answer: type[WireModel], events: AsEvents, reads_only: bool
     ) -> None:
-        super().__init__(path, function, cause="model", reads_only=reads_only)
+        super().__init__(path, function, cause="model", reads_only=reads_only, finish=_shape_failure)
         self._answer, self._events = answer, events
 
-    async def __call__(self, call: Call) -> Any:
+    def __call__(self, call: Call) -> Awaitable[Any]:
         request = _take_stream(call)
-        result = await super().__call__(call)
+        result = super().__call__(call)
+        return result if request is None else self._streamed(result, request)
+
+    async def _streamed(self, reply: Awaitable[Any], request: JsonObject) -> Any:
+        result = await reply
         if _is_failure(result):
-            return in_dialect(result, None, "openai")
-        if request is None:
             return result
         _read(result, self.path, self._answer)
         whole = orjson.loads(encode(result.value if isinstance(result, ServerReply) else result))
@@ -53,6 +55,10 @@ class StreamableEndpoint(Endpoint):
         return in_dialect(reply, error, "openai")
 
 
+def _shape_failure(_body: Any, result: Any) -> Any:
+    return in_dialect(result, None, "openai") if _is_failure(result) else result
+
+
 class MessagesEndpoint(Endpoint):
     """`/v1/messages`, answered by the handler of `/v1/responses`."""
 
@@ -60,8 +66,11 @@ class MessagesEndpoint(Endpoint):
         super().__init__("/v1/messages", _as_responses_params, cause="model")
         self._responses, self.needs_session = responses, responses.needs_session
 
-    async def __call__(self, call: Call) -> Any:
-        params = await super().__call__(call)
+    def __call__(self, call: Call) -> Awaitable[Any]:
+        return self._converted(super().__call__(call), call)
+
+    async def _converted(self, converted: Awaitable[Any], call: Call) -> Any:
+        params = await converted
         streams, call.body = call.body.stream, params
         result = await self._responses(call)
         if _is_failure(result):

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.client.server_client import run_token
+from nemo_gym.client.head import run_token
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.live import live_folder
 from nemo_gym.runtime.run_metrics import get_raw

@@ -15,9 +15,9 @@ _TEXT = "\\text{"
 
 
 def lettered(options: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The normalised text of each option by its letter."""
-    pairs = (next(iter(option.items())) for option in options if option)
-    return {letter: normalised(text) for key, text in pairs if (letter := one_letter(key))}
+    """The text of each option by its letter."""
+    pairs = [next(iter(option.items())) for option in options if option]
+    return {letter: text for key, text in pairs if (letter := one_letter(key))}
 
 
 def extracted(text: str, mode: GradingMode, options: Mapping[str, str], output_regex: str | None) -> str | None:
@@ -58,7 +58,7 @@ def _lenient_boxed(text: str, options: Mapping[str, str]) -> str | None:
     if strict or box is None:
         return strict
     inside = normalised(box)
-    named = [letter for letter, option in options.items() if option and option in inside]
+    named = [letter for letter, option in options.items() if (told := normalised(option)) and told in inside]
     return named[0] if len(named) == 1 else None
 
 
@@ -80,7 +80,9 @@ def _unwrapped(text: str) -> str:
 
 def _option_called(text: str, options: Mapping[str, str]) -> str | None:
     wanted = normalised(text)
-    return next((letter for letter, option in options.items() if option == wanted), None) if wanted else None
+    return (
+        next((letter for letter, option in options.items() if normalised(option) == wanted), None) if wanted else None
+    )
 
 
 _BY_MODE: dict[GradingMode, Callable[[str, Mapping[str, str]], str | None]] = {

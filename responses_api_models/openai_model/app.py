@@ -1,9 +1,10 @@
 """Pass requests on to any endpoint that speaks the OpenAI API."""
 
 from collections.abc import Awaitable
+from functools import cached_property
 from typing import Any
 
-from pydantic import BaseModel, PrivateAttr, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.errors import RolloutError, UpstreamError
@@ -19,8 +20,8 @@ from nemo_gym.openai_utils import (
     changed,
     completion_refusal,
     encode,
-    for_resubmission,
-    is_resubmittable,
+    encode_for_resubmission,
+    encode_request,
     normalize_completion,
     response_refusal,
 )
@@ -42,11 +43,13 @@ class SimpleModelServer(SimpleResponsesAPIModel):
 
     config: SimpleModelServerConfig
 
-    _pool: EndpointPool = PrivateAttr()
-
     def model_post_init(self, context: Any, /) -> None:
+        self._pool  # noqa: B018 - an invalid URL is an error at start
+
+    @cached_property
+    def _pool(self) -> EndpointPool:
         config = self.config
-        self._pool = EndpointPool.of(
+        return EndpointPool.of(
             config.openai_base_url,
             api_key=config.openai_api_key,
             settings=config,
@@ -54,25 +57,24 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         )
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
-        model = self.config.openai_model
-        update: dict[str, object] = {"model": model}
-        if not isinstance(body.input, str) and not all(map(is_resubmittable, body.input)):
-            update["input"] = [for_resubmission(item) for item in body.input]
+        request = changed(body, model=self.config.openai_model)
+        is_text = isinstance(body.input, str)
+        raw = encode(request, exclude_unset=True) if is_text else encode_request(request, encode_for_resubmission)
         try:
-            endpoint, raw = await self._post("/responses", changed(body, **update), jar)
+            endpoint, reply = await self._post("/responses", request, raw, jar)
         except UpstreamError as error:
-            return response_refusal(error, body, model=model)
-        return _read_response(raw, endpoint)
+            return response_refusal(error, body, model=self.config.openai_model)
+        return _read_response(reply, endpoint)
 
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: CookieJar
     ) -> NeMoGymChatCompletion:
-        model = self.config.openai_model
+        request = changed(body, model=self.config.openai_model)
         try:
-            endpoint, raw = await self._post("/chat/completions", changed(body, model=model), jar)
+            endpoint, reply = await self._post("/chat/completions", request, encode(request, exclude_unset=True), jar)
         except UpstreamError as error:
-            return completion_refusal(error, model=model)
-        return normalize_completion(raw, url=endpoint.shown_url, text_of=endpoint.text_of)
+            return completion_refusal(error, model=self.config.openai_model)
+        return normalize_completion(reply, url=endpoint.shown_url, text_of=endpoint.text_of)
 
     async def completions(self, body: JsonObject, jar: CookieJar) -> JsonObject:
         """Plain text, for endpoints that complete it."""
@@ -80,18 +82,21 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         session = self._pool.session(jar, self.config.name)
         return await self._pool.call(lambda client: client.create_completion(**params), session=session)
 
-    def _post(self, path: str, body: BaseModel, jar: CookieJar) -> Awaitable[tuple[NeMoGymAsyncOpenAI, bytes]]:
+    def _post(
+        self, path: str, request: BaseModel, raw: bytes, jar: CookieJar
+    ) -> Awaitable[tuple[NeMoGymAsyncOpenAI, bytes]]:
         """The endpoint that replied, so that errors name the right one, and its reply."""
-        extra = self.config.extra_body
-        raw = encode(
-            {**extra, **body.model_dump(mode="json", exclude_unset=True)} if extra else body, exclude_unset=True
-        )
-        session = self._pool.session(jar, self.config.name)
+        extra = {
+            name: value
+            for name, value in (self.config.extra_body or {}).items()
+            if name not in request.model_fields_set
+        }
+        body = raw[:-1] + b"," + encode(extra)[1:] if extra else raw
 
         async def send(client: NeMoGymAsyncOpenAI) -> tuple[NeMoGymAsyncOpenAI, bytes]:
-            return client, await client.post(path, raw)
+            return client, await client.post(path, body)
 
-        return self._pool.call(send, session=session)
+        return self._pool.call(send, session=self._pool.session(jar, self.config.name))
 
 
 def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:

@@ -274,3 +274,13 @@ async def test_a_server_with_a_certificate_is_spoken_to_only_if_it_is_to_be_trus
     assert (peer.connections, len(peer.requests)) == (1, 2)
     assert "ConnectError" in doubtful.stderr
     assert "certificate verify failed" in doubtful.stderr
+
+
+async def test_idle_connections_to_one_server_make_room_for_those_to_another() -> None:
+    settings = {"global_aiohttp_connector_limit": 2}
+    async with peer_with(OK) as (first, _), peer_with(OK) as (second, _), HttpClient.of(settings) as http:
+        await asyncio.gather(get(http, first), get(http, first))
+        assert first.open == 2
+        await get(http, second)
+        await until(lambda: first.open == 1)
+        assert second.open == 1

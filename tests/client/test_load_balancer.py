@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.client.load_balancer import (
-    FIRST_REST_S,
-    LONGEST_REST_S,
+    FIRST_COOLDOWN_S,
+    MAX_COOLDOWN_S,
     Balancer,
     EndpointPool,
     EndpointSettings,
@@ -18,7 +18,7 @@ from nemo_gym.client.load_balancer import (
 )
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar
-from nemo_gym.common.deadline import limit_deadline, timeout
+from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import RolloutError, UpstreamError
 from tests.polling import until
@@ -34,9 +34,9 @@ def test_new_sessions_go_round_and_then_stay() -> None:
     assert [served(balancer, session) for session in "cabcab"] == [0, 0, 1, 0, 0, 1]
 
 
-def served(balancer: Balancer, session: str | None, *, now: float = 0.0, well: bool | None = True) -> int:
+def served(balancer: Balancer, session: str | None, *, now: float = 0.0, is_healthy: bool | None = True) -> int:
     lease = balancer.start(session, now=now)
-    balancer.end(lease, well=well, now=now)
+    balancer.end(lease, is_healthy=is_healthy, now=now)
     return lease.endpoint
 
 
@@ -44,34 +44,34 @@ def test_the_least_busy_endpoint_is_next_but_a_session_stays_on_its_own() -> Non
     balancer = Balancer(3)
     busy = [balancer.start(session, now=0) for session in "abc"]
     assert [lease.endpoint for lease in busy] == [0, 1, 2]
-    balancer.end(busy[1], well=True, now=0)
+    balancer.end(busy[1], is_healthy=True, now=0)
     assert balancer.start(None, now=0).endpoint == 1
     assert balancer.start("a", now=0).endpoint == 0
 
 
-def test_a_sick_endpoint_rests_for_a_growing_while_and_one_request_tries_it() -> None:
+def test_a_sick_endpoint_cools_down_for_a_growing_time_and_one_request_probes_it() -> None:
     balancer, now = Balancer(2), 0.0
-    rests = []
-    assert served(balancer, None, now=now, well=False) == 0
+    cooldowns = []
+    assert served(balancer, None, now=now, is_healthy=False) == 0
     for failures in range(1, 9):
-        rest = min(LONGEST_REST_S, FIRST_REST_S * 2 ** (failures - 1))
-        assert served(balancer, None, now=now + rest * 0.99) == 1
-        now += rest
+        cooldown = min(MAX_COOLDOWN_S, FIRST_COOLDOWN_S * 2 ** (failures - 1))
+        assert served(balancer, None, now=now + cooldown * 0.99) == 1
+        now += cooldown
         trial = balancer.start(None, now=now)
         assert trial.endpoint == 0
         assert served(balancer, None, now=now) == 1
-        balancer.end(trial, well=False, now=now)
-        rests.append(rest)
-    assert rests[0] == FIRST_REST_S
-    assert rests[-1] == LONGEST_REST_S
-    trial = balancer.start(None, now=now + LONGEST_REST_S)
-    balancer.end(trial, well=True, now=now + LONGEST_REST_S)
-    assert {served(balancer, name, now=now + LONGEST_REST_S) for name in "xy"} == {0, 1}
+        balancer.end(trial, is_healthy=False, now=now)
+        cooldowns.append(cooldown)
+    assert cooldowns[0] == FIRST_COOLDOWN_S
+    assert cooldowns[-1] == MAX_COOLDOWN_S
+    trial = balancer.start(None, now=now + MAX_COOLDOWN_S)
+    balancer.end(trial, is_healthy=True, now=now + MAX_COOLDOWN_S)
+    assert {served(balancer, name, now=now + MAX_COOLDOWN_S) for name in "xy"} == {0, 1}
 
 
 def test_a_session_leaves_a_sick_endpoint_and_does_not_come_back() -> None:
     balancer = Balancer(2)
-    assert served(balancer, "a", well=False) == 0
+    assert served(balancer, "a", is_healthy=False) == 0
     assert [served(balancer, "a", now=now) for now in (0.0, 0.5, 100.0)] == [1, 1, 1]
 
 
@@ -79,15 +79,15 @@ def test_requests_that_fail_together_count_as_one_failure() -> None:
     balancer = Balancer(2)
     leases = [balancer.start(None, now=0) for _ in range(100)]
     for lease in leases[::2]:
-        balancer.end(lease, well=False, now=1)
-    assert served(balancer, None, now=1 + FIRST_REST_S) == 0
+        balancer.end(lease, is_healthy=False, now=1)
+    assert served(balancer, None, now=1 + FIRST_COOLDOWN_S) == 0
 
 
 def test_when_all_are_sick_the_one_due_first_is_tried() -> None:
     balancer = Balancer(2)
-    assert served(balancer, None, now=0, well=False) == 0
-    assert served(balancer, None, now=0.5, well=False) == 1
-    assert served(balancer, None, now=0.6, well=None) == 0
+    assert served(balancer, None, now=0, is_healthy=False) == 0
+    assert served(balancer, None, now=0.5, is_healthy=False) == 1
+    assert served(balancer, None, now=0.6, is_healthy=None) == 0
 
 
 EVENTS = st.lists(
@@ -103,14 +103,14 @@ def test_whatever_happens_nothing_is_lost_count_of(
 ) -> None:
     balancer = Balancer(count, max_sessions=max_sessions)
     open_leases: list[Lease] = []
-    for now, (what, number, well) in enumerate(events):
+    for now, (what, number, is_healthy) in enumerate(events):
         if what == "start":
-            resting = [balancer._endpoints[index].rests_until > now for index in range(count)]
+            resting = [balancer._endpoints[index].cools_down_until > now for index in range(count)]
             lease = balancer.start(str(number) if number else None, now=now)
             assert all(resting) or not resting[lease.endpoint]
             open_leases.append(lease)
         elif open_leases:
-            balancer.end(open_leases.pop(number % len(open_leases)), well=well, now=now)
+            balancer.end(open_leases.pop(number % len(open_leases)), is_healthy=is_healthy, now=now)
         assert sum(endpoint.in_flight for endpoint in balancer._endpoints) == len(open_leases)
         assert sum(endpoint.sessions for endpoint in balancer._endpoints) == len(balancer._kept) <= max_sessions
         assert all(endpoint.in_flight >= 0 and endpoint.sessions >= 0 for endpoint in balancer._endpoints)
@@ -150,7 +150,7 @@ async def test_tries_are_counted(status: int, tries: int) -> None:
 
 async def test_a_pause_that_outlasts_the_deadline_is_not_made() -> None:
     async with stub_endpoint(lambda _: (503, {}, {"Retry-After": "50"})) as stub, HttpClient() as http:
-        with limit_deadline(40), pytest.raises(UpstreamError, match="503"):
+        with fresh_deadline(40), pytest.raises(UpstreamError, match="503"):
             await chat(pool([stub.url], http))
         assert len(stub.requests) == 1
 
@@ -171,7 +171,7 @@ async def test_no_more_requests_than_allowed_are_in_flight_and_waiting_ends_with
             for _ in range(5):
                 group.create_task(endpoints.call(send))
             await until(lambda: running == 2)
-            with limit_deadline(0.05), pytest.raises(UpstreamError, match="none of 2 places") as caught:
+            with fresh_deadline(0.05), pytest.raises(UpstreamError, match="none of 2 slots") as caught:
                 await endpoints.call(send)
             release.set()
         assert (most, running) == (2, 0)

@@ -10,7 +10,7 @@ import pytest
 
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, ServerReply
-from nemo_gym.common.deadline import limit_deadline
+from nemo_gym.common.deadline import fresh_deadline
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import ConnectError, RolloutError, UpstreamError
 
@@ -67,7 +67,7 @@ async def test_a_peer_that_stalls_is_waited_for_no_longer_than_allowed() -> None
         with pytest.raises(UpstreamError, match=r"within 0\.1 s") as caught:
             await http.fetch("GET", url, timeout_s=0.1)
         assert caught.value.cause == "timeout"
-        with limit_deadline(0.2), pytest.raises(UpstreamError, match=r"within 0\.[12]|no time left"):
+        with fresh_deadline(0.2), pytest.raises(UpstreamError, match=r"within 0\.[12]|no time left"):
             await http.fetch("GET", url, timeout_s=60)
 
 

@@ -65,6 +65,17 @@ async def test_over_a_limit_is_an_error_that_names_the_setting(setting: str, par
     assert caught.value.status in (200, 103)
 
 
+async def test_a_reply_that_is_announced_too_large_is_refused_before_it_comes() -> None:
+    async def announce(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"content-length: 1000001\r\n\r\n")
+        await reader.read()  # until the client closes the connection
+
+    async with raw_server(announce) as port, HttpClient.of(SMALL) as http:
+        with pytest.raises(UpstreamError, match="exceeded max_response_bytes, 1000000"):
+            await http.fetch("GET", f"http://127.0.0.1:{port}", timeout_s=60)
+
+
 @pytest.mark.parametrize(
     "parts",
     [

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nemo_gym.common.deadline import current_deadline, limit_deadline, time_left, timeout
+from nemo_gym.common.deadline import current_deadline, fresh_deadline, time_left, timeout
 from nemo_gym.errors import RolloutError
 
 LONG_S, SHORT_S = 60.0, 0.01
@@ -49,7 +49,7 @@ async def test_a_task_that_inherits_a_deadline_is_interrupted_though_its_parent_
 
 
 async def test_a_deadline_that_only_tells_is_enforced_by_the_next_hop() -> None:
-    with limit_deadline(SHORT_S), pytest.raises(RolloutError, match="hop"):
+    with fresh_deadline(SHORT_S), pytest.raises(RolloutError, match="hop"):
         async with timeout(LONG_S, what="hop"):
             await asyncio.sleep(LONG_S)
 

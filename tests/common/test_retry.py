@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.common.deadline import limit_deadline
+from nemo_gym.common.deadline import fresh_deadline
 from nemo_gym.common.retry import (
     MAX_RETRY_AFTER_S,
     RETRIED_STATUSES,
@@ -95,6 +95,6 @@ async def test_the_error_is_raised_when_nothing_helps() -> None:
         await asyncio.sleep(0)
         raise UpstreamError("x", 503, "", retry_after_s=30)
 
-    with limit_deadline(5), pytest.raises(UpstreamError):
+    with fresh_deadline(5), pytest.raises(UpstreamError):
         await retry(attempt, max_tries=9)
     assert made == 1

