@@ -14,7 +14,7 @@ from nemo_gym.cli.command import command, read_parameters
 from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.common.paths import find
 from nemo_gym.config.command_options import CommandConfig
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from nemo_gym.analysis.bench.measure import Measured
@@ -107,7 +107,7 @@ def bench() -> None:
     try:
         import psutil  # noqa: F401 - what is used below
     except ImportError as error:
-        raise ConfigError("ng_bench needs psutil, which is not installed: pip install 'nemo-gym[bench]'") from error
+        raise MissingExtraError("ng_bench", "bench") from error
     figures = _bench_sessions(options) if options.mode == "sessions" else _bench_rollouts(options)
     if options.output_fpath is not None:
         with atomic_write(Path(options.output_fpath)) as file:
@@ -130,13 +130,13 @@ def _bench_sessions(options: BenchConfig) -> list[dict[str, Any]]:
 
 def _bench_rollouts(options: BenchConfig) -> list[dict[str, Any]]:
     from nemo_gym.analysis.bench.measure import Bench
-    from nemo_gym.analysis.bench.report import about, capacity_table
+    from nemo_gym.analysis.bench.report import about, capacity_table, shown
     from nemo_gym.analysis.bench.watch import Machine
 
     points, machine, measured = points_of(options), Machine.here(), []
     bench = Bench(environment_of(options))
     for number, point in enumerate(points, 1):
-        print(f"Measuring {number} of {len(points)}: {point}", file=sys.stderr)
+        print(f"Measuring {number} of {len(points)}: {shown(point)}", file=sys.stderr)
         measured.append(bench.measure(point))
     print(f"{about(machine)}\n\n{capacity_table(measured, machine)}")
     if len(measured) >= MIN_POINTS_OF_MODEL:

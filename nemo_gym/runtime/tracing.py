@@ -12,7 +12,7 @@ from pydantic import Field
 from nemo_gym.common import tracing
 from nemo_gym.common.redaction import redact
 from nemo_gym.config.command_options import CommandConfig
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -35,7 +35,7 @@ class TracingSettings(CommandConfig):
     tracing_enabled: bool = False
     """Send a span of every rollout, request and model call to an OpenTelemetry collector."""
 
-    tracing_endpoint: str | None = None
+    tracing_endpoint: str | None = Field(default=None, pattern="^https?://")
     """Base URL of the collector's OTLP/HTTP port. By default the standard OTEL_EXPORTER_OTLP_* variables decide, else
     it is http://localhost:4318."""
 
@@ -124,9 +124,7 @@ def _provider(settings: TracingSettings, exporter: "SpanExporter | None") -> "Tr
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
     except ImportError as error:
-        raise ConfigError(
-            "tracing_enabled needs OpenTelemetry, which is not installed: pip install 'nemo-gym[tracing]'"
-        ) from error
+        raise MissingExtraError("tracing_enabled", "tracing") from error
     url = settings.tracing_endpoint and settings.tracing_endpoint.rstrip("/") + "/v1/traces"
     provider = TracerProvider(
         sampler=ParentBasedTraceIdRatio(settings.tracing_sample_ratio),

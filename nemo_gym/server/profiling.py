@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from nemo_gym.common.atomic_files import atomic_write, make_folder
 from nemo_gym.config.command_options import CommandConfig
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, MissingExtraError
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.flame_graph import StackSampler, flame_graph_page
@@ -118,9 +118,7 @@ def _function_profile(servers: Sequence[ProfiledServer]) -> Iterator[list[_Log]]
     try:
         import yappi
     except ImportError as error:
-        raise ConfigError(
-            "profiling_enabled needs yappi, which is not installed: pip install 'nemo-gym[profiling]'"
-        ) from error
+        raise MissingExtraError("profiling_enabled", "profiling") from error
     files = [str(server.entrypoint) for server in servers]
     shares_code = len(set(files)) < len(files)
     yappi.set_clock_type("cpu")

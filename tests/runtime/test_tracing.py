@@ -136,8 +136,9 @@ async def test_tracing_is_off_by_default_and_ends_with_its_block() -> None:
     assert tracing.active is None
 
 
-def test_a_wrong_setting_is_named() -> None:
-    with pytest.raises(ConfigError, match="tracing_sample_ratio"), tracing_of({"tracing_sample_ratio": 2}):
+@pytest.mark.parametrize("setting", [{"tracing_sample_ratio": 2}, {"tracing_endpoint": "localhost:4318"}])
+def test_a_wrong_setting_is_named(setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(setting))), tracing_of(setting):
         pass
 
 

@@ -24,8 +24,8 @@ from nemo_gym.config.ports import find_open_port
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.output_files import failures_path
 
-WARM_UP_ROLLOUTS = 20
-"""The rollouts of the run whose CPU time counts as start-up."""
+WARM_UP_ROLLOUTS = 2
+"""The rollouts of the run whose CPU time counts as start-up. Few, since they are cheaper than those of most points."""
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 SCRIPTS = Path(sys.executable).parent

@@ -10,6 +10,7 @@ from nemo_gym.analysis.bench.capacity_model import CapacityModel
 from nemo_gym.analysis.bench.limits import first_limit, shares_of_limits
 from nemo_gym.analysis.bench.measure import Measured
 from nemo_gym.analysis.bench.watch import Machine
+from nemo_gym.analysis.bench.workload import Point
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -25,6 +26,12 @@ def about(machine: Machine) -> str:
         f"{now}, {versions}, {machine.cores} cores, {machine.memory_mb / 1000:.1f} GB of memory, "
         f"{machine.open_files:,} open files a process, load {os.getloadavg()[0]:.1f}."
     )
+
+
+def shown(point: Point) -> str:
+    """A load in words."""
+    turns = f"{point.turns} {'turn' if point.turns == 1 else 'turns'}"
+    return f"{point.in_flight:,} in flight, {turns}, {size(point.payload_bytes)}"
 
 
 def capacity_table(points: Sequence[Measured], machine: Machine) -> str:
@@ -69,8 +76,7 @@ def model_page(model: CapacityModel) -> str:
     head = ["held out", "CPU ms predicted", "measured", "error", "MB predicted", "measured", "error"]
     rows = [
         [
-            f"{each.measured.point.in_flight:,} in flight, {each.measured.point.turns} turns, "
-            f"{size(each.measured.point.payload_bytes)}",
+            shown(each.measured.point),
             *(f"{each.cpu_ms:.2f}", f"{each.measured.cpu_ms:.2f}", f"{each.cpu_error:+.0%}"),
             *(f"{each.memory_mb:.0f}", f"{each.measured.usage.memory_mb:.0f}", f"{each.memory_error:+.0%}"),
         ]

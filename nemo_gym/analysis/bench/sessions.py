@@ -21,7 +21,7 @@ from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common import event_loop
 from nemo_gym.config.ports import find_open_port
 from nemo_gym.config.types import BaseServerConfig
-from nemo_gym.errors import GymError
+from nemo_gym.errors import GymError, RolloutError
 
 NAME = "session_bench"
 CONFIG = """
@@ -100,6 +100,8 @@ async def _session(client: ServerClient, steps: int, wait_s: float) -> float | s
                 reply = await client.call(NAME, "/step", {"wait_s": wait_s}, answer=ServerReply, jar=jar)
                 if reply.content() != str(number).encode():
                     return "wrong state"
+    except RolloutError as error:
+        return error.code or error.cause
     except GymError as error:
         return type(error).__name__
     return time.monotonic() - started
