@@ -27,7 +27,7 @@ from nemo_gym.openai_utils import (
     set_fields,
     without_nulls,
 )
-from nemo_gym.participants import message_text, without_tokens
+from nemo_gym.participants import HARNESS, message_text, without_tokens
 from nemo_gym.sandbox import resolve_provider_config
 from nemo_gym.server_utils import CookieJar, McpToolServer, ModelGateway, ServerReply, ToolResult, find, session_tools
 from responses_api_agents.command_agent.commands import (
@@ -37,7 +37,7 @@ from responses_api_agents.command_agent.commands import (
     check_provider,
     opened_workspace,
 )
-from responses_api_agents.command_agent.trace import HARNESS, HarnessTrace
+from responses_api_agents.command_agent.trace import HarnessTrace
 
 T = TypeVar("T")
 PROMPT_FILE = ".nemo_gym/prompt.txt"
