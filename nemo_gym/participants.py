@@ -26,7 +26,7 @@ from nemo_gym.llm_api.responses import (
 from nemo_gym.server.tools import PARTICIPANT_COOKIE
 from nemo_gym.server.tools import POLICY as POLICY
 
-TOOL, USER, ENVIRONMENT = "tool", "user", "environment"
+TOOL, USER, ENVIRONMENT, HARNESS = "tool", "user", "environment", "harness"
 """Who produces items, besides the policies."""
 _WITHOUT_TOKENS = {with_tokens: kind for kind, with_tokens in RESPONSES_TO_TRAIN.items()}
 

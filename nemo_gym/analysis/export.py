@@ -21,6 +21,7 @@ from nemo_gym.common.paths import find
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.participants import ENVIRONMENT, HARNESS, USER
 from nemo_gym.rollouts.metrics import PASS_THRESHOLD
 from nemo_gym.rollouts.output_files import export_path
 from nemo_gym.rollouts.trainer_views import VIEWS
@@ -103,10 +104,11 @@ class Conversation:
             raise DroppedError("no scored rollout") from error
         try:
             prompt = chat_messages(_asked(record["responses_create_params"]), reasoning=config.reasoning)
-            answer = chat_messages(record["response"]["output"], reasoning=config.reasoning)
+            answer = chat_messages(_said(record["response"]["output"]), reasoning=config.reasoning)
         except NotChatError as error:
             raise DroppedError(f"not expressible in chat: {error}") from error
-        is_whole = bool(answer) and _is_final(answer[-1]) and not rollout.response.is_cut_off
+        is_final = bool(answer) and (_is_final(answer[-1]) or record["response"].get("ended_by") == HARNESS)
+        is_whole = is_final and not rollout.response.is_cut_off
         if not answer or not (is_whole or config.include_incomplete):
             raise DroppedError("incomplete")
         index = task_index_of(record)
@@ -125,6 +127,14 @@ def _asked(prompt: JsonObject) -> list[JsonObject]:
     instructions, asked = prompt.get("instructions"), prompt["input"]
     start = [{"role": "system", "content": instructions}] if instructions else []
     return [*start, *([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)]
+
+
+def _said(output: list[JsonObject]) -> list[JsonObject]:
+    """The main conversation up to the last item of the policy, without the threads of sub-agents."""
+    items = [item for item in output if not item.get("thread")]
+    while items and items[-1].get("produced_by") in (USER, ENVIRONMENT):
+        items.pop()
+    return items
 
 
 def _is_final(message: JsonObject) -> bool:

@@ -25,7 +25,11 @@ API = {
         *("SimpleResourcesServer", "tool", "SessionState", "BaseRunRequest", "BaseVerifyRequest"),
         *("BaseVerifyResponse", "BaseSeedSessionRequest", "BaseSeedSessionResponse", "BaseResourcesServerConfig"),
     ),
-    "nemo_gym.base_responses_api_agent": ("SimpleResponsesAPIAgent", "BaseResponsesAPIAgentConfig"),
+    "nemo_gym.base_responses_api_agent": (
+        *("ToolCallingAgent", "ToolCallingAgentConfig", "Conversation", "AgentRunRequest"),
+        *("SimpleResponsesAPIAgent", "BaseResponsesAPIAgentConfig"),
+    ),
+    "nemo_gym.participants": (),
     "nemo_gym.base_responses_api_model": ("SimpleResponsesAPIModel", "BaseResponsesAPIModelConfig"),
     "nemo_gym.server_utils": ("SimpleServer", "ServerClient"),
     "nemo_gym.answers": (),

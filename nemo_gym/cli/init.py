@@ -63,7 +63,7 @@ Next:
     config_paths="$folder/configs/$name.yaml,$$environment/configs/stateful_counter.yaml,\\
 responses_api_models/openai_model/configs/openai_model.yaml"
     ng_collect_rollouts "+config_paths=[$${config_paths}]" +agent_name=$name \\
-        +$name.responses_api_agents.$name.resources_server.name=example_stateful_counter \\
+        +$name.responses_api_agents.$name.resources_server.name=example_stateful_counter_resources_server \\
         +input_jsonl_fpath=$$environment/data/example.jsonl +output_jsonl_fpath=results/${name}_rollouts.jsonl"""),
 )
 

@@ -1,6 +1,8 @@
 """A model and tools for programs that we start and do not write: each gets a path of its own on loopback, which nobody
 can guess, with the model's endpoints below it and the tools over MCP."""
 
+import asyncio
+import contextvars
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -32,6 +34,8 @@ class _Room:
     endpoints: dict[str, Endpoint]
     model: str
     tools: McpHttpApp
+    context: contextvars.Context
+    """That of the rollout: its deadline, recording and tracing hold for the calls of the program, too."""
 
 
 class ModelGateway:
@@ -68,7 +72,8 @@ class ModelGateway:
         """A path for one program. After the block nothing answers there."""
         path = f"/{secrets.token_urlsafe(16)}"
         listed = model_endpoints(chat_completions, responses, count_tokens=_estimate, reads_only=True)
-        self._rooms[path] = _Room({endpoint.path: endpoint for endpoint in listed}, model, McpHttpApp(tools))
+        endpoints = {endpoint.path: endpoint for endpoint in listed}
+        self._rooms[path] = _Room(endpoints, model, McpHttpApp(tools), contextvars.copy_context())
         try:
             yield path
         finally:
@@ -82,7 +87,11 @@ class ModelGateway:
         if scope["type"] != "http":
             return
         token, _, rest = scope["path"].removeprefix("/").partition("/")
-        room, path = self._rooms.get(f"/{token}"), f"/{rest}"
+        room = self._rooms.get(f"/{token}")
+        context = contextvars.copy_context() if room is None else room.context.copy()
+        await asyncio.create_task(self._serve(room, f"/{rest}", scope, receive, send), context=context)
+
+    async def _serve(self, room: _Room | None, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if room is not None and path == MCP_PATH:
                 await room.tools(scope, receive, send)

@@ -5,7 +5,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,13 +27,20 @@ from nemo_gym.openai_utils import (
     set_fields,
     without_nulls,
 )
-from nemo_gym.participants import message_text, without_tokens
+from nemo_gym.participants import HARNESS, message_text, without_tokens
 from nemo_gym.sandbox import resolve_provider_config
 from nemo_gym.server_utils import CookieJar, McpToolServer, ModelGateway, ServerReply, ToolResult, find, session_tools
-from responses_api_agents.command_agent.commands import CommandResult, check_path, check_provider, opened_workspace
-from responses_api_agents.command_agent.trace import HARNESS, HarnessTrace
+from responses_api_agents.command_agent.commands import (
+    CommandResult,
+    check_arguments,
+    check_path,
+    check_provider,
+    opened_workspace,
+)
+from responses_api_agents.command_agent.trace import HarnessTrace
 
 T = TypeVar("T")
+PROMPT_FILE = ".nemo_gym/prompt.txt"
 WorkspacePath = Annotated[str, AfterValidator(check_path)]
 _FILES = TypeAdapter(dict[WorkspacePath, str])
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
@@ -53,8 +60,8 @@ class CommandAgentConfig(ToolCallingAgentConfig):
     """Which harness works with which model in which environment."""
 
     command: list[str] = Field(min_length=1)
-    """The program and its arguments. {prompt}, {instructions}, {base_url}, {root_url}, {mcp_url}, {model} and
-    {workdir} are replaced."""
+    """The program and its arguments. {prompt}, {prompt_file}, {instructions}, {base_url}, {root_url}, {mcp_url},
+    {model} and {workdir} are replaced."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the harness, with the same placeholders. Of ours it inherits PATH, LANG and TZ."""
     files: dict[WorkspacePath, str] = Field(default_factory=dict)
@@ -111,10 +118,11 @@ class CommandAgent(ToolCallingAgent):
         """The record has the prompt and the tools that the harness sent, not those of the row."""
         harness = dict((response.model_extra or {})["harness"])
         params = {**set_fields(body.responses_create_params), **harness.pop("request")}
-        asked = NeMoGymResponseCreateParamsNonStreaming.model_validate(params)
-        return await super().verify(
-            changed(body, responses_create_params=asked), changed(response, harness=harness), jar
-        )
+        with suppress(ValidationError):  # a harness may send what the model server takes and our types do not know
+            body = changed(
+                body, responses_create_params=NeMoGymResponseCreateParamsNonStreaming.model_validate(params)
+            )
+        return await super().verify(body, changed(response, harness=harness), jar)
 
     async def _play(self, run: "HarnessRun") -> CommandResult:
         config, gateway = self.config, self._gateway
@@ -124,9 +132,11 @@ class CommandAgent(ToolCallingAgent):
             with gateway.opened(run.chat_completions, run.responses, model=config.model, tools=tools) as path:
                 values = self._placeholders(run.body, gateway.url_of(path, port=space.port), space.path)
                 filled = {name: fill_in(text, values) for name, text in config.files.items()}
-                await space.write({**filled, **self._copied, **_row_files(run.body)})
+                prompt = {PROMPT_FILE: values["{prompt}"]}
+                await space.write({**filled, **self._copied, **prompt, **_row_files(run.body)})
                 env = {name: fill_in(text, values) for name, text in {**DEFAULT_ENV, **config.env}.items()}
                 command = [fill_in(word, values) for word in config.command]
+                check_arguments([*command, *env.values()])
                 return await space.run(command, env, timeout_s=config.command_timeout_s, keep=config.keep_files)
 
     def _placeholders(self, body: AgentRunRequest, url: str, workdir: str) -> dict[str, str]:
@@ -135,6 +145,7 @@ class CommandAgent(ToolCallingAgent):
         others = [item for item in talk.given if getattr(item, "role", None) in ("system", "developer")]
         return {
             "{prompt}": message_text(by_user),
+            "{prompt_file}": f"{workdir}/{PROMPT_FILE}",
             "{instructions}": message_text(others),
             "{base_url}": f"{url}/v1",
             "{root_url}": url,

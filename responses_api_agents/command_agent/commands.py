@@ -19,6 +19,8 @@ from nemo_gym.sandbox import AsyncSandbox, SandboxError, SandboxSpec, create_pro
 OUTPUT_BYTES = 64 * 2**10
 """How much of the end of standard output and standard error is kept."""
 MAX_FILE_BYTES = 2**20
+MAX_ARGUMENT_BYTES = 2**17
+"""Of one argument or variable, by Linux."""
 PORT_INSIDE = 8089
 SOCKET_INSIDE = "/run/nemo_gym/gateway.sock"
 BRIDGE_INSIDE = "/tmp/nemo_gym_bridge.py"  # noqa: S108 - in the sandbox
@@ -62,7 +64,7 @@ class LocalWorkspace:
         for name, text in files.items():
             target = self._folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text)
+            target.write_bytes(text.encode(errors="replace"))
 
     async def run(
         self, command: list[str], env: Mapping[str, str], *, timeout_s: float, keep: Iterable[str]
@@ -118,7 +120,7 @@ class SandboxWorkspace:
         with TemporaryDirectory(prefix="nemo-gym-upload-") as folder:
             local = Path(folder) / "file"
             for name, text in files.items():
-                local.write_text(text)
+                local.write_bytes(text.encode(errors="replace"))
                 await self._box.upload(local, f"{WORKDIR_INSIDE}/{name}")
 
     async def run(
@@ -173,6 +175,26 @@ def check_provider(provider: dict[str, Any]) -> None:
             f"command_agent runs harnesses in sandboxes of bubblewrap only: those of '{name}' cannot reach the model. "
             "Install it with: pip install 'nemo-gym[sandbox]'"
         )
+
+
+def check_arguments(texts: Iterable[str]) -> None:
+    """Raise if a text cannot be given to a program."""
+    for text in texts:
+        size = len(text.encode(errors="replace"))
+        if "\0" in text or size >= MAX_ARGUMENT_BYTES or has_surrogates(text):
+            found = f"{text[:40]!r} ({size} bytes)"
+            raise RolloutError(
+                "input", f"Cannot be given to a program: {found}. Use {{prompt_file}} for long prompts."
+            )
+
+
+def has_surrogates(text: str) -> bool:
+    """True for a text that is no Unicode, as JSON can bring it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def check_path(name: str) -> str:

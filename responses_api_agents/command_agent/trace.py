@@ -29,9 +29,8 @@ from nemo_gym.openai_utils import (
     response_from_completion,
     tokens_of,
 )
-from nemo_gym.participants import POLICY, TOOL
+from nemo_gym.participants import HARNESS, POLICY, TOOL
 
-HARNESS = "harness"
 _ITEMS: TypeAdapter[list[NeMoGymResponseInputItem]] = TypeAdapter(list[NeMoGymResponseInputItem])
 
 

@@ -75,6 +75,18 @@ def test_a_conversation_has_its_instructions_tools_and_calls(tmp_path: Path) -> 
     assert example["tools"] == [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 
 
+def test_a_conversation_ends_with_the_policy_and_leaves_out_sub_agents(tmp_path: Path) -> None:
+    user = {"type": "message", "role": "user", "content": "Thanks.", "produced_by": "user"}
+    helper = {**message("I am another."), "produced_by": "policy", "thread": 1}
+    record = rollout(0, 1.0)
+    record["response"] = response_of(message("Hello."), user, helper, message("Bye."), user)
+    submitted = rollout(1, 1.0)
+    submitted["response"] = response_of(message("I look."), user, calls("look"), ended_by="harness")
+    _, (first, second) = exported(tmp_path, [record, submitted])
+    assert [one["content"] for one in first["messages"][1:]] == ["Hello.", "Thanks.", "Bye."]
+    assert second["messages"][-1]["tool_calls"][0]["function"]["name"] == "look"
+
+
 def test_a_pair_is_the_best_and_the_worst_of_a_task(tmp_path: Path) -> None:
     rewards = {0: [0.0, 1.0, 0.4], 1: [0.6, 0.5], 2: [1.0], 3: [0.0, 0.7]}
     records = [

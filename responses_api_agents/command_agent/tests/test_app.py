@@ -245,6 +245,17 @@ async def test_a_row_cannot_write_elsewhere(path: str) -> None:
     assert (caught.value.cause, caught.value.retryable) == ("input", False)
 
 
+@pytest.mark.parametrize("prompt", ["a\0b", "x" * 200_000, "\ud800"], ids=["null", "long", "surrogate"])
+async def test_a_prompt_that_is_no_argument_is_an_input_error_but_may_be_a_file(prompt: str) -> None:
+    row = {**ROW, "responses_create_params": {**ROW["responses_create_params"], "input": prompt}}
+    with pytest.raises(RolloutError, match="prompt_file") as caught:
+        await play(servers(LOOP), row)
+    assert caught.value.cause == "input"
+    script = "text = open(sys.argv[1]).read(); ask([{'role': 'user', 'content': 'Hi'}]); print(len(text))"
+    record = await play(servers(script, {"say": "Hm."}, command=["python3", "harness.py", "{prompt_file}"]), row)
+    assert record["response"]["harness"]["stdout"] == f"{len(prompt)}\n"
+
+
 @pytest.mark.parametrize(
     ("script", "config", "cause", "message"),
     [
