@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
 from pydantic import Field
 
+from nemo_gym.analysis.plots import Panel, figure
 from nemo_gym.analysis.records import StoredRolloutsError, prompt_digest, read_records
+from nemo_gym.analysis.rollout_plots import plots_of
+from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.paths import find
 from nemo_gym.common.words import shorten
 from nemo_gym.config.types import CommandConfig
@@ -46,6 +50,9 @@ class CompareConfig(CommandConfig):
 
     max_flips: int = Field(default=10, ge=0)
     """How many flipped tasks to list for each direction."""
+
+    plots_fpath: str | None = None
+    """Draw the rewards, pass@k, reward against length and time by stage of both runs into this SVG file."""
 
 
 @dataclass(slots=True)
@@ -137,6 +144,20 @@ def compare_rollouts(config: CompareConfig) -> Comparison:
         failed_before=count_failures(paths[0]),
         failed_after=count_failures(paths[1]),
     )
+
+
+def draw_comparison(config: CompareConfig, output: Path) -> None:
+    """Write the plots of both runs as an SVG file: the first run on the left, the second on the right."""
+    named = ((config.before, " before"), (config.after, " after"))
+    paths = [find(path, what="file of rollouts") for path, _ in named]
+    check_writable(output, overwrite=True, sources=tuple(paths))
+    sides = [
+        plots_of(path, pass_threshold=config.pass_threshold, label=label)
+        for path, (_, label) in zip(paths, named, strict=True)
+    ]
+    rows = zip_longest(*sides, fillvalue=Panel("", []))
+    with atomic_write(output) as file:
+        file.write(figure([panel for row in rows for panel in row]).encode())
 
 
 def read_tasks(path: Path) -> dict[Key, Task]:

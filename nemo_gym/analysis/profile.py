@@ -1,15 +1,16 @@
 """How hard each row of a dataset is for a model, told from the rollouts made of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 from pydantic import BaseModel
 
-from nemo_gym.analysis.plots import Panel, Sample, bars, curve, figure, histogram, scatter
+from nemo_gym.analysis.plots import figure
 from nemo_gym.analysis.records import Dataset, StoredRolloutsError, read_records
+from nemo_gym.analysis.rollout_plots import RolloutPlots, stages_of
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.config.keys import TASK_INDEX_FIELD
@@ -100,7 +101,7 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
     threshold = config.pass_threshold
     metrics = RunningMetrics(pass_threshold=PASS_THRESHOLD if threshold is None else threshold)
     rewards: dict[int, list[float]] = {}
-    lengths = Sample()
+    plotted = RolloutPlots(metrics)
     unrewarded = 0
     with Dataset(config.input_jsonl_fpath) as dataset:
         check_writable(output, overwrite=True, sources=(dataset.path, rollouts))
@@ -111,8 +112,7 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
                 continue
             rewards.setdefault(index, []).append(reward)
             metrics.add({**stored.record, TASK_INDEX_FIELD: index})
-            if (tokens := _output_tokens(stored.record)) is not None:
-                lengths.add(tokens, reward)
+            plotted.add(stored.record)
         if not rewards:
             raise StoredRolloutsError(f"{rollouts} holds no scored rollout; {unrewarded} records have no reward.")
         rows = [
@@ -123,9 +123,8 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
                 figures = row.figures.model_dump(exclude_none=True)
                 file.write(orjson.dumps({**dataset.row(row.row_index), **figures}) + b"\n")
         write_json(metrics_path(output), metrics.summary())
-        all_rewards = [reward for group in rewards.values() for reward in group]
         with atomic_write(plots_path(output)) as file:
-            file.write(figure(_panels(all_rewards, metrics.summary(), lengths, _stages(rollouts))).encode())
+            file.write(figure(plotted.panels(stages_of(rollouts))).encode())
         return Profiled(
             metrics,
             metrics_path(output),
@@ -139,35 +138,3 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
             unrewarded,
             dataset.matched_by_prompt,
         )
-
-
-def _panels(
-    rewards: list[float], summary: dict[str, Any], lengths: Sample, stages: dict[str, dict[str, float]]
-) -> list[Panel]:
-    """Reward histogram, pass@k, reward against length, time by stage; as far as the records tell."""
-    passes = [(float(name.removeprefix("pass@")), entry["mean"]) for name, entry in summary.items() if "pass@" in name]
-    panels = [histogram("Rewards", rewards), curve("pass@k", passes)]
-    if lengths.points:
-        panels.append(scatter("Reward against length", lengths.points, unit="tokens"))
-    if stages:
-        rows = [
-            (name, one["seconds"], f"{one['seconds']:.3g} s, {one['requests']:g}x") for name, one in stages.items()
-        ]
-        panels.append(bars("Time by stage", rows))
-    return panels
-
-
-def _output_tokens(record: Mapping[str, Any]) -> int | None:
-    response = record.get("response")
-    usage = response.get("usage") if isinstance(response, dict) else None
-    tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
-    return tokens if isinstance(tokens, int) else None
-
-
-def _stages(rollouts: Path) -> dict[str, dict[str, float]]:
-    """The time by stage in the metrics beside the rollouts, if their collection has written it."""
-    try:
-        found = orjson.loads(metrics_path(rollouts).read_bytes()).get("stages", {})
-    except (OSError, ValueError, AttributeError):
-        return {}
-    return {name: entry for name, entry in found.items() if name != "rollout"} if isinstance(found, dict) else {}

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from nemo_gym.analysis.compare import CompareConfig, Comparison, Flip, compare_rollouts
+from nemo_gym.analysis.compare import CompareConfig, Comparison, Flip, compare_rollouts, draw_comparison
 from nemo_gym.cli.command import command, read_parameters
 from nemo_gym.cli.output import print_result
 from nemo_gym.common.words import count_of, shorten
@@ -20,6 +21,9 @@ def compare() -> None:
     for name, count in ((config.before, found.failed_before), (config.after, found.failed_after)):
         if count:
             print(f"{name}: {count_of(count, 'rollout')} without a result", file=sys.stderr)
+    if config.plots_fpath is not None:
+        draw_comparison(config, Path(config.plots_fpath))
+        print(f"plots in {config.plots_fpath}", file=sys.stderr)
 
 
 def _lines(found: Comparison, most: int) -> Iterator[str]:

@@ -68,7 +68,7 @@ class Index:
         self._stop, self._changed = threading.Event(), threading.Condition()
         self._idle = threading.Event()
         self._idle.set()
-        self._requests = 0
+        self._requests, self._requests_lock = 0, threading.Lock()
         self._writer = self._open_database()
         self._adopt_or_reset()
         self._thread = threading.Thread(target=self._run, name=f"index-{path.name}", daemon=True)
@@ -119,15 +119,19 @@ class Index:
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A connection for queries. Indexing pauses meanwhile, so that it does not slow them down."""
-        self._requests += 1
-        self._idle.clear()
-        connection = _connect(self._place, read_only=True)
+        self._count_request(1)
         try:
-            yield connection
+            with contextlib.closing(_connect(self._place, read_only=True)) as connection:
+                yield connection
         finally:
-            connection.close()
-            self._requests -= 1
-            if self._requests <= 0:
+            self._count_request(-1)
+
+    def _count_request(self, more: int) -> None:
+        with self._requests_lock:
+            self._requests += more
+            if self._requests:
+                self._idle.clear()
+            else:
                 self._idle.set()
 
     def line_at(self, row: int) -> tuple[int, int] | None:

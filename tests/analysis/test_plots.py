@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_gym.analysis.compare import CompareConfig, draw_comparison
 from nemo_gym.analysis.plots import MAX_POINTS, Sample, bars, curve, figure, histogram, scatter
 from nemo_gym.analysis.profile import ProfileConfig, profile_rollouts
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
@@ -80,3 +81,21 @@ async def test_a_profile_of_a_collection_has_all_four_plots_and_the_hardest_rows
     assert titles == ["Rewards", "pass@k", "Reward against length", "Time by stage"]
     assert [row.row_index for row in found.hardest[:2]] == [1, 3]
     assert found.most_uncertain == []
+
+
+def test_two_runs_are_drawn_side_by_side(tmp_path: Path) -> None:
+    usage = {"output": [], "usage": {"output_tokens": 7}}
+    for name, reward in (("before", 0.0), ("after", 1.0)):
+        rows = [{**example_row("a"), "reward": reward, "_task_index": 0, "response": usage}] * 2
+        write_lines(tmp_path / f"{name}.jsonl", rows)
+    (tmp_path / "after_metrics.json").write_text('{"stages": {"model": {"seconds": 2, "requests": 2}}}')
+    (tmp_path / "before_metrics.json").write_text('{"stages": "broken"}')
+    config = CompareConfig(before=str(tmp_path / "before.jsonl"), after=str(tmp_path / "after.jsonl"))
+    draw_comparison(config, tmp_path / "plots.svg")
+    titles = [each.text for each in ElementTree.parse(tmp_path / "plots.svg").iter(f"{SVG}text") if each.get("class")]
+    names = ("Rewards", "pass@k", "Reward against length")
+    assert titles == [
+        *(f"{name} {side}" for name in names for side in ("before", "after")),
+        None,
+        "Time by stage after",
+    ]
