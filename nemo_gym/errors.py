@@ -14,6 +14,7 @@ PERMANENT_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
 
 SETUP_CODES: frozenset[str] = frozenset(("unauthorized", "unknown_model", "not_found", "unreachable"))
 """The `code` of a failure of a model endpoint that every other request would meet too."""
+SETUP_CODE_FIELD = "setup_code"
 
 UNREACHABLE = 503
 """The status of an error about a server that did not answer."""

@@ -14,6 +14,23 @@ from nemo_gym.testing import server_spec
 EXAMPLES = "responses_api_models/scripted_model/data/examples.jsonl"
 
 
+WRONG_KEY = b"Bearer sk-wrong"
+REFUSED = b'{"error": {"message": "Incorrect API key provided: sk-wrong.", "code": "invalid_api_key"}}'
+
+
+def _checking_keys(stack: Stack) -> Any:
+    """The endpoint, which refuses the wrong key as OpenAI's does."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if dict(scope.get("headers", ())).get(b"authorization") != WRONG_KEY:
+            return await stack.apps["endpoint"](scope, receive, send)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(REFUSED)).encode())]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        return await send({"type": "http.response.body", "body": REFUSED})
+
+    return app
+
+
 @contextmanager
 def served_model(replies: Sequence[object] | None = None) -> Iterator[str]:
     """Serve these replies, or those to the example rows, as an OpenAI endpoint; yield its base URL."""
@@ -25,7 +42,7 @@ def served_model(replies: Sequence[object] | None = None) -> Iterator[str]:
     stop, ready = asyncio.Event(), threading.Event()
 
     async def serve() -> None:
-        async with Stack(StackSpec([model])) as stack, serving({port: stack.apps["endpoint"]}, [listening]):
+        async with Stack(StackSpec([model])) as stack, serving({port: _checking_keys(stack)}, [listening]):
             ready.set()
             await stop.wait()
 

@@ -11,7 +11,17 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import ValidationError
 
 from nemo_gym.common.redaction import redact
-from nemo_gym.errors import CAUSES, Cause, OverloadedError, RolloutError, SessionError, SessionLostError, message_in
+from nemo_gym.errors import (
+    CAUSES,
+    SETUP_CODE_FIELD,
+    SETUP_CODES,
+    Cause,
+    OverloadedError,
+    RolloutError,
+    SessionError,
+    SessionLostError,
+    message_in,
+)
 from nemo_gym.llm_api.json_codec import Decoder, encode
 
 if TYPE_CHECKING:
@@ -148,6 +158,8 @@ def error_told_in(content: bytes) -> RolloutError | None:
     try:
         told = orjson.loads(content)["error"]
         cause, message, server, code = told["cause"], told["message"], told.get("server"), told.get("code")
+        if told.get(SETUP_CODE_FIELD) in SETUP_CODES:
+            code = told[SETUP_CODE_FIELD]
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return None
     if code in REFUSALS:

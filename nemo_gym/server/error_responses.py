@@ -11,6 +11,8 @@ from nemo_gym.common.redaction import process_redactor
 from nemo_gym.common.retry import RETRIED_STATUSES
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.errors import (
+    SETUP_CODE_FIELD,
+    SETUP_CODES,
     UNREACHABLE,
     Cause,
     ConfigError,
@@ -159,6 +161,8 @@ def _response_to(error: RolloutError, server: str) -> Failure:
         "retryable": error.retryable,
         **({} if error.status == default_status(error.cause) else {"status": error.status}),
         **({"code": error.code} if error.code else {}),
+        # `code` may become the endpoint's own for its clients; this one stays
+        **({SETUP_CODE_FIELD: error.code} if error.code in SETUP_CODES else {}),
         **({"response": error.response} if error.response is not None else {}),
     }
     return Failure(_status_of(error), {"detail": str(error), "error": body})
