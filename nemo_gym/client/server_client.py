@@ -1,25 +1,26 @@
 """Call a server by its name. A peer in the same worker is called directly, any other over HTTP; answers are alike."""
 
-import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
 from http.cookies import Morsel
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 
+from nemo_gym.client.head import STATUS_TIMEOUT_S as STATUS_TIMEOUT_S
+from nemo_gym.client.head import TOKEN_HEADER as TOKEN_HEADER
+from nemo_gym.client.head import get_from_head as get_from_head
+from nemo_gym.client.head import run_token as run_token
+from nemo_gym.client.head import run_token_file as run_token_file
 from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.pool import HttpClient, shared_client
 from nemo_gym.client.reply import REFUSAL_STATUSES, PeerResponse, failure_in, raise_refusal, read_reply
 from nemo_gym.client.reply import ServerReply as ServerReply
 from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.logging import RateLimitedLog
-from nemo_gym.common.paths import cache_dir, nearest
+from nemo_gym.common.paths import nearest
 from nemo_gym.common.retry import is_unsent, retry
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, add_retry_header
 from nemo_gym.errors import (
@@ -27,7 +28,6 @@ from nemo_gym.errors import (
     Cause,
     ConfigError,
     ConnectError,
-    HeadServerError,
     RolloutError,
     UpstreamError,
 )
@@ -42,14 +42,11 @@ logger = logging.getLogger(__name__)
 seldom = RateLimitedLog(logger)
 T = TypeVar("T")
 
-TOKEN_HEADER = "nemo-gym-token"  # noqa: S105 - the name of a header
 END_SESSION_HEADER = "nemo-gym-end-session"
 CALL_TIMEOUT_S = 3600.0
 """For a call that names no limit of its own. Finite, so that nothing waits for ever."""
 MAX_CONNECT_TRIES = 5
 RELEASE_TIMEOUT_S = 2.0
-STATUS_TIMEOUT_S = 5.0
-RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"  # noqa: S105 - the name of a variable
 
 
 class CookieJar(dict[str, str]):
@@ -283,6 +280,10 @@ class ServerClient:
         """A top-level value of the run's configuration; None if it is not set."""
         return self._config.get(key)
 
+    def names(self, server_type: str) -> list[str]:
+        """The servers of a type, by the run's configuration."""
+        return [str(name) for name, block in self._config.items() if server_type in _keys(block)]
+
     def url_of(self, server: str) -> str:
         """The base address of a server, or an error that names the servers there are."""
         if server not in self.addresses:
@@ -370,6 +371,10 @@ def _address_in(block: Any) -> str | None:
         return None
 
 
+def _keys(block: Any) -> Any:
+    return block if isinstance(block, Mapping) else ()
+
+
 def _server_of(session_cookie: str) -> str:
     return session_cookie.rpartition("___")[2]
 
@@ -378,43 +383,6 @@ def base_url(host: str, port: int) -> str:
     """Where a client finds a server that listens on `host`."""
     reachable = "127.0.0.1" if host in ("", "0.0.0.0") else f"[{host}]" if ":" in host else host
     return f"http://{reachable}:{port}"
-
-
-def run_token_file(head_port: int) -> Path:
-    """Where the token of a run that listens beyond this machine is kept for its user's other commands."""
-    return cache_dir() / "runs" / str(head_port)
-
-
-def run_token(head_port: int) -> str | None:
-    """The token of the run with that head server: from the environment, else from what `ng_run` left for its user."""
-    told = os.environ.get(RUN_TOKEN_ENV_VAR)
-    if told:
-        return told
-    try:
-        return run_token_file(head_port).read_text() or None
-    except OSError:
-        return None
-
-
-def get_from_head(url: str, path: str, *, token: str | None = None, timeout_s: float = STATUS_TIMEOUT_S) -> bytes:
-    """One GET to a head server, for code outside an event loop. Never through a proxy: the token is for the run."""
-
-    async def get() -> bytes:
-        headers = {TOKEN_HEADER: token} if token else {}
-        async with HttpClient() as http:
-            reply = await http.fetch("GET", url + path, headers=headers, timeout_s=timeout_s, use_proxy=False)
-        if reply.status != 200:
-            raise UpstreamError(url, reply.status, reply.body.decode(errors="replace"))
-        return reply.body
-
-    try:
-        with ThreadPoolExecutor(1) as thread:  # the caller's thread may have a running loop, as in a notebook
-            return thread.submit(asyncio.run, get()).result()
-    except UpstreamError as error:
-        raise HeadServerError(
-            f"Could not connect to the head server at {url}. Is `ng_run` up, and with the same head_server settings? "
-            f"({error})"
-        ) from error
 
 
 def get_server_url(server_name: str) -> str:
