@@ -5,6 +5,7 @@ import sys
 from nemo_gym.cli.command import WRONG_USAGE, command
 from nemo_gym.cli.commands import COMMANDS, find_command
 from nemo_gym.cli.output import print_result
+from nemo_gym.cli.tree import is_of_tree, run_tree
 from nemo_gym.common.redaction import printable
 from nemo_gym.errors import ConfigError
 
@@ -19,6 +20,7 @@ Available CLI scripts
 
 _MORE = """\
 `ng help <command>` shows the parameters of a command. `ng run` is the same as `ng_run`.
+`gym env start`, `gym eval run` and the other commands of the public tree work too: see docs/migration.md.
 For shell completion: eval "$(ng completion bash)", or zsh, or fish."""
 
 
@@ -32,6 +34,9 @@ def main() -> None:
         return
     if name in ("-h", "--help"):
         name, rest = "help", []
+    if is_of_tree([name, *rest]):
+        run_tree([name, *rest])
+        return
     try:
         function = find_command(name).load()
     except ConfigError as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_gym.cli.benchmarks import use_dataset_of_agent
 from nemo_gym.cli.command import command, read_command_line
 from nemo_gym.cli.output import print_result, wants_json
 from nemo_gym.common import event_loop
@@ -116,6 +117,7 @@ class Progress:
 def collect_rollouts() -> int:
     """Run an agent on every row of a dataset and write the scored rollouts."""
     config = read_command_line(fill_ports=False)
+    use_dataset_of_agent(config)
     options = RolloutCollectionConfig.read(config)
     metrics = collect_with_progress(config, options)
     return int(metrics.failed.total() > options.tolerated_failures)

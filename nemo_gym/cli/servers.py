@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from pprint import pformat
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import orjson
 from omegaconf import DictConfig, OmegaConf
@@ -28,9 +28,11 @@ from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictPars
 from nemo_gym.config.servers import server_instances
 from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig, NumWorkers
 from nemo_gym.errors import ConfigError, GymError, HeadServerError, StartupError
+from nemo_gym.runtime.groups import grouped
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.run_identity import check_run_identity, run_identity
+from nemo_gym.runtime.venvs import VenvSettings
 
 START_TIMEOUT_S = 3600.0
 """A server's virtualenv may have to be made first."""
@@ -78,7 +80,11 @@ class RunHelper:
     def start(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> None:
         """Start all servers and wait until they are healthy. If one cannot start, none is left running."""
         options = global_config_dict_parser_config or GlobalConfigDictParserConfig()
-        self.start_config(GlobalConfigDictParser().parse(options.model_copy(update={"fill_ports": False})))
+        config = GlobalConfigDictParser().parse(options.model_copy(update={"fill_ports": False}))
+        if config.get("dry_run"):
+            prepare_environments(config)
+        else:
+            self.start_config(config)
 
     def start_config(self, config: DictConfig) -> None:
         """As `start`, with a configuration that is already read."""
@@ -167,6 +173,12 @@ class RunHelper:
                 await launcher.watch()
 
 
+def prepare_environments(config: DictConfig) -> list[str]:
+    """Make the virtualenvs that the servers need, and start nothing. The interpreters, one a worker."""
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    return [python for python, _ in grouped(server_instances(config), VenvSettings.of(settings))]
+
+
 @contextlib.contextmanager
 def _saved_token(launcher: Launcher) -> Iterator[None]:
     """Save the run's token in a file that only this user's commands can read."""
@@ -193,8 +205,12 @@ def run() -> None:
     """Start the servers of a configuration and keep them running."""
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
+    config = read_command_line()
+    if config.get("dry_run"):
+        print(f"Dry run: the environments of {len(prepare_environments(config))} workers are ready.")
+        return
     helper = RunHelper()
-    helper.start_config(read_command_line())
+    helper.start_config(config)
     count = len(helper.instances())
     helper.display_server_instance_info()
     print(f"\nAll {count} / {count} servers ready! Stop them with Ctrl+C, or `ng_stop` from elsewhere.", flush=True)

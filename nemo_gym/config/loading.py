@@ -76,7 +76,8 @@ def load_config(
     try:
         complete(config, sources=sources, fill_ports=fill_ports)
     except UnknownServerError as error:
-        gone = [f"'{name}' was removed, because '{by}' inherits from it" for name, by in removed.items()]
+        is_meant = {name: by for name, by in removed.items() if f"/{name} in the list" in str(error)}
+        gone = [f"'{name}' was removed, because '{by}' inherits from it" for name, by in is_meant.items()]
         raise (UnknownServerError(f"{error} {'; '.join(gone)}. To keep it, use _copy.") if gone else error) from error
     secrets.set_process_secrets(known | secrets.find_secrets(config, sources.dotenv))
     return config

@@ -28,7 +28,7 @@ PUBLIC_KEYS = frozenset(
         *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
         *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
         *("server_host", "where", "sort", "search"),
-        *("latency", "faults", "overrides"),
+        *("latency", "faults", "overrides", "folder", "prepare_script_args", "prompt_config", "uv_venv_dir"),
         *("environment", "model", "agent", "dataset", "output", "kind", "before", "after"),
     )
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,10 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.retry_stats import track_retries
-from nemo_gym.errors import ConfigError, RolloutError, SetupError
+from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.errors import ConfigError, GymError, RolloutError, SetupError
 from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
+from nemo_gym.rollouts.aggregation import any_own_metrics, write_aggregate_metrics
 from nemo_gym.rollouts.attempts import Run, parse_scored, retrying_run, run_agent, traced_attempt
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
 from nemo_gym.rollouts.concurrency import (
@@ -37,6 +40,11 @@ from nemo_gym.server.metrics import stage_seconds
 
 if TYPE_CHECKING:
     from nemo_gym.config.types import BaseServerConfig
+
+logger = logging.getLogger(__name__)
+
+ECHOED = ("_rowidx", TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, ROLLOUT_ID_KEY_NAME)
+"""Fields by which a trainer recognizes a row: a result has them even if its agent does not repeat them."""
 
 RESUME_HINT = "All rollouts reported so far are on disk; run the same command again to make the rest."
 
@@ -144,7 +152,20 @@ class RolloutCollectionHelper:
         metrics.stages = stage_seconds(server for server in caller.local.values() if isinstance(server, ServerApp))
         self.metrics = metrics
         write_json(metrics_path(output), metrics.summary())
+        if not config.disable_aggregation and metrics.scored:
+            await self._aggregate(config, output, caller)
         return metrics
+
+    async def _aggregate(self, config: RolloutCollectionConfig, output: Path, client: ServerClient) -> None:
+        """Ask for the figures of environments that compute their own. Others are not asked to read all records."""
+        agents = [config.agent_name] if config.agent_name else client.names("responses_api_agents")
+        try:
+            is_wanted = await any_own_metrics(client, agents)
+        except (GymError, ValueError) as error:
+            logger.warning("cannot tell whether environments have metrics of their own: %s", error)
+            return
+        if is_wanted:
+            await write_aggregate_metrics(output, client, agent_name=config.agent_name)
 
     async def _make_missing(
         self, config: RolloutCollectionConfig, store: RolloutStore, completed: CompletedIndex, client: ServerClient
@@ -181,6 +202,7 @@ class RolloutCollectionHelper:
         self,
         examples: Iterable[dict[str, Any]],
         head_server_config: "BaseServerConfig | None" = None,
+        semaphore: "asyncio.Semaphore | None" = None,
         *,
         client: ServerClient | None = None,
         num_samples_in_parallel: int = MAX_PARALLEL,
@@ -202,7 +224,9 @@ class RolloutCollectionHelper:
                 raise RolloutError(
                     "input", f"The row has the `agent_ref` {reference!r:.100}; expected one with a `name`."
                 )
-            return row, parse_scored(await run_agent(caller, agent, row, timeout_s=rollout_timeout_s))
+            async with contextlib.nullcontext() if semaphore is None else semaphore:
+                result = parse_scored(await run_agent(caller, agent, row, timeout_s=rollout_timeout_s))
+            return row, {**{name: row[name] for name in ECHOED if name in row}, **result}
 
         try:
             asyncio.get_running_loop()

@@ -62,6 +62,15 @@ class RolloutCollectionConfig(CommandConfig):
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Fields that override those of every row, such as +responses_create_params.temperature=0.7."""
 
+    prompt_config: str | None = None
+    """A YAML file with `user` and `system` templates, filled in with each row's fields. It becomes the row's input."""
+
+    disable_aggregation: bool = False
+    """Do not ask environments for figures of their own when all rollouts are made."""
+
+    split: str | None = None
+    """Without an input: collect with the agent's dataset of this type."""
+
     seed_per_repeat: int | None = None
     """Base sampling seed. Repeat i is sent with `metadata.seed` set to this number plus i."""
 

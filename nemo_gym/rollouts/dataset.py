@@ -17,6 +17,7 @@ from nemo_gym.config.error_messages import error_lines
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.prompts import apply_prompt_to_row, load_prompt_config
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.store import CompletedIndex
@@ -92,7 +93,9 @@ def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = Non
 
 
 def _make_row(line: bytes, row_id: RowId, config: RolloutCollectionConfig, *, number: int) -> Row | NoResult:
-    is_unchanged = not config.responses_create_params and config.seed_per_repeat is None
+    is_unchanged = (
+        not config.responses_create_params and config.seed_per_repeat is None and config.prompt_config is None
+    )
     if config.agent_name is not None and is_unchanged and line.startswith(b"{"):
         return Row(row_id, config.agent_name, line)
     try:
@@ -101,7 +104,7 @@ def _make_row(line: bytes, row_id: RowId, config: RolloutCollectionConfig, *, nu
         if not isinstance(agent, str) or not agent:
             raise ValueError("The row has no `agent_ref` with a `name`, and no agent_name is given")
         return Row(row_id, agent, line if is_unchanged else encode(_with_overrides(data, row_id, config)))
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         message = f"{config.input_jsonl_fpath}:{number} cannot be run. {error}."
         return NoResult(row_id, "input", message, row=raw_json_or_text(line))
 
@@ -114,6 +117,8 @@ def _decode_row(line: bytes) -> Any:
 
 
 def _with_overrides(data: JsonObject, row_id: RowId, config: RolloutCollectionConfig) -> JsonObject:
+    if config.prompt_config is not None:
+        data = apply_prompt_to_row(data, load_prompt_config(config.prompt_config))
     params = _expect_object(data.get("responses_create_params"), "`responses_create_params`")
     params = {**params, **config.responses_create_params}
     if config.seed_per_repeat is not None:

@@ -41,6 +41,11 @@ def plots_path(output: Path) -> Path:
     return sibling_path(output, "plots", ".svg")
 
 
+def aggregate_metrics_path(output: Path) -> Path:
+    """The figures that environments compute themselves."""
+    return sibling_path(output, "aggregate_metrics", ".json")
+
+
 def export_path(output: Path) -> Path:
     """What an export used and dropped."""
     return sibling_path(output, "export", ".json")
@@ -54,7 +59,8 @@ def scored_path(failures: Path) -> Path | None:
 
 def all_paths(output: Path) -> tuple[Path, ...]:
     """Everything that a collection writes."""
-    return output, failures_path(output), manifest_path(output), metrics_path(output)
+    figures = metrics_path(output), aggregate_metrics_path(output)
+    return output, failures_path(output), manifest_path(output), *figures
 
 
 def check_paths(output: Path, *, dataset: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.llm_api.prompts import load_prompt_config
 from nemo_gym.rollouts.attempts import numeric_fields
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.dataset import DatasetFingerprint
@@ -39,6 +40,8 @@ def load_completed(
     """The rollouts in the output, counted in `metrics`. If they were made another way, raises the question what to do,
     unless `config` answers it."""
     options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
+    if config.prompt_config is not None:
+        options["prompt"] = load_prompt_config(config.prompt_config).model_dump()
     now = make_manifest(dataset_path, sha256=dataset.sha256, rows=dataset.rows, options=options, settings=settings)
     before = read_manifest(store.output)
     changes = [] if before is None or store.is_empty else before.changes_to(now)

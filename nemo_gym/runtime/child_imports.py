@@ -20,11 +20,15 @@ def children_can_import(servers: Sequence[ServerSpec]) -> Iterator[None]:
     A folder is left out if a module in it has the name of one of the standard library or of another folder: a child
     would import the wrong one. Such a server needs `isolation: process`, and a name of its own for the module.
     """
-    before = os.environ.get(PYTHONPATH)
-    os.environ[PYTHONPATH] = os.pathsep.join([*_paths(servers), *([before] if before else [])])
+    before, paths = os.environ.get(PYTHONPATH), _paths(servers)
+    os.environ[PYTHONPATH] = os.pathsep.join([*paths, *([before] if before else [])])
+    own = {str(server.folder) for server in servers}
+    added = [path for path in paths if path in own and path not in sys.path]
+    sys.path += added  # children of multiprocessing get this list, and not the variable
     try:
         yield
     finally:
+        sys.path[:] = [path for path in sys.path if path not in added]
         if before is None:
             os.environ.pop(PYTHONPATH, None)
         else:

@@ -30,7 +30,9 @@ def in_dialect(reply: ServerReply, error: Exception | None, dialect: Dialect) ->
     """The error response to a client of that API. Without `error` the handler has made the response itself."""
     upstream = _upstream_of(error)
     status = _status(reply.status, error, upstream)
-    body: JsonObject = dict(reply.value) if isinstance(reply.value, dict) else _decoded(reply)
+    body = dict(reply.value) if isinstance(reply.value, dict) else _decoded(reply)
+    if body is None:  # what a handler wrote itself, and is no JSON object
+        return reply
     told = body.get("error")
     ours: JsonObject = told if isinstance(told, dict) else {"message": _message(body)}
     theirs = _told_by_endpoint(upstream)
@@ -59,11 +61,11 @@ def _status(status: int, error: Exception | None, upstream: UpstreamError | None
     return 400 if is_bad else status
 
 
-def _decoded(reply: ServerReply) -> JsonObject:
+def _decoded(reply: ServerReply) -> JsonObject | None:
     try:
         found: Any = orjson.loads(reply.content())
     except orjson.JSONDecodeError:
-        found = reply.text()
+        return None
     return found if isinstance(found, dict) else {"detail": found}
 
 

@@ -98,7 +98,7 @@ def model_endpoints(
     chat_completions: Callable[..., Any],
     responses: Callable[..., Any],
     *,
-    count_tokens: Callable[..., Any],
+    count_tokens: Callable[..., Any] | None = None,
     completions: Callable[..., Any] | None = None,
     reads_only: bool,
 ) -> list[Endpoint]:
@@ -114,7 +114,17 @@ def model_endpoints(
         reads_only=reads_only,
     )
     of_text = [] if completions is None else [_completions_endpoint(completions)]
-    return [in_chat, in_responses, MessagesEndpoint(in_responses), CountTokensEndpoint(count_tokens), *of_text]
+    return [
+        in_chat,
+        in_responses,
+        MessagesEndpoint(in_responses),
+        CountTokensEndpoint(count_tokens or _estimated),
+        *of_text,
+    ]
+
+
+async def _estimated(params: NeMoGymResponseCreateParamsNonStreaming) -> int:
+    return estimate_tokens(params)
 
 
 def _completions_endpoint(completions: Callable[..., Any]) -> StreamableEndpoint:

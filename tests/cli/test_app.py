@@ -45,7 +45,7 @@ def test_the_scripts_of_the_package_are_the_commands_of_the_list() -> None:
         for prefix in ("ng", "nemo_gym")
         for each in COMMANDS.values()
     }
-    assert scripts == {"ng": "nemo_gym.cli:main", **listed}
+    assert scripts == {"ng": "nemo_gym.cli:main", "gym": "nemo_gym.cli:main", **listed}
 
 
 def test_every_command_is_documented() -> None:

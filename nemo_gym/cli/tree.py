@@ -1,0 +1,246 @@
+"""`gym <group> <command> --flags`: the public command tree, as other names for our commands. Flags become keys."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from nemo_gym.cli.command import WRONG_USAGE
+from nemo_gym.cli.commands import COMMANDS, find_command
+from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, find, nearest, search_roots
+from nemo_gym.common.redaction import printable
+from nemo_gym.errors import ConfigError, MissingPathError
+
+_MODEL = {
+    "--model": "policy_model_name",
+    "-m": "policy_model_name",
+    "--model-url": "policy_base_url",
+    "--model-api-key": "policy_api_key",
+}
+_SELECT = ("--config", "--benchmark", "--environment", "--resources-server", "--model-type", "--search-dir")
+_SWITCHES = frozenset(
+    ("--no-serve", "--resume", "--disable-aggregation", "--force", "--overwrite", "--append", "--download", "--json")
+)
+_COLLECT = {
+    "--agent": "agent_name",
+    "-a": "agent_name",
+    "--input": "input_jsonl_fpath",
+    "-i": "input_jsonl_fpath",
+    "--output": "output_jsonl_fpath",
+    "-o": "output_jsonl_fpath",
+    "--limit": "limit",
+    "--num-repeats": "num_repeats",
+    "--prompt-config": "prompt_config",
+    "--concurrency": "num_samples_in_parallel",
+    "--split": "split",
+    "--temperature": "responses_create_params.temperature",
+    "--top-p": "responses_create_params.top_p",
+    "--max-output-tokens": "responses_create_params.max_output_tokens",
+    "--disable-aggregation": "disable_aggregation=true",
+    "--resume": "resume=continue",
+    "--no-serve": "",
+}
+_STORED = {"--inputs": "input_jsonl_fpath", "--rollouts": "rollouts_jsonl_fpath", "--output": "output_jsonl_fpath"}
+_HUB = {"--input": "input_jsonl_fpath", "--output": "output_fpath", "--repo-id": "repo_id", "--name": "dataset_name"}
+
+
+class Leaf(NamedTuple):
+    """A command of the tree."""
+
+    command: str
+    flags: Mapping[str, str] = {}
+    """Each flag and the key that it sets; a switch sets `key=value`, or nothing."""
+    selects: bool = False
+    """Takes configurations by the names of benchmarks, environments and servers."""
+    extra: tuple[str, ...] = ()
+    """Arguments that it always has."""
+
+
+TREE: dict[tuple[str, ...], Leaf] = {
+    ("env", "start"): Leaf("run", _MODEL, True),
+    ("env", "prefetch"): Leaf("run", _MODEL, True, ("+dry_run=true",)),
+    ("env", "status"): Leaf("status"),
+    ("env", "resolve"): Leaf("dump_config", _MODEL, True),
+    ("env", "packages"): Leaf("pip_list", {"--resources-server": "entrypoint", "--outdated": "outdated=true"}),
+    ("env", "test"): Leaf("test", {"--resources-server": "entrypoint"}),
+    ("env", "init"): Leaf("init_resources_server", {"--resources-server": "entrypoint"}),
+    ("env", "validate"): Leaf("check_compat"),
+    ("eval", "run"): Leaf("collect_rollouts", {**_MODEL, **_COLLECT}, True),
+    ("eval", "prepare"): Leaf("prepare_benchmark", _MODEL, True),
+    ("eval", "aggregate"): Leaf(
+        "aggregate_rollouts", {"--input": "rollouts_jsonl_fpath", "-i": "rollouts_jsonl_fpath"}
+    ),
+    ("eval", "reverify"): Leaf(
+        "reverify",
+        {**_STORED, "--concurrency": "num_samples_in_parallel", "--overwrite": "overwrite=true"},
+        True,
+    ),
+    ("eval", "profile"): Leaf("profile", _STORED),
+    ("dataset", "collate"): Leaf(
+        "prepare_data",
+        {"--mode": "mode", "--output-dir": "output_dirpath", "--download": "should_download=true"},
+        True,
+    ),
+    ("dataset", "render"): Leaf(
+        "materialize_prompts",
+        {
+            "--input": "input_jsonl_fpath",
+            "--prompt-config": "prompt_config",
+            "--output": "output_jsonl_fpath",
+        },
+    ),
+    ("dataset", "upload"): Leaf("upload_dataset_to_{storage}", _HUB),
+    ("dataset", "download"): Leaf("download_dataset_from_{storage}", _HUB),
+    ("dataset", "rm"): Leaf("delete_dataset_from_gitlab", _HUB),
+    ("dataset", "migrate"): Leaf("gitlab_to_hf_dataset", _HUB),
+    ("dev", "test"): Leaf("dev_test"),
+}
+GROUPS = tuple(dict.fromkeys(path[0] for path in TREE))
+
+_KINDS = {
+    "benchmarks": "benchmarks",
+    "environments": "environments",
+    "agents": "responses_api_agents",
+    "models": "responses_api_models",
+    "resources-servers": "resources_servers",
+}
+_LISTED_BY_US = ("environments", "agents", "models")
+
+
+def is_of_tree(arguments: Sequence[str]) -> bool:
+    """True if these are words of the tree, and not a command of ours with one of its words, such as `eval`."""
+    word, following = arguments[0], arguments[1] if len(arguments) > 1 else ""
+    if word == "list":
+        return following in _KINDS and following not in _LISTED_BY_US
+    return word == "search" or (word in GROUPS and (word not in COMMANDS or (word, following) in TREE))
+
+
+def run_tree(arguments: Sequence[str]) -> None:
+    """Run `gym <group> <command> ...`."""
+    try:
+        if arguments[0] in ("list", "search"):
+            print("\n".join(listed(arguments)))
+            return
+        name, rest = translated(arguments)
+        function = find_command(name).load()
+    except ConfigError as error:
+        sys.stderr.write(printable(f"{error}\n"))
+        raise SystemExit(WRONG_USAGE) from None
+    sys.argv = [f"ng {name}", *rest]
+    function()
+
+
+def translated(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Our command, and the arguments as keys."""
+    path = tuple(arguments[:2])
+    if path not in TREE:
+        known = [" ".join(each) for each in TREE if each[0] == arguments[0]]
+        hint = nearest(" ".join(path), known)
+        raise ConfigError(f"There is no command 'gym {' '.join(path)}'.{hint} There are: {', '.join(known)}.")
+    leaf = TREE[path]
+    storage, given = _take(list(arguments[2:]), "--storage")
+    keys = list(_as_keys(leaf, given))
+    name = leaf.command.format(storage=storage or "hf")
+    if name == "test" and not any(key.startswith("+entrypoint") for key in keys):
+        name = "test_all"
+    return name, [*leaf.extra, *keys]
+
+
+def _take(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
+    if flag not in arguments:
+        return None, arguments
+    at = arguments.index(flag)
+    return arguments[at + 1], [*arguments[:at], *arguments[at + 2 :]]
+
+
+def _as_keys(leaf: Leaf, arguments: list[str]) -> Iterator[str]:
+    configs: list[str] = []
+    queue = _split_equals(arguments)
+    serves = "--no-serve" not in queue
+    while queue:
+        argument = queue.pop(0)
+        if argument in leaf.flags and argument not in _SELECT:
+            yield from _set(leaf.flags[argument], queue, argument)
+        elif leaf.selects and argument in _SELECT:
+            value = _value(queue, argument)
+            if argument == "--search-dir":
+                before = os.environ.get(EXTRA_ROOTS_ENV_VAR)
+                os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, (before, value)))
+            else:
+                configs.append(value if argument == "--config" else str(_config_of(argument, value)))
+        elif argument in leaf.flags:
+            yield f"+{leaf.flags[argument]}=resources_servers/{_value(queue, argument)}"
+        elif argument in ("-h", "--help"):
+            yield "--help"
+        elif argument in ("-v", "--json"):
+            continue
+        elif argument.startswith("-"):
+            known = [*leaf.flags, *(_SELECT if leaf.selects else ())]
+            raise ConfigError(f"'{argument}' is not a flag of this command.{nearest(argument, known)}")
+        else:
+            yield argument
+    if configs and serves:
+        yield f"+config_paths=[{','.join(configs)}]"
+
+
+def _split_equals(arguments: Sequence[str]) -> list[str]:
+    """`--flag=value` as two arguments."""
+    found: list[str] = []
+    for argument in arguments:
+        found += argument.split("=", 1) if argument.startswith("--") and "=" in argument else [argument]
+    return found
+
+
+def _set(key: str, queue: list[str], flag: str) -> Iterator[str]:
+    if flag in _SWITCHES or "=" in key:
+        if key:
+            yield f"+{key}"
+        return
+    yield f"++{key}={_quoted(_value(queue, flag))}"
+
+
+def _quoted(value: str) -> str:
+    return value if value.replace(".", "").replace("-", "").replace("_", "").isalnum() else f"'{value}'"
+
+
+def _value(queue: list[str], flag: str) -> str:
+    if not queue:
+        raise ConfigError(f"'{flag}' needs a value.")
+    return queue.pop(0)
+
+
+def _config_of(flag: str, value: str) -> Path:
+    """The configuration that a name stands for: `name`, or `name/flavor`."""
+    name, _, flavor = value.partition("/")
+    if flag in ("--benchmark", "--environment"):
+        folder = f"{flag.removeprefix('--')}s/{name}"
+        return find(f"{folder}/{flavor + '.yaml' if flavor else 'config.yaml'}", what="config file")
+    kind = "resources_servers" if flag == "--resources-server" else "responses_api_models"
+    folder = f"{kind}/{name}/configs"
+    try:
+        return find(f"{folder}/{flavor or name}.yaml", what="config file")
+    except MissingPathError:
+        found = sorted(find(folder, what="folder of configs").glob("*.yaml"))
+        if len(found) == 1 and not flavor:
+            return found[0]
+        listed = ", ".join(f"{name}/{file.stem}" for file in found)
+        raise ConfigError(f"'{value}' is not a configuration of {name}. There are: {listed}.") from None
+
+
+def listed(arguments: Sequence[str]) -> list[str]:
+    """The folders of a kind; with `search`, those whose path contains a text."""
+    search = arguments[0] == "search"
+    rest = [argument for argument in arguments[1:] if not argument.startswith("-")]
+    kinds = [rest.pop(0)] if rest and rest[0] in _KINDS else list(_KINDS) if search else []
+    if not kinds:
+        raise ConfigError(f"Give what to list: {', '.join(_KINDS)}.{nearest(rest[0] if rest else '', _KINDS)}")
+    text = rest[0] if rest else ""
+    folders = {
+        f"{_KINDS[kind]}/{folder.name}"
+        for kind in kinds
+        for root in search_roots()
+        for folder in (root / _KINDS[kind]).glob("*/")
+        if any(folder.glob("*.py")) or any(folder.glob("*.yaml"))
+    }
+    return sorted(name for name in folders if text in name)

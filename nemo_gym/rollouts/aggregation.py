@@ -1,0 +1,109 @@
+"""Ask agents for the figures of their rollouts, and write them beside the output.
+
+Only agents whose environment computes figures of its own are asked: ours are in the metrics file already. A failure is
+a warning, since the rollouts are on disk.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.atomic_files import write_json
+from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.rollouts.output_files import aggregate_metrics_path
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
+from nemo_gym.server.aggregate_metrics import AggregateMetrics, AggregateMetricsRequest
+
+logger = logging.getLogger(__name__)
+
+MAX_RECORDS = 200_000
+"""Of one agent. More of them would be one request too large to answer."""
+_DROPPED = frozenset(
+    ("responses_create_params", "ng_agent_observations", "ng_model_call_capture", "ng_trajectory", "_row_hash")
+)
+
+
+async def write_aggregate_metrics(
+    output: Path, client: ServerClient, *, agent_name: str | None, always: bool = False
+) -> Path | None:
+    """Write the figures of every agent that has its own, or with `always` of every agent."""
+    try:
+        by_agent = _records_by_agent(_lines(output), agent_name)
+        found = [
+            await _figures(client, agent, records)
+            for agent, records in by_agent.items()
+            if always or await _has_own_metrics(client, agent)
+        ]
+    except Exception as error:
+        logger.warning("the aggregate metrics of %s are not computed: %s", output, error)
+        return None
+    if not found:
+        return None
+    write_json(aggregate_metrics_path(output), found)
+    return aggregate_metrics_path(output)
+
+
+async def any_own_metrics(client: ServerClient, agents: Iterable[str]) -> bool:
+    """True if a collection of these agents has figures to ask for."""
+    return any([await _has_own_metrics(client, agent) for agent in agents])
+
+
+async def _has_own_metrics(client: ServerClient, agent: str) -> bool:
+    for server in (agent, *_environments_of(client.setting(agent))):
+        reply = await client.get(server, "/aggregate_metrics")
+        if reply.status == 200 and (await reply.json()).get("has_own_metrics"):
+            return True
+    return False
+
+
+def _environments_of(block: Any) -> Iterator[str]:
+    """The environments that an agent's block refers to."""
+    if not isinstance(block, Mapping):
+        return
+    if block.get("type") == "resources_servers" and isinstance(block.get("name"), str):
+        yield block["name"]
+    for key in block:
+        yield from _environments_of(block[key])
+
+
+async def _figures(client: ServerClient, agent: str, records: list[JsonObject]) -> JsonObject:
+    if len(records) > MAX_RECORDS:
+        raise ValueError(f"'{agent}' has {len(records)} records, more than {MAX_RECORDS}")
+    request = AggregateMetricsRequest(verify_responses=records)
+    figures = await client.call(agent, "/aggregate_metrics", request, answer=AggregateMetrics)
+    return {AGENT_REF_KEY_NAME: {"name": agent}, **figures.model_dump()}
+
+
+def _records_by_agent(lines: Iterable[bytes], agent_name: str | None) -> dict[str, list[JsonObject]]:
+    """The stripped records of each agent, by task and rollout index."""
+    found: dict[str, list[JsonObject]] = {}
+    for line in lines:
+        record = orjson.loads(line)
+        reference = record.get(AGENT_REF_KEY_NAME)
+        agent = agent_name or (reference.get("name") if isinstance(reference, dict) else None)
+        if agent is not None:
+            found.setdefault(agent, []).append(_stripped(record))
+    for records in found.values():
+        records.sort(key=lambda record: (record[TASK_INDEX_KEY_NAME], record[ROLLOUT_INDEX_KEY_NAME]))
+    return found
+
+
+def _stripped(record: JsonObject) -> JsonObject:
+    response = record.get("response")
+    usage = {"response": {"usage": response["usage"]}} if isinstance(response, dict) and response.get("usage") else {}
+    kept = {name: value for name, value in record.items() if name not in _DROPPED and name != "response"}
+    indices = {
+        TASK_INDEX_KEY_NAME: task_index_of(record) or 0,
+        ROLLOUT_INDEX_KEY_NAME: record.get(ROLLOUT_INDEX_KEY_NAME, record.get(REPEAT_INDEX_KEY_NAME)) or 0,
+    }
+    return {**kept, **usage, **indices}
+
+
+def _lines(output: Path) -> Iterator[bytes]:
+    with output.open("rb") as lines:
+        yield from (line for line in lines if line.strip())

@@ -1,0 +1,103 @@
+"""The public command tree as other names for our commands."""
+
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.cli.tree import listed, translated
+from nemo_gym.errors import ConfigError
+from tests.commands import ng
+from tests.public.files import FILES
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.lstrip("\n"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_flags_become_keys_and_selectors_one_list_of_files(root: Path) -> None:
+    name, keys = translated(
+        [
+            *("eval", "run", "--benchmark", "shopping", "--model-type", "echo", "-o", "out.jsonl", "--limit=3"),
+            *("--model", "gpt 5", "--temperature", "0.5", "--resume", "+rollout_timeout_s=5"),
+        ]
+    )
+    assert name == "collect_rollouts"
+    files = f"{root}/benchmarks/shopping/config.yaml,{root}/responses_api_models/echo/configs/echo.yaml"
+    assert keys == [
+        "++output_jsonl_fpath=out.jsonl",
+        "++limit=3",
+        "++policy_model_name='gpt 5'",
+        "++responses_create_params.temperature=0.5",
+        "+resume=continue",
+        "+rollout_timeout_s=5",
+        f"+config_paths=[{files}]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("env start --config a.yaml", ("run", ["+config_paths=[a.yaml]"])),
+        ("env prefetch --config a.yaml", ("run", ["+dry_run=true", "+config_paths=[a.yaml]"])),
+        ("eval run --no-serve --config a.yaml", ("collect_rollouts", [])),
+        ("env test", ("test_all", [])),
+        ("env test --resources-server shop", ("test", ["+entrypoint=resources_servers/shop"])),
+        ("env resolve --resources-server shop", ("dump_config", [
+            "+config_paths=[{root}/resources_servers/shop/configs/shop.yaml]"])),
+        ("dataset download --storage gitlab --name x", ("download_dataset_from_gitlab", ["++dataset_name=x"])),
+        ("dataset download --repo-id a/b", ("download_dataset_from_hf", ["++repo_id='a/b'"])),
+        ("eval profile --inputs a --rollouts b", ("profile", ["++input_jsonl_fpath=a", "++rollouts_jsonl_fpath=b"])),
+    ],
+)  # fmt: skip
+def test_each_is_one_of_our_commands(root: Path, line: str, command: tuple[str, list[str]]) -> None:
+    name, keys = translated(line.split())
+    assert (name, keys) == (command[0], [key.format(root=root) for key in command[1]])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("eval run --concurency 4", "'--concurency' is not a flag of this command. Did you mean '--concurrency'"),
+        ("eval runn", "There is no command 'gym eval runn'. Did you mean 'eval run'"),
+        ("eval run --output", "'--output' needs a value"),
+        ("env start --resources-server nobody", "nobody"),
+        ("list shops", "Give what to list"),
+    ],
+)
+def test_a_mistake_is_named(root: Path, line: str, message: str) -> None:
+    arguments = line.split()
+    with pytest.raises(ConfigError, match=message):
+        listed(arguments) if arguments[0] == "list" else translated(arguments)
+
+
+def test_folders_are_listed_and_searched(root: Path) -> None:
+    assert "benchmarks/shopping" in listed(["list", "benchmarks"])
+    assert listed(["search", "agents", "shopper"]) == ["responses_api_agents/shopper"]
+
+
+@pytest.mark.slow
+def test_gym_is_a_program_and_refuses_unknown_flags(root: Path) -> None:
+    done = ng("gym", "env", "resolve", "--config", "responses_api_models/echo/configs/echo.yaml", cwd=root)
+    assert "echo-1" in done.stdout, done.stderr
+    assert ng("gym", "env", "resolve", "--confg", "x", cwd=root).returncode == 2
+
+
+@pytest.mark.slow
+def test_a_folder_is_checked_before_anything_of_it_runs(root: Path) -> None:
+    done = ng("ng_check_compat", str(root), cwd=root.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 of 5 folders resolve." in done.stdout
+    app = root / "resources_servers" / "shop" / "app.py"
+    app.write_text("from nemo_gym.base_resources_server import SimpleResourceServer\nimport nemo_gym.nowhere\n")
+    (root / "resources_servers" / "shop" / "requirements.txt").write_text("no-such-package\n")
+    done = ng("ng_check_compat", str(root / "resources_servers" / "shop"), cwd=root.parent)
+    assert done.returncode == 1
+    assert "has no 'SimpleResourceServer'. Did you mean 'SimpleResourcesServer'?" in done.stdout
+    assert "there is no module 'nemo_gym.nowhere'" in done.stdout
+    assert "installs into a virtualenv of its own: no-such-package" in done.stdout
