@@ -23,10 +23,11 @@ def _checking_keys(stack: Stack) -> Any:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if dict(scope.get("headers", ())).get(b"authorization") != WRONG_KEY:
-            return await stack.apps["endpoint"](scope, receive, send)
+            await stack.apps["endpoint"](scope, receive, send)
+            return
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(REFUSED)).encode())]
         await send({"type": "http.response.start", "status": 401, "headers": headers})
-        return await send({"type": "http.response.body", "body": REFUSED})
+        await send({"type": "http.response.body", "body": REFUSED})
 
     return app
 

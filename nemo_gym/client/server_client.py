@@ -257,6 +257,10 @@ class ServerClient:
         """A top-level value of the run's configuration; None if it is not set."""
         return self._config.get(key)
 
+    def names(self, server_type: str) -> list[str]:
+        """The servers of a type, by the run's configuration."""
+        return [str(name) for name, block in self._config.items() if server_type in _keys(block)]
+
     def url_of(self, server: str) -> str:
         """The base address of a server, or an error that names the servers there are."""
         if server not in self.addresses:
@@ -382,6 +386,10 @@ def _address_in(block: Any) -> str | None:
         return base_url(inner["host"], inner["port"])
     except (AttributeError, StopIteration, KeyError, TypeError):
         return None
+
+
+def _keys(block: Any) -> Any:
+    return block if isinstance(block, Mapping) else ()
 
 
 def _server_of(session_cookie: str) -> str:
