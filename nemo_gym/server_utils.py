@@ -3,14 +3,14 @@ in `nemo_gym.openai_utils`. What needs aiohttp or OmegaConf is imported when it 
 
 from typing import TYPE_CHECKING
 
+from nemo_gym.client.from_config import get_server_url as get_server_url
+from nemo_gym.client.from_config import setup_server_client as setup_server_client
 from nemo_gym.client.pool import HttpClient as HttpClient
 from nemo_gym.client.reply import PeerResponse as PeerResponse
 from nemo_gym.client.reply import ServerReply as ServerReply
 from nemo_gym.client.server_client import CookieJar as CookieJar
 from nemo_gym.client.server_client import ServerClient as ServerClient
 from nemo_gym.client.server_client import base_url as base_url
-from nemo_gym.client.server_client import get_server_url as get_server_url
-from nemo_gym.client.server_client import setup_server_client as setup_server_client
 from nemo_gym.common.atomic_files import write_json as write_json
 from nemo_gym.common.deadline import timeout as timeout
 from nemo_gym.common.exception_groups import raise_first_error as raise_first_error

@@ -394,15 +394,3 @@ def _keys(block: Any) -> Any:
 
 def _server_of(session_cookie: str) -> str:
     return session_cookie.rpartition("___")[2]
-
-
-def get_server_url(server_name: str) -> str:
-    """The address of a server, by the configuration of this process."""
-    from nemo_gym.config.loading import get_global_config_dict
-
-    return ServerClient(global_config_dict=get_global_config_dict()).url_of(server_name)
-
-
-def setup_server_client(head_server_config: "BaseServerConfig | None" = None) -> ServerClient:
-    """A client of the running servers."""
-    return ServerClient.load_from_global_config(head_server_config)
