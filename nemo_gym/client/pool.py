@@ -33,6 +33,10 @@ KEEP_ALIVE_S = 30.0
 ADDRESSES_LAST_S = 10.0
 """How long a resolved address is used before it is looked up again."""
 
+MAX_CONNECTING = 256
+"""How many connections are opened at a time. If thousands of rollouts start at once, more would all wait for the event
+loop, each longer than a server may take to accept."""
+
 NO_REUSE_S = 60.0
 """How long connections to a server are used once only after it sent data that no request asked for. The next such
 data might arrive just after a request was sent, and nothing would tell it from the reply."""
@@ -144,6 +148,7 @@ class HttpClient:
         self._settings = settings or HttpSettings()
         self._limit = min(self._settings.global_aiohttp_connector_limit, outbound_limit())
         self._slots = Slots(self._limit)
+        self._connecting = asyncio.Semaphore(MAX_CONNECTING)
         self._peers: dict[tuple[Origin, bool], _Peer] = {}
         self._opened: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -267,7 +272,7 @@ class HttpClient:
         through = f" through the proxy {peer.proxy}" if peer.proxy else ""
         whom = f"no connection to {peer.origin.host}:{peer.origin.port}{through}"
         try:
-            async with asyncio.timeout(limit_s):
+            async with self._connecting, asyncio.timeout(limit_s):
                 return await peer.connect()
         except TimeoutError as error:
             raise ConnectError(name, 0, f"{whom} within {limit_s:g} s") from error

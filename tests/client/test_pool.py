@@ -6,13 +6,15 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import psutil
 import pytest
 
-from nemo_gym.client.pool import HttpClient
+from nemo_gym.client.pool import MAX_CONNECTING, HttpClient
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.deadline import fresh_deadline
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import ConnectError, RolloutError, UpstreamError
+from tests.polling import until
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -123,3 +125,22 @@ async def test_a_redirect_of_a_server_is_an_error_and_never_its_answer(status: i
     async with peer_that(redirect) as url, ServerClient(addresses={"agent": url}, http=HttpClient()) as client:
         with pytest.raises(RolloutError, match=f"answered {status}"):
             await client.call("agent", "/run", {}, answer=ServerReply, timeout_s=10)
+
+
+async def test_a_flood_of_requests_opens_few_connections_at_a_time() -> None:
+    def opening() -> int:
+        found = psutil.Process().net_connections(kind="tcp")
+        return sum(one.status == psutil.CONN_SYN_SENT and one.raddr[1] == port for one in found if one.raddr)
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)  # and nobody accepts
+        port = listening.getsockname()[1]
+        async with HttpClient() as http:
+            url = f"http://127.0.0.1:{port}/"
+            asking = [asyncio.create_task(http.fetch("GET", url, timeout_s=60)) for _ in range(MAX_CONNECTING * 2)]
+            await until(lambda: opening() > MAX_CONNECTING - 10)
+            assert opening() <= MAX_CONNECTING
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
