@@ -34,8 +34,8 @@ ADDRESSES_LAST_S = 10.0
 """How long a resolved address is used before it is looked up again."""
 
 MAX_CONNECTING = 256
-"""How many connections are opened at a time. If thousands of rollouts start at once, more would all wait for the event
-loop, each longer than a server may take to accept."""
+"""How many connections to a server are opened at a time. If thousands of rollouts start at once, more would all wait
+for the event loop, each longer than a server may take to accept."""
 
 NO_REUSE_S = 60.0
 """How long connections to a server are used once only after it sent data that no request asked for. The next such
@@ -91,6 +91,7 @@ class _Peer:
     slots: Slots
     opened: set[Connection]
     """The open connections of the whole pool, idle or in use."""
+    connecting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONNECTING))
     idle: deque[tuple[float, Connection]] = field(default_factory=deque)
     addresses: list[Any] = field(default_factory=list)
     resolved_at: float = -math.inf
@@ -148,7 +149,6 @@ class HttpClient:
         self._settings = settings or HttpSettings()
         self._limit = min(self._settings.global_aiohttp_connector_limit, outbound_limit())
         self._slots = Slots(self._limit)
-        self._connecting = asyncio.Semaphore(MAX_CONNECTING)
         self._peers: dict[tuple[Origin, bool], _Peer] = {}
         self._opened: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -272,7 +272,7 @@ class HttpClient:
         through = f" through the proxy {peer.proxy}" if peer.proxy else ""
         whom = f"no connection to {peer.origin.host}:{peer.origin.port}{through}"
         try:
-            async with self._connecting, asyncio.timeout(limit_s):
+            async with peer.connecting, asyncio.timeout(limit_s):
                 return await peer.connect()
         except TimeoutError as error:
             raise ConnectError(name, 0, f"{whom} within {limit_s:g} s") from error
