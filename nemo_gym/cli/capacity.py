@@ -28,7 +28,7 @@ class BenchConfig(CommandConfig):
     """Measure how many rollouts of an environment this machine carries, and what saturates first.
 
     The real `ng_collect_rollouts` runs against a simulated model endpoint, once for each combination of `in_flight`,
-    `turns` and `payload_bytes`. With six points or more, a model of capacity is fitted to two thirds of them and
+    `turns` and `payload_bytes`. With nine points or more, a model of capacity is fitted to two thirds of them and
     checked against the others.
 
     Examples:
@@ -129,6 +129,7 @@ def _bench_sessions(options: BenchConfig) -> list[dict[str, Any]]:
 
 
 def _bench_rollouts(options: BenchConfig) -> list[dict[str, Any]]:
+    from nemo_gym.analysis.bench.capacity_model import MIN_POINTS
     from nemo_gym.analysis.bench.measure import Bench
     from nemo_gym.analysis.bench.report import about, capacity_table, shown
     from nemo_gym.analysis.bench.watch import Machine
@@ -139,12 +140,9 @@ def _bench_rollouts(options: BenchConfig) -> list[dict[str, Any]]:
         print(f"Measuring {number} of {len(points)}: {shown(point)}", file=sys.stderr)
         measured.append(bench.measure(point))
     print(f"{about(machine)}\n\n{capacity_table(measured, machine)}")
-    if len(measured) >= MIN_POINTS_OF_MODEL:
+    if len(measured) >= MIN_POINTS:
         _print_model(measured, options)
     return [asdict(each) for each in measured]
-
-
-MIN_POINTS_OF_MODEL = 6
 
 
 def _print_model(measured: "list[Measured]", options: BenchConfig) -> None:

@@ -16,7 +16,7 @@ from nemo_gym.analysis.bench.workload import Point
 from nemo_gym.errors import GymError
 
 MACHINE = Machine(cores=4, memory_mb=16_000, open_files=20_000)
-CPU, MEMORY = [0.2, 0.3, 0.01, 0.0001], [50.0, 0.02, 0.001]
+CPU, MEMORY = [0.2, 0.3, 0.01, 0.005, 0.0001], [50.0, 0.02, 0.001]
 
 
 def measured(in_flight: int = 100, turns: int = 1, payload_bytes: int = 1024, **usage: Any) -> Measured:
@@ -34,7 +34,10 @@ def measured(in_flight: int = 100, turns: int = 1, payload_bytes: int = 1024, **
     )
 
 
-POINTS = [measured(*each) for each in itertools.product((64, 1024), (1, 5, 20), (1024, 65536))]
+POINTS = [
+    measured(in_flight, turns, payload)
+    for turns, payload, in_flight in itertools.product((1, 5, 20), (1024, 65536), (64, 1024))
+]
 
 
 def test_the_model_finds_what_made_the_points_and_predicts_the_others() -> None:
@@ -48,7 +51,7 @@ def test_the_model_finds_what_made_the_points_and_predicts_the_others() -> None:
 
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(GymError, match="too few"):
-        CapacityModel.of(POINTS[:3])
+        CapacityModel.of(POINTS[:8])
 
 
 @given(some.lists(some.floats(0.1, 100), min_size=3, max_size=12))

@@ -9,6 +9,7 @@ from nemo_gym.errors import GymError
 
 HOLD_OUT_EVERY = 3
 """Every third point is not used for the fit, but to check it."""
+MIN_POINTS = 9
 USABLE_SHARE = 0.7
 """Of CPU time: what is left serves peaks, without which latency grows."""
 
@@ -16,9 +17,13 @@ Features = Callable[[Measured], list[float]]
 
 
 def cpu_features(measured: Measured) -> list[float]:
-    """A rollout costs a constant, so much a turn, so much a new byte, and so much a byte that is sent again."""
-    turns, payload = measured.point.turns, measured.point.payload_bytes / 1024
-    return [1.0, turns, turns * payload, payload * turns * (turns - 1) / 2]
+    """A rollout costs a constant, so much a turn and a new byte, and so much an item and a byte that is sent again."""
+    return _cpu_features(measured.point.turns, measured.point.payload_bytes / 1024)
+
+
+def _cpu_features(turns: int, payload_kb: float) -> list[float]:
+    again = turns * (turns - 1) / 2
+    return [1.0, turns, turns * payload_kb, again, again * payload_kb]
 
 
 def memory_features(measured: Measured) -> list[float]:
@@ -101,8 +106,10 @@ class CapacityModel:
         """Fit to two thirds of the points and predict the others."""
         good = [point for point in points if point.cpu_ms > 0 and point.usage.memory_mb > 0]
         used = [point for number, point in enumerate(good) if number % HOLD_OUT_EVERY != HOLD_OUT_EVERY - 1]
-        if len(used) < len(cpu_features(used[0]) if used else [0]):
-            raise GymError(f"{len(good)} points are too few to fit the model of capacity; expected at least 6.")
+        if len(good) < MIN_POINTS:
+            raise GymError(
+                f"{len(good)} points are too few to fit the model of capacity; expected at least {MIN_POINTS}."
+            )
         cpu = fit([cpu_features(point) for point in used], [point.cpu_ms for point in used])
         memory = fit([memory_features(point) for point in used], [point.usage.memory_mb for point in used])
         others = [point for point in good if not any(point is each for each in used)]
@@ -124,7 +131,7 @@ class CapacityModel:
     ) -> Capacity:
         """What nodes with these resources, one worker a core, carry of one kind of rollout."""
         payload = payload_bytes / 1024
-        cpu_ms = _dot(self.cpu, [1.0, turns, turns * payload, payload * turns * (turns - 1) / 2])
+        cpu_ms = _dot(self.cpu, _cpu_features(turns, payload))
         base_mb, own_mb, conversation_mb = self.memory
         in_flight_mb = own_mb + conversation_mb * turns * (1 + payload)
         seconds = turns * latency_s + cpu_ms / 1000

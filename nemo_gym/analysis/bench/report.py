@@ -66,11 +66,11 @@ def size(count: int) -> str:
 
 def model_page(model: CapacityModel) -> str:
     """The fitted model and how well it predicts points that it has not seen."""
-    constant, turn, new_kb, old_kb = model.cpu
+    constant, turn, new_kb, old_item, old_kb = model.cpu
     base, in_flight, conversation = model.memory
     lines = [
         f"CPU ms of a rollout = {constant:.3f} + {turn:.3f} * turns + {new_kb:.5f} * KB received "
-        f"+ {old_kb:.6f} * KB sent again",
+        f"+ {old_item:.5f} * turns sent again + {old_kb:.6f} * KB sent again",
         f"MB = {base:.0f} + in flight * ({in_flight:.4f} + {conversation:.5f} * turns * (1 + payload KB))",
     ]
     head = ["held out", "CPU ms predicted", "measured", "error", "MB predicted", "measured", "error"]

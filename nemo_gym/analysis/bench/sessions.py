@@ -18,11 +18,14 @@ from nemo_gym.analysis.bench.report import table
 from nemo_gym.analysis.bench.watch import Usage, Watcher
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
+from nemo_gym.client.settings import HttpSettings
 from nemo_gym.common import event_loop
 from nemo_gym.config.ports import find_open_port
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import GymError, RolloutError
 
+_PATIENT = HttpSettings(connect_timeout_s=300)
+"""All sessions begin at the same instant, so connections queue up."""
 NAME = "session_bench"
 CONFIG = """
 session_bench:
@@ -86,7 +89,7 @@ def _measure(count: int, steps: int, wait_s: float, pid: int, head: BaseServerCo
 
 
 async def _drive(count: int, steps: int, wait_s: float, head: BaseServerConfig) -> list[float | str]:
-    async with ServerClient.load_from_global_config(head, http=HttpClient()) as client:
+    async with ServerClient.load_from_global_config(head, http=HttpClient(_PATIENT)) as client:
         return await asyncio.gather(*(_session(client, steps, wait_s) for _ in range(count)))
 
 
