@@ -13,6 +13,7 @@ import pytest
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.server_utils import ServerReply
 from nemo_gym.testing import TRANSPORTS, ServerSpec, Transport, rows_of, running_servers, server_spec
+from nemo_gym.training import samples_of
 from tests.polling import until
 from tests.token_items import generations, is_one_sequence
 
@@ -196,6 +197,7 @@ ask([{"role": "user", "content": "Summary: all is well."}])
         *[("harness", 1), ("policy", 1)],
         *[("harness", 2), ("policy", 2)],
     ]
+    assert [len(sample.tokens.policy_versions) for sample in samples_of(record)] == [2, 2, 1]
     items = record["response"]["output"]
     for thread in range(3):
         assert is_one_sequence(generations(item for item in items if item["thread"] == thread))

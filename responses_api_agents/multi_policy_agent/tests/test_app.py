@@ -10,6 +10,7 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.participants import policy_records
 from nemo_gym.server_utils import ServerReply
 from nemo_gym.testing import TRANSPORTS, ServerSpec, Transport, rows_of, running_servers, server_spec
+from nemo_gym.training import make_groups
 from tests.token_items import generations, is_one_sequence
 
 ROW = rows_of("resources_servers/example_negotiation/data/example.jsonl")[0]
@@ -66,6 +67,18 @@ async def test_each_policy_has_its_own_conversation_reward_and_tokens(transport:
     assert (record["response"]["turns"], record["response"]["ended_by"]) == (4, "environment")
     assert policies["buyer"]["response"]["model_calls"] == 3
     assert policies["buyer"]["response"]["usage"]["output_tokens"] == 4
+
+
+async def test_a_trainer_gets_the_samples_of_each_policy_with_its_reward() -> None:
+    policies = policy_records(await play(servers(REPLIES)))
+    groups = make_groups(policies.items())
+    samples = {str(group.key): group.samples for group in groups}
+    sampled = {name: [bytes(sample.tokens.sampled_ids) for sample in each] for name, each in samples.items()}
+    assert sampled == {
+        "seller": [b"No.<end>accept_offer({})<end>Fine.<end>"],
+        "buyer": [b'make_offer({"price":95})<end>I give 95.<end>Please!<end>'],
+    }
+    assert [group.rewards for group in groups] == [[0.25], [0.75]]
 
 
 async def test_items_say_who_produced_them_and_when() -> None:

@@ -9,6 +9,7 @@ import pytest
 from nemo_gym.errors import RolloutError
 from nemo_gym.server_utils import ServerClient, ServerReply
 from nemo_gym.testing import TRANSPORTS, ServerSpec, Transport, example_row, rows_of, running_servers, server_spec
+from nemo_gym.training import samples_of
 from tests.token_items import generations, is_one_sequence
 
 GAME = "resources_servers/example_multi_turn"
@@ -174,11 +175,14 @@ async def test_both_sides_are_recorded_apart(transport: Transport) -> None:
 
 
 async def test_only_the_tokens_of_the_policy_are_in_the_record() -> None:
-    response = (await play(desk(POLICY, USER), row(tools=DESK_ROW["user"]["tools"])))["response"]
+    record = await play(desk(POLICY, USER), row(tools=DESK_ROW["user"]["tools"]))
+    response = record["response"]
     user = response.pop("participants")["user"]
     calls = generations(response["output"])
     assert [call.text for call in calls] == ["test_line({})<end>", "Restart it.<end>", "Goodbye.<end>"]
     assert is_one_sequence(calls)
+    (sample,) = samples_of(record)
+    assert bytes(sample.tokens.sampled_ids) == b"test_line({})<end>Restart it.<end>Goodbye.<end>"
     assert b"token_ids" not in orjson.dumps(user)
     assert b"log_probs" not in orjson.dumps(user)
     assert user["is_trainable"] is False
