@@ -156,6 +156,25 @@ def test_a_conversation_has_folded_reasoning_tools_side_by_side_and_formulas(
     assert "16" in page.inner_text(".answers .given")
 
 
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        (r"\frac12", "<mrow><mfrac><mn>1</mn><mn>2</mn></mfrac></mrow>"),
+        (r"x^{10}", "<mrow><msup><mi>x</mi><mrow><mn>10</mn></mrow></msup></mrow>"),
+        (r"\sqrt{2}", "<mrow><msqrt><mrow><mn>2</mn></mrow></msqrt></mrow>"),
+        (r"\href{javascript:alert(1)}{x}", None),
+        ("{" * 200, None),
+        (r"\frac{1", None),
+    ],
+)
+def test_formulas_become_mathml_or_stay_as_they_are(
+    page: Any, show: Callable[[str], Any], formula: str, expected: str | None
+) -> None:
+    show("#/rows?file=0")
+    draw = "async (text) => (await import('/latex.js')).latex(text, false)?.innerHTML ?? null"
+    assert page.evaluate(draw, formula) == expected
+
+
 def test_keys_walk_through_rows_and_open_them(page: Any, show: Callable[[str], Any]) -> None:
     show("#/rows?file=0&where=task+%3D+2")
     for key in ("j", "j", "Enter"):
