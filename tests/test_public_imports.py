@@ -27,6 +27,7 @@ PUBLIC = {
         "ResponsesAPIModelServerInstanceConfig ResponsesAPIModelServerTypeConfig is_server_ref "
         "maybe_get_server_instance_config"
     ),
+    "nemo_gym.dataset_viewer": "JsonlDatasetViewerConfig main",
     "nemo_gym.global_config": (
         "DEFAULT_HEAD_SERVER_PORT GlobalConfigDictParser GlobalConfigDictParserConfig HEAD_SERVER_KEY_NAME "
         "NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME NEMO_GYM_RESERVED_TOP_LEVEL_KEYS "

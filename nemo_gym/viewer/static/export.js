@@ -14,6 +14,7 @@ async function documentOf(rows) {
   for (const { file, row } of rows.slice(0, MAX_ROWS)) {
     const found = await get("row", { file, row });
     const body = rolloutBody(found, file);
+    for (let more = body.querySelector("button.more"); more; more = body.querySelector("button.more")) more.click();
     body.querySelectorAll("button, a.raw").forEach((each) => each.remove());
     page.append(h("section", { class: "exported" }, h("h1", {}, `${files[file].name}, row ${row}`), body));
   }

@@ -12,7 +12,7 @@ const SYMBOLS = Object.fromEntries(
     "in ∈ notin ∉ ni ∋ subset ⊂ subseteq ⊆ supset ⊃ supseteq ⊇ forall ∀ exists ∃ to → rightarrow → leftarrow ← implies ⟹ " +
     "Rightarrow ⇒ Leftarrow ⇐ iff ⟺ Leftrightarrow ⇔ leftrightarrow ↔ mapsto ↦ longrightarrow ⟶ uparrow ↑ downarrow ↓ " +
     "mid ∣ parallel ∥ perp ⊥ angle ∠ triangle △ cdots ⋯ ldots … dots … vdots ⋮ ddots ⋱ langle ⟨ rangle ⟩ lfloor ⌊ rfloor ⌋ " +
-    "lceil ⌈ rceil ⌉ lbrace { rbrace } lvert | rvert | vert | Vert ‖ | ‖ { { } } % % $ $ # # & & _ _ because ∵ therefore ∴ checkmark ✓"
+    "lceil ⌈ rceil ⌉ lbrace { rbrace } lvert | rvert | vert | Vert ‖ | ‖ { { } } % % $ $ # # & & _ _ top ⊤ bot ⊥ because ∵ therefore ∴ checkmark ✓"
   )
     .split(" ")
     .reduce((pairs, word, place, all) => (place % 2 ? [...pairs, [all[place - 1], word]] : pairs), []),
@@ -22,7 +22,7 @@ const FUNCTIONS = new Set("sin cos tan cot sec csc arcsin arccos arctan sinh cos
 const ACCENTS = { hat: "^", widehat: "^", bar: "¯", overline: "¯", vec: "→", tilde: "~", dot: "˙", ddot: "¨" };
 const FONTS = { mathbb: "double-struck", mathcal: "script", mathbf: "bold", mathfrak: "fraktur", mathrm: "normal", boldsymbol: "bold" };
 const DOUBLE = { R: "ℝ", N: "ℕ", Z: "ℤ", Q: "ℚ", C: "ℂ", P: "ℙ", H: "ℍ", E: "𝔼", F: "𝔽" };
-const SPACES = new Set([",", ";", ":", "!", " ", "quad", "qquad", "displaystyle", "textstyle", "limits", "nolimits", "left.", "right.", "big", "Big", "bigg", "Bigg"]);
+const SPACES = new Set([",", ";", ":", "!", " ", "quad", "qquad", "displaystyle", "textstyle", "limits", "nolimits", "left.", "right.", ...["big", "Big", "bigg", "Bigg"].flatMap((size) => [size, `${size}l`, `${size}r`, `${size}m`])]);
 const MATRICES = { matrix: ["", ""], pmatrix: ["(", ")"], bmatrix: ["[", "]"], vmatrix: ["|", "|"], cases: ["{", ""], aligned: ["", ""], align: ["", ""], "align*": ["", ""], array: ["", ""], gathered: ["", ""] };
 const MAX_LENGTH = 4000;
 const MAX_DEPTH = 60;
@@ -62,8 +62,8 @@ class Parser {
     const base = this.atom();
     let [sub, sup] = [null, null];
     for (;;) {
-      if (this.peek() === "_" && !sub) sub = (this.next(), this.atom());
-      else if (this.peek() === "^" && !sup) sup = (this.next(), this.atom());
+      if (this.peek() === "_" && !sub) sub = (this.next(), this.group());
+      else if (this.peek() === "^" && !sup) sup = (this.next(), this.group());
       else if (this.peek() === "'" && !sup) sup = (this.next(), math("mo", {}, "′"));
       else break;
     }
@@ -75,11 +75,19 @@ class Parser {
   }
 
   group() {
-    if (this.peek() !== "{") return this.atom();
+    if (this.peek() !== "{") return this.single();
     this.next();
     const found = this.row(["}"]);
     if (this.next() !== "}") this.fail("a brace is not closed");
     return found;
+  }
+
+  // An argument without braces is one token, and of a number only its first digit: \frac12 is a half.
+  single() {
+    const token = this.peek();
+    if (!/^\d./.test(token || "")) return this.atom();
+    this.tokens[this.place] = token.slice(1);
+    return math("mn", {}, token[0]);
   }
 
   // The raw text of a group: {like this}
@@ -122,6 +130,10 @@ class Parser {
     if (["text", "textbf", "mbox", "operatorname", "textrm", "textit"].includes(name)) return math("mtext", {}, this.text());
     if (name in FONTS) return this.font(name);
     if (name in ACCENTS) return math("mover", { accent: "true" }, this.group(), math("mo", {}, ACCENTS[name]));
+    if (name === "overset" || name === "stackrel") return this.stacked("mover");
+    if (name === "underset") return this.stacked("munder");
+    if (name === "underbrace") return math("munder", {}, this.group(), math("mo", { stretchy: "true" }, "⏟"));
+    if (name === "overbrace") return math("mover", {}, this.group(), math("mo", { stretchy: "true" }, "⏞"));
     if (name === "underline") return math("munder", {}, this.group(), math("mo", {}, "_"));
     if (name in BIG) return math("mo", {}, BIG[name]);
     if (FUNCTIONS.has(name)) return math("mi", {}, name);
@@ -131,6 +143,11 @@ class Parser {
     if (SPACES.has(name)) return math("mspace", { width: name === "quad" ? "1em" : name === "qquad" ? "2em" : "0.2em" });
     if (name in SYMBOLS) return math(/\p{L}/u.test(SYMBOLS[name]) ? "mi" : "mo", {}, SYMBOLS[name]);
     return this.fail(`\\${name} is not known`);
+  }
+
+  stacked(kind) {
+    const small = this.group();
+    return math(kind, {}, this.group(), small);
   }
 
   root() {

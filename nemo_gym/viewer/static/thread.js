@@ -1,7 +1,7 @@
 // A conversation as a thread: messages, folded reasoning, tool calls with arguments and results side by side, images.
 
 import { h, number, visible } from "./dom.js";
-import { inside, plainText, pretty, rawLink, splitThinking, textOf } from "./text.js";
+import { inside, plainText, pretty, splitThinking, textOf } from "./text.js";
 
 const IMAGE = /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]+$/;
 const MAX_ITEMS = 400;
@@ -104,7 +104,7 @@ export function thread(items, where) {
   const all = normalize(items);
   const results = new Map(all.filter(({ item }) => item.type === "function_call_output").map((each) => [each.item.call_id, each]));
   const called = new Set(all.filter(({ item }) => item.type === "function_call").map(({ item }) => item.call_id));
-  const shown = all.slice(0, MAX_ITEMS).map((each) => {
+  const show = (each) => {
     const type = each.item.type;
     if (type === "function_call") return toolCall(each, results.get(each.item.call_id), where);
     if (type === "reasoning") return h("article", { class: "item assistant" }, reasoning(each.item, { ...where, path: each.path }));
@@ -113,9 +113,17 @@ export function thread(items, where) {
       return h("article", { class: "item tool" }, h("header", {}, "result of an unknown call"), textOf(each.item.output ?? "", { ...where, path: [...each.path, "output"] }, { code: true }));
     }
     return message(each, where);
-  });
-  if (all.length > MAX_ITEMS) shown.push(h("p", { class: "cut" }, `${number(all.length - MAX_ITEMS)} more items. `, rawLink(where)));
-  return h("div", { class: "thread" }, shown);
+  };
+  const list = h("div", { class: "thread" });
+  const extend = (from) => {
+    list.append(...all.slice(from, from + MAX_ITEMS).map(show).filter(Boolean));
+    const left = all.length - from - MAX_ITEMS;
+    if (left <= 0) return;
+    const more = h("button", { class: "more", onclick: () => (more.remove(), extend(from + MAX_ITEMS)) }, `Show more of ${number(left)} items`);
+    list.append(more);
+  };
+  extend(0);
+  return list;
 }
 
 // What the model was given and what it made of it, each item with its path in the record.
