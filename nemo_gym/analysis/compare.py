@@ -1,5 +1,6 @@
 """Compare two files of rollouts task by task: the paired difference of the rewards, and which tasks flipped."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -99,6 +100,12 @@ class Comparison:
     failed_before: int
     failed_after: int
 
+    @property
+    def sign_test(self) -> float:
+        """The chance of a split of up and down at least this uneven if the runs do not differ."""
+        moved, fewer = self.up + self.down, min(self.up, self.down)
+        return min(1.0, 2.0 * sum(math.comb(moved, count) for count in range(fewer + 1)) / float(2**moved))
+
     def as_json(self) -> dict[str, Any]:
         """Everything but the prompts' full text."""
         interval = self.difference.interval_95
@@ -110,6 +117,7 @@ class Comparison:
             "mean_after": self.mean_after,
             "difference": self.difference.mean,
             "interval_95": None if interval is None else list(interval),
+            "sign_test": self.sign_test,
             "tasks_up": self.up,
             "tasks_down": self.down,
             "gained": [_as_json(flip) for flip in self.gained],

@@ -150,7 +150,7 @@ def _value(key: str, value: str, parameter: "FieldInfo | None") -> str:
     if key == "config_paths" and not value.startswith("["):
         return _quoted_list(value)
     if parameter is None:
-        is_text = key.endswith(_TEXT_KEYS) or _LITERAL.fullmatch(value) is None
+        is_text = value != "null" and (key.endswith(_TEXT_KEYS) or _LITERAL.fullmatch(value) is None)
         return _quoted(value) if is_text else value
     kinds = _kinds(parameter.annotation)
     if list in kinds and not value.startswith("["):

@@ -34,17 +34,11 @@ def _lines(found: Comparison, most: int) -> Iterator[str]:
     interval = found.difference.interval_95
     shown = "unknown" if interval is None else " .. ".join(f"{bound:+.3g}" for bound in interval)
     yield f"mean reward  {found.mean_before:.4g} before, {found.mean_after:.4g} after"
-    yield f"difference   {found.difference.mean:+.4g}, 95 % interval {shown}{_verdict(interval)}"
+    yield f"difference   {found.difference.mean:+.4g}, 95 % interval {shown}"
     unchanged = found.tasks - found.up - found.down
-    yield f"tasks        {found.up} up, {found.down} down, {unchanged} unchanged"
+    yield f"tasks        {found.up} up, {found.down} down, {unchanged} unchanged (sign test p = {found.sign_test:.2g})"
     yield from _flip_lines("now pass", found.gained, most)
     yield from _flip_lines("now fail", found.lost, most)
-
-
-def _verdict(interval: tuple[float, float] | None) -> str:
-    if interval is None or interval[0] <= 0 <= interval[1]:
-        return " (may be chance)"
-    return ""
 
 
 def _flip_lines(title: str, flips: Sequence[Flip], most: int) -> Iterator[str]:

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -17,6 +18,7 @@ from nemo_gym.common.paths import nearest
 from nemo_gym.config.keys import POLICY_API_KEY_KEY_NAME, POLICY_BASE_URL_KEY_NAME, POLICY_MODEL_NAME_KEY_NAME
 from nemo_gym.config.loading import load_config
 from nemo_gym.config.overrides import shown_arguments
+from nemo_gym.config.secrets import MASK, is_secret
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.config import RolloutCollectionConfig
@@ -196,7 +198,17 @@ def _default_model(given: DictConfig) -> str:
 
 
 def _say_how_to_resume(output: str) -> None:
-    typed = typed_arguments()
+    typed = list(_without_secrets(typed_arguments()))
     added = [] if any(part in ("-o", "--output") or "output=" in part for part in typed) else ["--output", output]
     shown = " ".join(shlex.quote(part) for part in shown_arguments([*typed, *added]))
     print(f"To make the missing rollouts: ng eval {shown}", file=sys.stderr)
+
+
+def _without_secrets(arguments: list[str]) -> Iterator[str]:
+    """The arguments with the values of secret options masked, such as that of `--policy-api-key`."""
+    before = ""
+    for argument in arguments:
+        name = before.removeprefix("--").replace("-", "_")
+        is_value = before.startswith("--") and "=" not in before and not argument.startswith("-")
+        yield MASK if is_value and is_secret(name, argument) else argument
+        before = argument

@@ -2,10 +2,12 @@
 
 import shlex
 import sys
+from collections.abc import Iterator
 
 from nemo_gym.cli.command import command, parameters_of
 from nemo_gym.cli.commands import COMMANDS, find_command
 from nemo_gym.common.paths import nearest
+from nemo_gym.config.keys import SERVER_TYPES
 from nemo_gym.errors import ConfigError
 
 _BASH = """\
@@ -16,7 +18,10 @@ _ng() {
     return
   fi
   [[ $command == ng ]] && command=${COMP_WORDS[1]}
-  COMPREPLY=($(compgen -W "$(ng completion words "${command#ng_}" 2>/dev/null)" -- "$word"))
+  local before=${COMP_WORDS[COMP_CWORD-1]}
+  [[ $word == = ]] && word=
+  [[ $before == = ]] && before=${COMP_WORDS[COMP_CWORD-2]}
+  COMPREPLY=($(compgen -W "$(ng completion words "${command#ng_}" "$before" 2>/dev/null)" -- "$word"))
   [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
 }
 complete -o default -F _ng ng @SCRIPTS@
@@ -31,7 +36,7 @@ _ng() {
     return
   fi
   [[ $command == ng ]] && command=${words[2]}
-  local -a following=(${(f)"$(ng completion words ${command#ng_} 2>/dev/null)"})
+  local -a following=(${(f)"$(ng completion words ${command#ng_} ${words[CURRENT-1]} 2>/dev/null)"})
   compadd -S '' -- $following || _files
 }
 compdef _ng ng @SCRIPTS@
@@ -39,9 +44,10 @@ compdef _ng ng @SCRIPTS@
 
 _FISH = """\
 @LINES@
-complete -c ng -n 'not __fish_is_nth_token 1' -a '(ng completion words (commandline -opc)[2] 2>/dev/null)'
+set -l words '(ng completion words (commandline -opc)[2] (commandline -opc)[-1] 2>/dev/null)'
+complete -c ng -n 'not __fish_is_nth_token 1' -a $words
 for command in @NAMES@
-  complete -c ng_$command -a "(ng completion words $command 2>/dev/null)"
+  complete -c ng_$command -a "(ng completion words $command (commandline -opc)[-1] 2>/dev/null)"
 end
 """
 _FISH_COMMAND = "complete -c ng -f -n '__fish_is_nth_token 1' -a {name} -d {summary}"
@@ -59,14 +65,41 @@ def completion() -> None:
     to ~/.zshrc after compinit, or ng completion fish | source to ~/.config/fish/config.fish.
     """
     what, *rest = sys.argv[1:] or [""]
-    print("\n".join(words_after(rest[0])) if what == "words" and rest else script_for(what))
+    print("\n".join(words_after(*rest[:2])) if what == "words" and rest else script_for(what))
 
 
-def words_after(name: str) -> list[str]:
-    """The words that may follow a command; a parameter includes its '='."""
+def words_after(name: str, before: str = "") -> list[str]:
+    """The words that may follow a command, or the option `before`; a parameter includes its '='."""
     kind = parameters_of(find_command(name).load())
     fields = kind.model_fields if kind else {}
-    return [*(f"+{field.alias or name}=" for name, field in fields.items()), *_FOLLOWING.get(name, ()), "--help"]
+    names = [field.alias or name for name, field in fields.items()]
+    values = list(_values_of(before.lstrip("-+").rstrip("=").replace("-", "_")))
+    if values and before[:1] in ("-", "+"):
+        return values
+    plain = [word for each in (kind.POSITIONAL if kind else ()) for word in _values_of(each)]
+    options = [f"--{each.replace('_', '-')}" for each in names]
+    return [*(f"+{each}=" for each in names), *_FOLLOWING.get(name, ()), *plain, *options, "--help"]
+
+
+def _values_of(parameter: str) -> Iterator[str]:
+    """The values that a parameter may have, as far as the folders say."""
+    from nemo_gym.cli.catalog import agents_in, entries
+
+    match parameter:
+        case "environment":
+            yield from (each.name for each in entries("resources_servers"))
+        case "entrypoint":
+            yield from (each.path for kind in SERVER_TYPES for each in entries(kind))
+        case "model" | "m":
+            yield from ("local", *(each.name for each in entries("responses_api_models")))
+        case "agent" | "agent_name":
+            configs = [config for each in entries("resources_servers") for config in each.configs]
+            yield from dict.fromkeys(agent.name for config in configs for agent in agents_in(config))
+        case "config_paths":
+            found = [each for kind in SERVER_TYPES for each in entries(kind)]
+            yield from (f"{each.path}/configs/{config.name}" for each in found for config in each.configs)
+        case "kind":
+            yield from ("environments", "agents", "models", "datasets")
 
 
 def script_for(shell: str) -> str:

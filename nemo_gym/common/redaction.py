@@ -26,7 +26,8 @@ _JSON_LEVELS = 2
 _JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
 _URL_USER_INFO = re.compile(r"(?<=://)[^/\s?#\"'<>]+@")
-_URL_QUERY = re.compile(r"(://[^\s?#\"'<>]*)\?([^\s#\"'<>]+)")
+_URL_QUERY = re.compile(r"(://[^\s?#\"'<>]*)\?([^\s#\"'<>]+?)(?=[).,;:!\]}]*(?:[\s#\"'<>]|$))")
+"""Without the punctuation that follows a URL in a sentence."""
 _QUERY_VALUE = re.compile(r"(^|&)([^&=]*=)?[^&]+")
 _MASKED_VALUE = rf"\1\2{MASK}"
 _BEARER = "Bearer "

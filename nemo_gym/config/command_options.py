@@ -63,6 +63,16 @@ class CommandConfig(BaseNeMoGymCLIConfig):
         return validate(cls, config, what="The command line", remedy=remedy)
 
 
+COMMON_OPTIONS = """\
+Pass a parameter as --name value, --name=value or +name=value. All commands also have
+-v, --verbose         Log more.
+-q, --quiet           Log warnings and errors only, and show no progress.
+--json                Print one JSON document.
+--log-format json     Write log lines as JSON. Also NEMO_GYM_LOG_FORMAT=json.
+--<a>.<b> value       Set any key of the configuration, such as --policy_model_name or --head_server.port.
+"""
+
+
 def help_text(command: type[BaseModel]) -> str:
     """The text that `+h=true` prints."""
     lines = [f"Displaying help for {command.__name__}", ""]
@@ -70,7 +80,7 @@ def help_text(command: type[BaseModel]) -> str:
     if description:
         lines += [description, ""]
     lines += _parameters(command)
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", COMMON_OPTIONS])
 
 
 def _parameters(command: type[BaseModel]) -> list[str]:
@@ -91,9 +101,8 @@ def _field_help(field: FieldInfo) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "[required]"
-    if field.default_factory is not None:
-        return "[default: <factory>]"
-    return "" if field.default is None else f"[default: {field.default}]"
+    default = field.get_default(call_default_factory=True, validated_data={})
+    return "" if default is None else f"[default: {default}]"
 
 
 def type_name(annotation: Any) -> str:

@@ -14,6 +14,18 @@ Row = TypeVar("Row")
 Result = TypeVar("Result")
 
 
+class AwaitedFuture(asyncio.Future[Result]):
+    """A future that says what to do with it if its result is asked for too early, as in a notebook."""
+
+    def result(self) -> Result:
+        if not self.done():
+            raise asyncio.InvalidStateError(
+                "The rollout is not finished. In an event loop, as in a notebook, write `await future` in place of "
+                "`future.result()`."
+            )
+        return super().result()
+
+
 class CompletionOrderStream(Generic[Row, Result]):
     """For code in an event loop. Iterate to get one future per row; the first future gets the result of the rollout
     that finishes first, whichever row it is of. At most `parallel` run at once, and rows are read as needed."""
@@ -35,7 +47,7 @@ class CompletionOrderStream(Generic[Row, Result]):
             self._start_rows()
             while self._unclaimed or self._read_row():
                 self._unclaimed -= 1
-                future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+                future: asyncio.Future[Result] = AwaitedFuture(loop=asyncio.get_running_loop())
                 self._futures.append(future)
                 self._settle()
                 self._start_rows()

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from nemo_gym.common.words import count_of
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.prompts import load_prompt_config
 from nemo_gym.rollouts.attempts import numeric_fields
@@ -59,7 +60,7 @@ def load_completed(
     if before is None or changes or completed.count == 0:
         write_manifest(store.output, now)
     if completed.count:
-        logger.info("%d rollouts are in %s already", completed.count, store.output)
+        logger.info("found %s in %s", count_of(completed.count, "rollout"), store.output)
         _count_records(store, metrics)
     return completed
 

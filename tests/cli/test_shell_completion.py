@@ -19,8 +19,26 @@ done
 
 
 def test_the_parameters_of_a_command_can_follow_it() -> None:
-    assert words_after("test") == ["+entrypoint=", "+should_validate_data=", "--help"]
-    assert words_after("version") == ["+json=", "--help"]
+    options = ["--entrypoint", "--should-validate-data", "--help"]
+    assert words_after("test") == ["+entrypoint=", "+should_validate_data=", *options]
+    assert words_after("version") == ["+json=", "--json", "--help"]
+
+
+@pytest.mark.parametrize(
+    ("command", "before", "word"),
+    [
+        ("eval", "", "mcqa"),
+        ("eval", "--model", "local"),
+        ("eval", "-m", "vllm_model"),
+        ("list", "", "datasets"),
+        ("run", "--config-paths", "resources_servers/mcqa/configs/mcqa.yaml"),
+        ("collect_rollouts", "+config_paths", "responses_api_models/openai_model/configs/openai_model.yaml"),
+        ("collect_rollouts", "--agent-name", "mcqa_simple_agent"),
+        ("test", "+entrypoint=", "resources_servers/mcqa"),
+    ],
+)
+def test_names_and_paths_are_completed(command: str, before: str, word: str) -> None:
+    assert word in words_after(command, before)
 
 
 def test_a_command_follows_help_and_a_shell_follows_completion() -> None:

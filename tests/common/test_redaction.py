@@ -129,3 +129,15 @@ def test_control_characters_are_escaped() -> None:
     text = "a\x1b[31m\r\nb\u202e\x00\tü\x85\ud800"
     assert printable(text) == "a\\x1b[31m\\r\nb\\u202e\\x00\tü\\x85\\ud800"
     assert one_line(text) == "a\\x1b[31m\\r\\nb\\u202e\\x00\\tü\\x85\\ud800"
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("asked http://host/v1?key=abc, then gave up", "asked http://host/v1?key=****, then gave up"),
+        ("(http://host/v1?key=abc).", "(http://host/v1?key=****)."),
+        ("http://host/v1?key=a.b,c&x=1", "http://host/v1?key=****&x=****"),
+    ],
+)
+def test_the_mask_of_a_query_does_not_eat_the_punctuation_after_it(text: str, masked: str) -> None:
+    assert Redactor().text(text) == masked

@@ -4,6 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError
 
+from nemo_gym.config.command_options import COMMON_OPTIONS
 from nemo_gym.config.types import BaseNeMoGymCLIConfig, CommandConfig
 from nemo_gym.errors import ConfigError
 
@@ -59,8 +60,9 @@ def test_help_is_printed_once_and_ends_the_command_well(
         "- agent_name (str)            The agent that answers, by its name. [required]\n"
         "- limit (int | None)          How many rows.\n"
         "- num_repeats (int)           How many rollouts of each row. [default: 1]\n"
-        "- params (dict[str, float])   [default: <factory>]\n"
+        "- params (dict[str, float])   [default: {}]\n"
         "- json (bool)                 [default: False]\n"
+        "\n" + COMMON_OPTIONS
     )
 
 
@@ -68,7 +70,8 @@ def test_help_of_a_command_without_parameters_says_so(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         NothingToSayConfig.model_validate(OmegaConf.create({"h": True}))
     out = capsys.readouterr().out
-    assert out == "Displaying help for NothingToSayConfig\n\nThere are no arguments to this CLI command!\n"
+    head = "Displaying help for NothingToSayConfig\n\nThere are no arguments to this CLI command!\n\n"
+    assert out == head + COMMON_OPTIONS
 
 
 def test_help_is_not_shown_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

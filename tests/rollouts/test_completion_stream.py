@@ -200,3 +200,15 @@ def test_the_durations_is_that_of_the_latest() -> None:
     for number in range(5000):
         durations.add(float(number))
     assert durations.percentile(50) == pytest.approx(4500, abs=2)
+
+
+async def test_asking_too_early_says_to_await() -> None:
+    async def run(row: int) -> int:
+        await asyncio.sleep(0)
+        return row
+
+    (future,) = iter(CompletionOrderStream([7], run, parallel=1))
+    with pytest.raises(asyncio.InvalidStateError, match="write `await future`"):
+        future.result()
+    assert await future == 7
+    assert future.result() == 7

@@ -1,0 +1,88 @@
+"""`ng eval` and `ng list` find everything by name."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from nemo_gym.cli.catalog import agents_in, config_of, entries, find_environment
+from nemo_gym.cli.evaluate import _without_secrets
+from nemo_gym.errors import ConfigError
+from tests.commands import ng
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("mcqa", "mcqa/configs/mcqa.yaml"),
+        ("resources_servers/mcqa/", "mcqa/configs/mcqa.yaml"),
+        ("example_simple_weather", "example_simple_weather/configs/simple_weather.yaml"),
+        ("simple_weather", "example_simple_weather/configs/simple_weather.yaml"),
+        ("example_single_tool_call", "example_simple_weather/configs/example_single_tool_call.yaml"),
+        ("dapo17k", "math_with_judge/configs/dapo17k.yaml"),
+        ("structured_outputs", "structured_outputs/configs/structured_outputs_json.yaml"),
+    ],
+)
+def test_an_environment_is_found_by_its_name(name: str, config: str) -> None:
+    found = config_of(find_environment(name), name.rstrip("/").rpartition("/")[2])
+    assert str(found).endswith(f"resources_servers/{config}")
+
+
+def test_every_environment_can_be_evaluated_by_its_name() -> None:
+    for entry in entries("resources_servers"):
+        assert entry.description, entry.name
+        assert agents_in(config_of(entry)), entry.name
+
+
+def test_an_unknown_name_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"no environment 'calender'\. Did you mean 'calendar'\?"):
+        find_environment("calender")
+
+
+@pytest.mark.slow
+def test_the_only_agent_and_the_examples_are_the_default(tmp_path: Path) -> None:
+    done = ng("ng", "eval", "mcqa", "--model", "scripted", "-n", "2", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = orjson.loads(done.stdout)
+    assert (document["metrics"]["scored"], document["exit_code"]) == (2, 0)
+    output = tmp_path / document["output"]
+    assert output.parent == tmp_path / "results/mcqa"
+    assert len(output.read_bytes().splitlines()) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mcqa", "--model", "gpt-x"], "'gpt-x' is a model at an endpoint, which needs a key: set OPENAI_API_KEY"),
+        (["mcqa", "--agent", "mcqa_simple"], "Its agents: mcqa_simple_agent. Did you mean 'mcqa_simple_agent'?"),
+        (["mcqa", "--dataset", "exampel"], "Its datasets: example, example_with_template_metadata, train."),
+        (["mcqa", "--dataset", "train"], "No dataset of mcqa_simple_agent is on disk"),
+        ([], "- environment: Field required"),
+    ],
+)
+def test_a_mistake_names_what_there_is(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    done = ng("ng", "eval", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_the_list_has_a_line_for_each(tmp_path: Path) -> None:
+    done = ng("ng", "list", "--json", cwd=tmp_path)
+    listed = orjson.loads(done.stdout)
+    assert {"environments", "agents", "models", "datasets"} <= set(listed)
+    assert "mcqa/example" in [each["name"] for each in listed["datasets"]]
+    assert "local_model" in [each["name"] for each in listed["models"]]
+    wrong = ng("ng", "list", "modles", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "Did you mean 'models'?" in wrong.stderr
+
+
+def test_how_to_resume_shows_no_secret() -> None:
+    given = ["mcqa", "--policy-api-key", "short", "--policy-base-url", "http://x/v1", "-n", "4"]
+    shown = ["mcqa", "--policy-api-key", "****", "--policy-base-url", "http://x/v1", "-n", "4"]
+    assert list(_without_secrets(given)) == shown
