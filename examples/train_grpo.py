@@ -34,6 +34,8 @@ COUNTER = "resources_servers/example_stateful_counter"
 AGENT = "stateful_counter_simple_agent"
 ASKS = ("and tell me what the counter says.", "and read the counter.", "and tell me the count.")
 CLIP = 0.2
+RIGHT_SHARE = 0.25
+"""Of the transcripts that the model imitates before training, this many have the right number."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,14 @@ class Settings:
     """How long, and with how much, to train."""
 
     seed: int = 0
-    steps: int = 250
+    steps: int = 150
     groups: int = 8
     """Prompts per step."""
     group_size: int = 16
     """Rollouts per prompt."""
     learning_rate: float = 5e-3
-    warm_up_steps: int = 120
+    warm_up_steps: int = 300
+    warm_up_rate: float = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,8 @@ def agent_row(
 
 
 def warm_up(network: Network, settings: Settings) -> None:
-    """Teach the format by imitation, as a pretrained model would know it: a call with any number, then a full stop."""
-    chance, optimizer = np.random.default_rng(settings.seed), Adam(network.weights, rate=settings.learning_rate)
+    """Imitate transcripts in the right format, few of which have the right number: a stand-in for pretraining."""
+    chance, optimizer = np.random.default_rng(settings.seed), Adam(network.weights, rate=settings.warm_up_rate)
     for _ in range(settings.warm_up_steps):
         pairs = [_transcript(chance) for _ in range(32)]
         ids, mask = _padded([ids for ids, _ in pairs]), _padded([mask for _, mask in pairs])
@@ -108,6 +111,8 @@ def warm_up(network: Network, settings: Settings) -> None:
 
 def _transcript(chance: np.random.Generator) -> tuple[list[int], list[int]]:
     asked, called = chance.integers(1, 10, size=2)
+    if chance.random() < RIGHT_SHARE:
+        called = asked
     prompt = prompt_of(int(asked), ASKS[chance.integers(len(ASKS))])
     ids = encode_messages([{"role": "user", "content": prompt}])
     mask = [0] * len(ids)
@@ -232,7 +237,7 @@ def main() -> None:
         for step in train(Settings(seed=arguments.seed, steps=arguments.steps)):
             rewards.append(step.reward)
             if output:
-                output.write(json.dumps({"seed": arguments.seed, **asdict(step)}) + "\n")
+                print(json.dumps({"seed": arguments.seed, **asdict(step)}), file=output, flush=True)
             if step.step % 10 == 9 or step.step == 0:
                 mean = float(np.mean(rewards[-10:]))
                 passed = f"{time.monotonic() - started:4.0f} s"

@@ -33,42 +33,61 @@ class TinyConfig(transformers.PretrainedConfig):
     vocab_size = SHAPE.vocabulary
 
 
-class TinyModel(transformers.PreTrainedModel, transformers.GenerationMixin):
-    """The network of `tiny_policy` in torch, with the same weights under the same names."""
+class TinyBackbone(transformers.PreTrainedModel):
+    """The network of `tiny_policy` in torch up to its output layer, with the same weights."""
 
     config_class = TinyConfig
 
-    def __init__(self, config: TinyConfig, weights: dict[str, Any] | None = None) -> None:
+    def __init__(self, config: TinyConfig, weights: dict[str, Any]) -> None:
         super().__init__(config)
-        found = weights or initial_weights(SHAPE, 0)
         self.weights = torch.nn.ParameterDict(
-            {name.replace(".", "_"): torch.nn.Parameter(torch.tensor(value)) for name, value in found.items()}
+            {name.replace(".", "_"): torch.nn.Parameter(torch.tensor(value)) for name, value in weights.items()}
         )
-        self.generation_config = transformers.GenerationConfig()
-        self.post_init()
 
-    def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
-        weights = self.weights
-        x = weights["tokens"][input_ids] + weights["positions"][: input_ids.shape[1]]
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> Any:
+        """TRL pads prompts on the left: positions count from the first token that is not padding."""
+        weights, is_read = self.weights, torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        positions = (is_read.cumsum(-1) - 1).clamp(min=0)
+        x = weights["tokens"][input_ids] + weights["positions"][positions]
+        time = input_ids.shape[1]
+        visible = torch.ones(time, time, dtype=torch.bool).tril() & is_read.bool()[:, None, None, :]
+        visible |= torch.eye(time, dtype=torch.bool)  # padding sees itself, so that its softmax is defined
         for layer in range(SHAPE.layers):
             query, key, value = self._heads(_normalize(x) @ weights[f"qkv_{layer}"])
-            attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+            attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
             x = x + attended.transpose(1, 2).flatten(2) @ weights[f"attention_{layer}"]
             x = x + torch.relu(_normalize(x) @ weights[f"up_{layer}"]) @ weights[f"down_{layer}"]
-        return transformers.modeling_outputs.CausalLMOutput(logits=_normalize(x) @ weights["output"])
+        return transformers.modeling_outputs.BaseModelOutput(last_hidden_state=_normalize(x))
 
     def _heads(self, qkv: torch.Tensor) -> torch.Tensor:
         batch, time, _ = qkv.shape
         return qkv.view(batch, time, 3, SHAPE.heads, -1).permute(2, 0, 3, 1, 4)
 
-    def numpy_weights(self) -> dict[str, Any]:
-        return {
-            name.replace("_", "."): value.detach().to(torch.float64).numpy().copy()
-            for name, value in self.weights.items()
-        }
 
-    def _init_weights(self, module: Any) -> None:
-        """Weights are given to the constructor."""
+class TinyModel(transformers.PreTrainedModel, transformers.GenerationMixin):
+    """The model as TRL trains it."""
+
+    config_class = TinyConfig
+    base_model_prefix = "model"
+
+    def __init__(self, config: TinyConfig, weights: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.model = TinyBackbone(config, {name: value for name, value in weights.items() if name != "output"})
+        self.lm_head = torch.nn.Linear(SHAPE.width, SHAPE.vocabulary, bias=False)
+        self.lm_head.weight = torch.nn.Parameter(torch.tensor(weights["output"].T.copy()))
+        self.generation_config = transformers.GenerationConfig()
+
+    def forward(self, input_ids: torch.Tensor, **inputs: Any) -> Any:
+        hidden = self.model(input_ids, **inputs).last_hidden_state
+        return transformers.modeling_outputs.CausalLMOutput(logits=self.lm_head(hidden))
+
+    def get_output_embeddings(self) -> torch.nn.Linear:
+        return self.lm_head
+
+    def numpy_weights(self) -> dict[str, Any]:
+        found = {name.replace("_", "."): value for name, value in self.model.weights.items()}
+        found["output"] = self.lm_head.weight.T
+        return {name: value.detach().to(torch.float64).numpy().copy() for name, value in found.items()}
 
 
 def _normalize(x: torch.Tensor) -> torch.Tensor:

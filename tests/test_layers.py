@@ -12,7 +12,7 @@ MAX_LINES = 400
 LAYERS = (
     *("errors", "common", "llm_api", "answers", "row_generators", "config"),
     *("client", "judge", "compute", "sandbox", "server"),
-    *("base_resources_server", "base_responses_api_agent", "participants", "base_responses_api_model"),
+    *("base_resources_server", "episodes", "base_responses_api_agent", "participants", "base_responses_api_model"),
     *("runtime", "rollouts", "analysis", "data", "viewer", "testing", "cli"),
 )
 """Packages, and the root modules that have code of their own. Every other root module only re-exports."""

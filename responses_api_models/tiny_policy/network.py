@@ -36,7 +36,8 @@ class Shape:
 
 
 def initial_weights(shape: Shape, seed: int) -> Weights:
-    """Random weights. The output layer starts at zero, so that all tokens are equally likely."""
+    """Random weights. The output layer starts at zero, so that all tokens are equally likely; queries and keys start
+    small, so that attention sees everything at first."""
     chance = np.random.default_rng(seed)
     width, scale = shape.width, shape.width**-0.5
 
@@ -44,13 +45,13 @@ def initial_weights(shape: Shape, seed: int) -> Weights:
         return chance.normal(0.0, by, size)
 
     weights = {
-        "tokens": normal(shape.vocabulary, width, by=0.3),
-        "positions": normal(shape.context, width, by=0.3),
+        "tokens": normal(shape.vocabulary, width, by=1.0),
+        "positions": normal(shape.context, width, by=1.0),
         "output": np.zeros((width, shape.vocabulary)),
     }
     for layer in range(shape.layers):
         weights |= {
-            f"qkv.{layer}": normal(width, 3 * width, by=scale),
+            f"qkv.{layer}": normal(width, 3 * width, by=scale) * np.repeat([0.3, 0.3, 1.0], width),
             f"attention.{layer}": normal(width, width, by=scale),
             f"up.{layer}": normal(width, 4 * width, by=scale),
             f"down.{layer}": normal(4 * width, width, by=scale / 2),

@@ -1,0 +1,98 @@
+"""Environments that are reset and then stepped, such as games: the policy's message is the action, the observation is
+the next message, the rewards of all steps are summed. `multi_turn_agent` plays them."""
+
+import importlib
+import math
+import warnings
+from typing import Any, NamedTuple, Protocol
+
+from nemo_gym.answers import last_text
+from nemo_gym.base_resources_server import (
+    BaseNextMessageRequest,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SessionState,
+    SimpleResourcesServer,
+)
+from nemo_gym.errors import MissingExtraError, RolloutError
+
+
+class EpisodeStep(NamedTuple):
+    """What came of an action."""
+
+    observation: str
+    reward: float = 0.0
+    is_over: bool = False
+
+
+class Episode(Protocol):
+    """One run of an environment. Its methods may block: they are called in a thread, one at a time."""
+
+    def reset(self) -> str:
+        """The first observation."""
+
+    def step(self, action: str) -> EpisodeStep:
+        """Act. What is no action at all costs the policy a turn and nothing else."""
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+
+
+class EpisodeSession(SessionState):
+    """The episode of a rollout, and what it has brought so far."""
+
+    episode: Any = None
+    reward: float = 0.0
+    steps: int = 0
+    is_over: bool = False
+
+    def close(self) -> None:
+        if self.episode is not None:
+            self.episode.close()
+
+
+class EpisodeVerifyResponse(BaseVerifyResponse):
+    steps: int
+    is_over: bool
+    """False if the rollout ended before the episode did."""
+
+
+class EpisodeResourcesServer(SimpleResourcesServer):
+    """Subclass, and write a `seed_session` that puts an Episode into the session."""
+
+    def next_message(  # type: ignore[override]
+        self, body: BaseNextMessageRequest, session: EpisodeSession
+    ) -> str | None:
+        """Act, in a thread of its own. Turn 0 is the first observation."""
+        if session.episode is None:
+            raise RolloutError("input", "The session has no episode: call /seed_session first.")
+        if body.turn == 0:
+            return str(session.episode.reset())
+        if session.is_over:
+            return None
+        step = session.episode.step(last_text(body.response))
+        if not math.isfinite(step.reward):
+            raise RolloutError("environment", f"Step {session.steps + 1} has the reward {step.reward}.")
+        session.steps += 1
+        session.reward += step.reward
+        session.is_over = step.is_over
+        return None if step.is_over else step.observation
+
+    async def verify(self, body: BaseVerifyRequest, session: EpisodeSession) -> EpisodeVerifyResponse:
+        return EpisodeVerifyResponse(
+            responses_create_params=body.responses_create_params,
+            response=body.response,
+            reward=session.reward,
+            steps=session.steps,
+            is_over=session.is_over,
+        )
+
+
+def import_extra(module: str, *, extra: str) -> Any:
+    """Import a package that is an optional install, without the warnings that it has for its own authors."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(module, extra) from error

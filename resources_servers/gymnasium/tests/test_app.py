@@ -1,0 +1,104 @@
+"""Episodes of Gymnasium through the agent have the rewards of Gymnasium's own loop."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from nemo_gym.errors import RolloutError
+from resources_servers.gymnasium.app import GymnasiumEpisode, GymnasiumRow
+from tests.interop import ROLLOUTS, choice, play_all, with_choices
+
+CONFIG = "resources_servers/gymnasium/configs/gymnasium.yaml"
+MAX_TURNS = 200
+
+
+def own_loop(env_id: str, kwargs: dict[str, Any], choices: list[str], seed: int) -> tuple[float, int, bool]:
+    """The sum of rewards, the number of steps, and whether the episode ended."""
+    env = gymnasium.make(env_id, **kwargs)
+    env.reset(seed=seed)
+    total, is_over, steps = 0.0, False, 0
+    while not is_over and steps < MAX_TURNS:
+        _, reward, terminated, truncated, _ = env.step(int(choice(choices, str(seed), steps)))
+        total, is_over, steps = total + float(reward), terminated or truncated, steps + 1
+    env.close()
+    return total, steps, is_over
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "choices"),
+    [
+        ("Taxi-v4", {"render_mode": "ansi", "max_episode_steps": 30}, ["0", "1", "2", "3", "4", "5"]),
+        ("Blackjack-v1", {}, ["0", "1"]),
+        ("CartPole-v1", {}, ["0", "1"]),
+    ],
+)
+async def test_rewards_are_those_of_the_own_loop(env_id: str, kwargs: dict[str, Any], choices: list[str]) -> None:
+    rows = [
+        with_choices({"env_id": env_id, "seed": seed, "env_kwargs": kwargs}, choices, seed) for seed in range(ROLLOUTS)
+    ]
+    results = await play_all(CONFIG, "gymnasium_agent", rows)
+    expected = [own_loop(env_id, kwargs, choices, seed) for seed in range(ROLLOUTS)]
+    assert [(result["reward"], result["steps"], result["is_over"]) for result in results] == expected
+    assert len({reward for reward, _, _ in expected}) > 1
+
+
+@pytest.mark.parametrize(
+    ("env_id", "text", "action"),
+    [
+        ("FrozenLake-v1", "I go right: 2", 2),
+        ("FrozenLake-v1", "1 or 3? I take 3.", 3),
+        ("FrozenLake-v1", "7", None),
+        ("FrozenLake-v1", "left", None),
+        ("FrozenLake-v1", "9" * 5000, None),
+        ("Pendulum-v1", "[0.5]", [0.5]),
+        ("Pendulum-v1", "[99]", None),
+        ("Pendulum-v1", "not JSON", None),
+        ("Pendulum-v1", "{}", None),
+        ("Pendulum-v1", "[" * 100_000, None),
+    ],
+)
+def test_an_action_is_read_from_text_or_refused(env_id: str, text: str, action: Any) -> None:
+    episode = GymnasiumEpisode(GymnasiumRow(env_id=env_id, seed=0))
+    episode.reset()
+    if action is None:
+        step = episode.step(text)
+        assert step.observation.startswith("That is no action")
+        assert (step.reward, step.is_over) == (0.0, False)
+    else:
+        assert episode.read_action(text) == action
+    episode.close()
+
+
+@pytest.mark.parametrize(
+    "row", [{"env_id": "NoSuchEnvironment-v0"}, {"env_id": "FrozenLake-v1", "env_kwargs": {"a": 1}}]
+)
+def test_an_environment_that_cannot_be_made_is_an_error_of_the_row(row: dict[str, Any]) -> None:
+    with pytest.raises(RolloutError, match="Gymnasium cannot make") as refused:
+        GymnasiumEpisode(GymnasiumRow.model_validate(row))
+    assert refused.value.cause == "input"
+
+
+class Nested(gymnasium.Env[Any, Any]):
+    """An environment whose actions and observations have parts."""
+
+    action_space = gymnasium.spaces.Dict(
+        {"move": gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-1, 1, (2,))))}
+    )
+    observation_space = action_space
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return {"move": (1, np.zeros(2, dtype=np.float32))}, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return action, float(action["move"][0]), True, False, {}
+
+
+def test_actions_and_observations_may_have_parts() -> None:
+    gymnasium.register("Nested-v0", entry_point=lambda **_: Nested())
+    episode = GymnasiumEpisode(GymnasiumRow(env_id="Nested-v0"))
+    assert episode.reset().endswith('{"move": [1, [0.0, 0.0]]}')
+    assert episode.step('{"move": [2]}').observation.startswith("That is no action")
+    assert episode.step('{"move": [2, [0.5, 5]]}').observation.startswith("That is no action")
+    assert episode.step('{"move": [2, [0.5, 0]]}') == ('{"move": [2, [0.5, 0.0]]}', 2.0, True)

@@ -1,0 +1,90 @@
+"""Answers have the scores that reasoning-gym itself gives them, after a way through JSON."""
+
+import json
+import warnings
+
+import pytest
+
+from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.testing import running_servers, says, server_spec
+from resources_servers.reasoning_gym.app import extracted_answer, score
+from resources_servers.reasoning_gym.rows import dataset_rows, make_dataset
+from tests.interop import ROLLOUTS
+
+CHEAP = (
+    "leg_counting",
+    "basic_arithmetic",
+    "spell_backward",
+    "countdown",
+    "rearc",
+    "family_relationships",
+    "syllogism",
+)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_imports() -> None:
+    """Some of its dependencies have warnings for their own authors when they are compiled."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import reasoning_gym  # type: ignore[import-untyped]  # noqa: F401
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_scores_are_those_of_the_dataset(name: str) -> None:
+    dataset = make_dataset(name, seed=3, size=3, level=None)
+    for entry, row in zip(dataset, dataset_rows(name, seed=3, count=3), strict=True):
+        for answer in (entry["answer"], "1", "no", "", None):
+            assert score(answer, row) == dataset.score_answer(answer, entry)
+    assert score(row["answer"], row) == 1.0
+
+
+async def test_rollouts_have_the_rewards_of_the_package_s_own_loop() -> None:
+    """A policy that is right in every second row."""
+    rows = list(dataset_rows("leg_counting", seed=7, count=ROLLOUTS))
+    dataset = make_dataset("leg_counting", seed=7, size=ROLLOUTS, level=None)
+    answers = [entry["answer"] if index % 2 else "12" for index, entry in enumerate(dataset)]
+    told = []
+    async with running_servers(
+        [server_spec("reasoning", "resources_servers", "reasoning_gym", domain="other")]
+    ) as client:
+        for row, answer in zip(rows, answers, strict=True):
+            body = {**row, "response": says(f"Hm. <answer>3</answer> No: <answer>{answer}</answer>")}
+            told.append(json.loads((await client.send("reasoning", "/verify", body)).content()))
+    assert [each["extracted_answer"] for each in told] == answers
+    assert [each["reward"] for each in told] == [
+        dataset.score_answer(answer, entry) for answer, entry in zip(answers, dataset, strict=True)
+    ]
+
+
+def test_a_level_of_the_curriculum_makes_rows_harder() -> None:
+    easy, hard = (
+        [len(row["metadata"]["animals"]) for row in dataset_rows("leg_counting", seed=1, count=10, level=level)]
+        for level in (0, 4)
+    )
+    assert max(easy) <= min(hard)
+    assert max(easy) < max(hard)
+
+
+@pytest.mark.parametrize(("name", "level"), [("no_such_dataset", None), ("composite", 1)])
+def test_what_there_is_not_is_named(name: str, level: int | None) -> None:
+    with pytest.raises(ConfigError, match=name):
+        list(dataset_rows(name, seed=0, count=1, level=level))
+
+
+def test_a_row_of_an_unknown_dataset_is_an_error_of_the_row() -> None:
+    with pytest.raises(RolloutError, match="no dataset"):
+        score("1", {"question": "", "answer": "1", "metadata": {"source_dataset": "elsewhere"}})
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("<answer> 4 </answer>", "4"), ("<answer>a\nb</answer>", "a\nb"), ("4", None), ("<answer>4", None), ("", None)],
+)
+def test_the_answer_is_in_the_last_tags(text: str, answer: str | None) -> None:
+    assert extracted_answer(text) == answer
+
+
+def test_rows_survive_json() -> None:
+    (row,) = dataset_rows("rearc", seed=0, count=1)
+    assert json.loads(json.dumps(row)) == row

@@ -1,0 +1,71 @@
+"""Games of TextArena through the agent have the rewards of TextArena's own loop, also when played at the same time."""
+
+import random
+import re
+
+import pytest
+import textarena  # type: ignore[import-untyped]
+
+from resources_servers.textarena.app import TextArenaGame, TextArenaRow
+from tests.interop import ROLLOUTS, choice, play_all, with_choices
+
+CONFIG = "resources_servers/textarena/configs/textarena.yaml"
+
+
+def own_loop(game: str, choices: list[str], seed: int, *, player: int, num_players: int) -> float:
+    """The policy's reward if it moves at random, and the others choose among the moves that are listed last."""
+    env = textarena.make(game)
+    env.reset(num_players=num_players, seed=seed)
+    opponent, turn, is_over = random.Random(seed), 0, False
+    while not is_over:
+        now, observation = env.get_observation()
+        if now == player:
+            action, turn = choice(choices, str(seed), turn), turn + 1
+        else:
+            lines = [re.findall(r"\[[^\[\]]+\]", line) for line in observation.splitlines()]
+            action = opponent.choice([moves for moves in lines if moves][-1])
+        is_over, _ = env.step(action)
+    return float(env.close()[0][player])
+
+
+@pytest.mark.parametrize(
+    ("game", "player", "num_players", "choices"),
+    [
+        ("TicTacToe-v0", 0, 2, [f"[{square}]" for square in range(9)]),
+        ("TicTacToe-v0", 1, 2, [f"[{square}]" for square in range(9)]),
+        ("KuhnPoker-v0", 0, 2, ["[check]", "[bet]", "[call]", "[fold]"]),
+        ("FrozenLake-v0", 0, 1, ["[up]", "[down]", "[left]", "[right]"]),
+    ],
+)
+async def test_rewards_are_those_of_the_own_loop(game: str, player: int, num_players: int, choices: list[str]) -> None:
+    seeds, row = range(ROLLOUTS), {"game": game, "player": player, "num_players": num_players}
+    results = await play_all(CONFIG, "textarena_agent", [with_choices({**row, "seed": s}, choices, s) for s in seeds])
+    expected = [own_loop(game, choices, seed, player=player, num_players=num_players) for seed in seeds]
+    assert [result["reward"] for result in results] == expected
+    assert all(result["is_over"] for result in results)
+    assert len(set(expected)) > 1
+
+
+async def test_a_model_can_be_the_opponent() -> None:
+    scripted = {"entrypoint": "app.py", "replies": [{"user": "Available Moves.*'(\\[\\d\\])'", "say": "\\1"}]}
+    settings = {
+        "opponent": {"responses_api_models": {"scripted_model": scripted}},
+        "textarena": {
+            "resources_servers": {
+                "textarena": {"opponent_model_server": {"type": "responses_api_models", "name": "opponent"}}
+            }
+        },
+    }
+    row = {"game": "TicTacToe-v0", "opponent": "model", "seed": 3}
+    choices = [f"[{square}]" for square in range(9)]
+    (result,) = await play_all(CONFIG, "textarena_agent", [with_choices(row, choices, 3)], **settings)
+    assert result["is_over"]
+    assert result["reward"] in (-1.0, 0.0, 1.0)
+
+
+def test_a_game_leaves_the_global_generator_alone() -> None:
+    random.seed(5)
+    before = random.getstate()
+    game = TextArenaGame(TextArenaRow(game="KuhnPoker-v0", seed=1))
+    game.step("[check]")
+    assert random.getstate() == before
