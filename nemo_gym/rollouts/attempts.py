@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 import orjson
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from nemo_gym.base_resources_server import check_reward
 from nemo_gym.client.server_client import ServerClient, ServerReply
@@ -27,6 +30,7 @@ from nemo_gym.config.keys import (
     TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.errors import SETUP_CODES, Cause, ConfigError, RolloutError, SetupError
+from nemo_gym.llm_api.responses import NeMoGymResponse
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.failure_messages import setup_message
 from nemo_gym.rollouts.recording import recording_context
@@ -126,10 +130,9 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
     with track_retries() as retry_stats, recording_context(row.id, number) if client.tap else contextlib.nullcontext():
         try:
             reply = await run_agent(client, row.agent, with_indices(row, number), timeout_s=timeout_s)
-            result = parse_scored(reply)
-            record, figures = single_line_record(reply.content(), result), numeric_fields(result)
-            if ROW_FIELDS not in result:  # with it an environment says that it wants none
-                record = add_row_fields(record, result, row.body)
+            record, figures, fields = scored_record(reply)
+            if ROW_FIELDS not in fields:  # with it an environment says that it wants none
+                record = add_row_fields(record, fields, row.body)
         except RolloutError as error:
             failure = error
         except Exception as error:
@@ -197,6 +200,26 @@ def _told_failure(result: Mapping[str, Any], server: str) -> RolloutError:
     return error
 
 
+class ScoredRecord(NamedTuple):
+    """A record on one line, the figures in it, and the names of its fields."""
+
+    record: bytes
+    figures: dict[str, Any]
+    fields: Collection[str]
+
+
+def scored_record(reply: ServerReply) -> ScoredRecord:
+    """The record in an agent's reply. A live object is not decoded again for its figures."""
+    fields = _live_fields(reply.value)
+    if fields is None:
+        fields = parse_scored(reply)
+        figures = numeric_fields(fields)
+    else:
+        figures = _live_figures(fields)
+        check_reward(figures.get("reward"), server=reply.server)
+    return ScoredRecord(single_line_record(reply.content(), fields), figures, fields.keys())
+
+
 def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """The small part of a record that metrics need, so that the rest is neither kept nor decoded twice."""
     small = {name: value for name, value in results_of(record).items() if not isinstance(value, dict | list)}
@@ -205,3 +228,37 @@ def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
         {name: response.get(name) for name in ("usage", "incomplete_details")} if isinstance(response, dict) else None
     )
     return {**small, "response": kept}
+
+
+_JSON_SCALARS = frozenset((str, int, float, bool, type(None)))
+_JSON_CONTAINERS = (BaseModel, dict, list)
+_SPECIAL_FIELDS = frozenset((NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY, ROW_FIELDS))
+_NO_FIELD = FieldInfo()
+
+
+def _live_fields(value: Any) -> dict[str, Any] | None:
+    """The fields of a model whose JSON has the same names and values; None for anything else."""
+    if not isinstance(value, BaseModel) or not _has_plain_json(type(value)):
+        return None
+    fields = value.__dict__ | (value.model_extra or {})
+    is_plain = all(type(item) in _JSON_SCALARS or isinstance(item, _JSON_CONTAINERS) for item in fields.values())
+    return fields if is_plain and _SPECIAL_FIELDS.isdisjoint(fields) else None
+
+
+def _live_figures(fields: Mapping[str, Any]) -> dict[str, Any]:
+    figures = {name: item for name, item in fields.items() if type(item) in _JSON_SCALARS}
+    response = fields["response"]
+    kept = {"usage": response.usage, "incomplete_details": response.incomplete_details}
+    return {**figures, "response": {name: item and item.model_dump() for name, item in kept.items()}}
+
+
+@lru_cache(maxsize=512)
+def _has_plain_json(kind: type[BaseModel]) -> bool:
+    """True if a class has no alias, no computed field and no serializer of its own, and a response as usual."""
+    custom = kind.__pydantic_decorators__
+    if custom.field_serializers or custom.model_serializers or custom.computed_fields:
+        return False
+    fields = kind.model_fields
+    return fields.get("response", _NO_FIELD).annotation is NeMoGymResponse and not any(
+        field.alias or field.serialization_alias or field.exclude or field.metadata for field in fields.values()
+    )
