@@ -1,4 +1,4 @@
-"""The answer of a peer: as it came, read into a type, as an error, or in the shape of an aiohttp response."""
+"""The reply of a server: as it came, decoded into a type, as an error, or in the shape of an aiohttp response."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ REFUSALS = {kind.CODE: kind for kind in (SessionError, SessionLostError, Overloa
 
 @dataclass(slots=True)
 class ServerReply:
-    """What a server answered: the live object when it is in this worker, else the bytes it sent."""
+    """A server's reply: the live object if the server is in this worker, otherwise the bytes it sent."""
 
     server: str
     status: int
@@ -47,7 +47,7 @@ class ServerReply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def content(self) -> bytes:
-        """The body as it is, or would be, on the wire."""
+        """The body as bytes. A live object is encoded once."""
         if not isinstance(self.value, bytes):
             self.value = b"" if self.value is None else encode(self.value)
         return self.value
@@ -57,7 +57,7 @@ class ServerReply:
 
 
 class PeerResponse:
-    """Already read, so nothing here waits or fails."""
+    """A reply in the shape of an aiohttp response. Its body has been read, so nothing here waits."""
 
     def __init__(
         self, *, status: int, body: bytes, cookies: Mapping[str, str], headers: Mapping[str, str], url: str
@@ -73,7 +73,7 @@ class PeerResponse:
 
     @property
     def content(self) -> Self:
-        """aiohttp has the stream here; the body is small change by now, so this object plays it."""
+        """aiohttp has the stream of the body here; this object has the one method of it that is used, `read`."""
         return self
 
     async def read(self) -> bytes:
@@ -99,7 +99,7 @@ class PeerResponse:
         raise error
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     close = release
 
@@ -107,7 +107,7 @@ class PeerResponse:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 @lru_cache(maxsize=512)
@@ -124,7 +124,7 @@ def read_reply(got: ServerReply, path: str, kind: type[T], cause: Cause) -> T:
         found = f"{error.error_count()} errors, first {error.errors(include_url=False, include_input=False)[0]}"
         raise RolloutError(
             cause,
-            f"{got.server}{path} answered what is no {kind.__name__} ({found}): {redact(got.text())[:500]}",
+            f"{got.server}{path} replied with no valid {kind.__name__} ({found}): {redact(got.text())[:500]}",
             server=got.server,
         ) from error
     return value

@@ -1,4 +1,4 @@
-"""Run a program on the fast event loop, with as many open files as it may have."""
+"""Run a program on uvloop, with as many open files as the system allows."""
 
 import asyncio
 import gc
@@ -14,22 +14,22 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 GC_THRESHOLDS = (200_000, 10, 10)
-"""A rollout in flight is some two hundred objects that live for seconds. Looked through for cycles as often as Python
-does by default, thousands of them take a tenth of all time and find nothing."""
+"""A rollout in flight is about two hundred objects that live for seconds. With Python's default thresholds, garbage
+collection among thousands of rollouts takes a tenth of all CPU time and finds nothing."""
 
 
 MAX_THREADS = 256
-"""For handlers that wait for something without telling the loop. They are started as needed."""
+"""Upper bound for threads of handlers that block. They are started as needed."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run, on uvloop, for a process that does nothing else."""
+    """`asyncio.run` on uvloop, for a process that does nothing else."""
     gc.set_threshold(*GC_THRESHOLDS)
     return run_embedded(main)
 
 
 def run_embedded(main: Coroutine[Any, Any, T]) -> T:
-    """The same in a process that has other things to do, such as training."""
+    """The same for a process that also does other work, such as training: the garbage collector stays as it is."""
     import uvloop
 
     raise_open_file_limit()
@@ -39,8 +39,8 @@ def run_embedded(main: Coroutine[Any, Any, T]) -> T:
 
 
 class DaemonThreadPool(ThreadPoolExecutor):
-    """Threads for handlers written as plain `def`. Python would wait for them when the loop ends and when the process
-    does; one that hangs, and that its rollout has long stopped waiting for, must hold up neither."""
+    """Threads for handlers written as plain `def`. Python's own pool waits for its threads when the loop or the
+    process ends; a handler that hangs after its rollout has timed out must delay neither."""
 
     def __init__(self) -> None:
         super().__init__(MAX_THREADS)
@@ -56,7 +56,7 @@ class DaemonThreadPool(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Threads end when they have nothing to do. Nobody waits for that."""
+        """Let idle threads end, without waiting for them."""
         for _ in range(self._started):
             self._todo.put(None)
 
@@ -73,6 +73,6 @@ class DaemonThreadPool(ThreadPoolExecutor):
 
 
 def raise_open_file_limit() -> None:
-    """Every rollout in flight holds a connection, and the usual limit is about a thousand."""
+    """Raise the soft limit to the hard one: every rollout in flight has a connection."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
