@@ -69,7 +69,9 @@ TREE: dict[tuple[str, ...], Leaf] = {
     ("eval", "run"): Leaf("collect_rollouts", {**_MODEL, **_COLLECT}, True),
     ("eval", "prepare"): Leaf("prepare_benchmark", _MODEL, True),
     ("eval", "aggregate"): Leaf(
-        "aggregate_rollouts", {"--input": "rollouts_jsonl_fpath", "-i": "rollouts_jsonl_fpath"}
+        "aggregate_rollouts",
+        {"--input": "rollouts_jsonl_fpath", "-i": "rollouts_jsonl_fpath", "--agent": "agent_name", "-a": "agent_name"},
+        True,
     ),
     ("eval", "reverify"): Leaf(
         "reverify",

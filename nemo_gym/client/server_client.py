@@ -273,6 +273,8 @@ class ServerClient:
 
     def _address_from_config(self, server: str) -> str:
         address = _address_in(self._config.get(server))
+        if address is None and server in self.local:
+            raise ConfigError(f"'{server}' runs in this process and has no URL. Start the servers with `ng_run`.")
         if address is None:
             placed = (str(name) for name, block in self._config.items() if _address_in(block))
             names = sorted({*self.local, *self.addresses, *placed})

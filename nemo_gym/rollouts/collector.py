@@ -13,7 +13,7 @@ from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.errors import ConfigError, GymError, RolloutError, SetupError
+from nemo_gym.errors import ConfigError, RolloutError, SetupError
 from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
 from nemo_gym.rollouts.aggregation import any_own_metrics, write_aggregate_metrics
 from nemo_gym.rollouts.attempts import Run, parse_scored, retrying_run, run_agent, traced_attempt
@@ -161,7 +161,7 @@ class RolloutCollectionHelper:
         agents = [config.agent_name] if config.agent_name else client.names("responses_api_agents")
         try:
             is_wanted = await any_own_metrics(client, agents)
-        except (GymError, ValueError) as error:
+        except Exception as error:  # the rollouts are made: nothing that a server answers may hide them
             logger.warning("cannot tell whether environments have metrics of their own: %s", error)
             return
         if is_wanted:

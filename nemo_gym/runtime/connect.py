@@ -19,6 +19,7 @@ from nemo_gym.errors import ConfigError, HeadServerError
 from nemo_gym.runtime.groups import grouped
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.ray_cluster import wants_ray
+from nemo_gym.runtime.requirements import needs_addresses
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.runtime.supervisor import default_echo
 from nemo_gym.runtime.tracing import tracing_of
@@ -52,6 +53,7 @@ async def _started(config: DictConfig) -> AsyncIterator[ServerClient]:
         and all(server.isolation == "shared" for server in servers)
         and worker_count(config, servers) == 1
         and not wants_ray(config)
+        and not any(needs_addresses(server.folder) for server in servers)
     ):
         settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
         async with Stack(StackSpec(servers, settings)) as stack:

@@ -3,6 +3,7 @@ interpreter has that."""
 
 import re
 import tomllib
+from collections.abc import Iterator
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ UNDECLARED = {
 _THIS_PACKAGE = re.compile(r"nemo[-_.]gym(?![\w-])", re.IGNORECASE)
 _EDITABLE = re.compile(r"^(?:-e|--editable)(?:\s+|=)")
 _IMPORT = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(\w+)", re.MULTILINE)
+_ASKS_FOR_URL = re.compile(rb"\b(resolve_model_base_url|get_server_url|_build_server_base_url|base_url_for_run)\(")
 _SKIPPED = frozenset(("tests", "data", ".venv", "node_modules"))
 
 
@@ -81,8 +83,17 @@ def _undeclared(folder: Path, listed: list[str]) -> list[str]:
 
 
 def _imports(folder: Path) -> set[str]:
+    return {name.decode() for source in _sources(folder) for name in _IMPORT.findall(source)}
+
+
+def _sources(folder: Path) -> Iterator[bytes]:
     files = (file for file in folder.rglob("*.py") if _SKIPPED.isdisjoint(file.relative_to(folder).parts))
-    return {name.decode() for file in files for name in _IMPORT.findall(file.read_bytes())}
+    return (file.read_bytes() for file in files)
+
+
+def needs_addresses(folder: Path) -> bool:
+    """True if the code asks for the URLs of servers, to hand them to programs outside. Then they need ports."""
+    return any(_ASKS_FOR_URL.search(source) for source in _sources(folder))
 
 
 def own_constraints() -> list[str]:

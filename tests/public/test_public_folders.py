@@ -51,3 +51,21 @@ def test_a_benchmark_with_its_own_environment_agent_and_model(root: Path, isolat
     assert figures["key_metrics"] == {"pass@2/accuracy": 100.0}
     assert figures["agent_metrics"]["hard/pass@1/accuracy"] == 100.0
     assert figures["agent_metrics"]["mean/input_tokens"] == 9
+
+
+@pytest.mark.slow
+def test_the_same_by_the_public_commands_without_servers_that_run(root: Path) -> None:
+    """The agent hands out a URL of its model, so the servers get ports although one command holds them."""
+    select = ("--benchmark", "shopping", "--model-type", "echo")
+    prepared = ng("gym", "eval", "prepare", *select, cwd=root)
+    assert prepared.returncode == 0, prepared.stderr
+    head = f"+head_server.port={free_port()}"
+    output = ("-o", "out/r.jsonl", "--disable-aggregation", "--num-repeats", "1", head)
+    done = ng("gym", "eval", "run", *select, *output, cwd=root)
+    assert done.returncode == 0, done.stderr
+    records = records_in(root / "out" / "r.jsonl")
+    assert [record["reward"] for record in records] == [1.0, 1.0]
+    assert not (root / "out" / "r_aggregate_metrics.json").exists()
+    again = ("-i", "out/r.jsonl", "--agent", "bench_agent", head)
+    assert ng("gym", "eval", "aggregate", *select, *again, cwd=root).returncode == 0
+    assert "pass@1/accuracy" in (root / "out" / "r_aggregate_metrics.json").read_text()

@@ -129,9 +129,8 @@ async def test_rows_of_a_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "app.py").write_text(text)
     monkeypatch.chdir(tmp_path)
-    port = free_port()
     async with stub_endpoint(reply) as one, stub_endpoint(reply) as other:
-        helper = RunHelper()
+        helper, port = RunHelper(), free_port()
         parser = GlobalConfigDictParserConfig(
             initial_global_config_dict=config_of([one.url, other.url], port),
             skip_load_from_cli=True,

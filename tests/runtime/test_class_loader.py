@@ -67,3 +67,15 @@ def test_a_file_without_a_server_is_an_error_that_says_what_is_expected(tmp_path
         load_server_class("resources_servers", folder, "app.py")
     with pytest.raises(ConfigError, match=r"has no 'main\.py'"):
         load_server_class("resources_servers", folder, "main.py")
+
+
+def test_an_implementation_may_be_a_folder_in_a_folder(tmp_path: Path) -> None:
+    kind = load_server_class("resources_servers", folder_of(tmp_path, "loader_outer/inner", APP), "app.py")
+    assert kind.__module__ == "resources_servers.loader_outer.inner.app"
+    assert kind.late(None) == "late loader_outer/inner"  # type: ignore[attr-defined]
+
+
+def test_a_second_name_of_a_folder_can_be_imported_in_a_worker(tmp_path: Path) -> None:
+    source = f"import resources_servers.multineedle.app as other\n{APP}"
+    kind = load_server_class("resources_servers", folder_of(tmp_path, "loader_alias", source), "app.py")
+    assert kind.__module__ == "resources_servers.loader_alias.app"
