@@ -4,9 +4,7 @@ import asyncio
 import logging
 import math
 import os
-import resource
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -40,10 +38,6 @@ for the event loop, each longer than a server may take to accept."""
 NO_REUSE_S = 60.0
 """How long connections to a server are used once only after it sent data that no request asked for. The next such
 data might arrive just after a request was sent, and nothing would tell it from the reply."""
-
-
-RESERVED_DESCRIPTORS = 64
-"""Kept free for files, pipes, listening sockets and DNS."""
 
 
 class Slots:
@@ -295,12 +289,6 @@ class HttpClient:
             peer.close_old(older_than_s=KEEP_ALIVE_S)
         if any(peer.idle for peer in self._peers.values()):
             self._sweep_later()
-
-
-def _affordable_connections() -> int:
-    """How many connections this process has file descriptors for, idle ones included."""
-    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else max(1, soft - RESERVED_DESCRIPTORS)
 
 
 class Closable(Protocol):

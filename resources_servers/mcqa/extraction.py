@@ -12,12 +12,19 @@ GradingMode = Literal["strict_single_letter_boxed", "lenient_boxed", "lenient_an
 _BOXED_LETTER = re.compile(r"\\boxed\{[^A-Za-z]*([A-Z])[^A-Za-z]*\}")
 _ANSWER_COLON = re.compile(r"answer\s*:\s*([^\n]*)", re.IGNORECASE)
 _TEXT = "\\text{"
+_CAPITALS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
 def lettered(options: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """The text of each option by its letter."""
-    pairs = [next(iter(option.items())) for option in options if option]
-    return {letter: text for key, text in pairs if (letter := one_letter(key))}
+    found = {}
+    for option in options:
+        for key, text in option.items():
+            letter = key if key in _CAPITALS else one_letter(key)
+            if letter:
+                found[letter] = text
+            break  # only the first pair of an option counts
+    return found
 
 
 def extracted(text: str, mode: GradingMode, options: Mapping[str, str], output_regex: str | None) -> str | None:
