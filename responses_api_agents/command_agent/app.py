@@ -72,9 +72,9 @@ class CommandAgentConfig(ToolCallingAgentConfig):
     """Files of the work folder whose text is recorded when the harness has ended."""
     model: str = "policy"
     """The name of the model, as the harness is told."""
-    sandbox_provider: str | dict[str, Any] | None = None
-    """Run the harness in a sandbox: `{provider: options}`, or the name of a top-level block with that. Without it the
-    harness, and all that it runs, is an ordinary process of this machine."""
+    sandbox_provider: str | dict[str, Any] | None
+    """Run the harness in a sandbox: `{provider: options}`, or the name of a top-level block with that. Null is a
+    decision of yours, too: then the harness, and all that it runs, is an ordinary process of this machine."""
     command_timeout_s: float = Field(default=1800.0, gt=0)
     concurrency: int = Field(default=8, ge=1)
     """How many harnesses run at once. Other rollouts wait."""

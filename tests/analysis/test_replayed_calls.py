@@ -98,7 +98,7 @@ CASES = {
         first_row("example_stateful_counter"),
         [{"say": "Hm."}],
         ["increment_counter"],
-        {"command": ["python3", "harness.py"], "files": {"harness.py": HARNESS}},
+        {"command": ["python3", "harness.py"], "files": {"harness.py": HARNESS}, "sandbox_provider": None},
     ),
 }
 

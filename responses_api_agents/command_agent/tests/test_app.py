@@ -66,6 +66,7 @@ def servers(
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
         "command": ["python3", "harness.py", "{prompt}"],
         "files": {"harness.py": LIBRARY + script},
+        "sandbox_provider": None,
         **config,
     }
     model = SERVERS / "responses_api_models/token_model"
@@ -381,6 +382,13 @@ open("answer.txt", "w").write("42")
     assert harness["stdout"].splitlines() == ["It is 9.", "refused", "refused", "False /work"]
     assert (record["reward"], harness["files"], harness["return_code"]) == (1.0, {"answer.txt": "42"}, 0)
     assert is_one_sequence(generations(record["response"]["output"]))
+
+
+async def test_a_config_must_say_whether_there_is_a_sandbox() -> None:
+    unsaid = servers(LOOP)
+    del unsaid[0].config["sandbox_provider"]
+    with pytest.raises(ConfigError, match="sandbox_provider"):
+        await play(unsaid)
 
 
 async def test_a_sandbox_that_cannot_reach_the_model_is_refused_at_the_start() -> None:
