@@ -188,7 +188,8 @@ class EndpointPool:
     def _call_once(self, send: Send[T], session: str | None) -> Awaitable[T]:
         if self._slots is not None:
             return self._call_in_slot(self._slots, send, session)
-        return send(self.clients[0]) if len(self.clients) == 1 else self._call_balanced(send, session)
+        is_known = self._was_reached and len(self.clients) == 1
+        return send(self.clients[0]) if is_known else self._call_balanced(send, session)
 
     async def _call_in_slot(self, slots: asyncio.Semaphore, send: Send[T], session: str | None) -> T:
         allowed_s = time_left(self._settings.request_timeout_s)
