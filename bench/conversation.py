@@ -2,7 +2,6 @@
 servers. The endpoint's CPU time is left out. Twice the turns should cost about twice the time."""
 
 import asyncio
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ async def measure_all() -> str:
         before = cpu_ms
     head = ["turns", "bytes of the record", "CPU, ms", "times the line above"]
     return (
-        f"# Long conversations\n\n{Machine()}, load {os.getloadavg()[0]:.1f}. Made by `python -m bench.conversation`: "
+        f"# Long conversations\n\n{Machine()}. Made by `python -m bench.conversation`: "
         f"the best of {ROUNDS} rollouts of each length.\n\n{table(head, rows)}\n"
     )
 
