@@ -1,7 +1,6 @@
 """The page in a real browser: Debian's Chromium, driven by playwright. Without Chromium these tests are skipped."""
 
 import asyncio
-import os
 import shutil
 import signal
 import threading
@@ -65,6 +64,16 @@ def serve(*paths: Path, token: str | None = None) -> Iterator[str]:
             thread.join()
 
 
+@contextmanager
+def visiting(page: Any, *paths: Path, token: str | None = None) -> Iterator[str]:
+    """A viewer for one page, which leaves it before it stops: the page asks for news again and again."""
+    with serve(*paths, token=token) as url:
+        try:
+            yield url
+        finally:
+            page.goto("about:blank")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     start = playwright.sync_playwright()
@@ -77,9 +86,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("viewer")
     path = write_sample(folder)
     after = write_lines(folder / "after.jsonl", math_records(luck=2))
-    os.environ["NEMO_GYM_CACHE_DIR"] = str(folder / "cache")
-    with serve(path, after) as address:
-        yield address
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEMO_GYM_CACHE_DIR", str(folder / "cache"))
+        with serve(path, after) as address:
+            yield address
 
 
 @pytest.fixture
@@ -325,8 +335,8 @@ def test_records_of_any_shape_are_shown_without_an_error(page: Any, show: Callab
 
 
 def test_a_long_conversation_is_shown_in_parts(page: Any, tmp_path: Path) -> None:
-    with serve(
-        write_lines(tmp_path / "long.jsonl", [record("go", *(f"step {number}" for number in range(900)))])
+    with visiting(
+        page, write_lines(tmp_path / "long.jsonl", [record("go", *(f"step {number}" for number in range(900)))])
     ) as url:
         page.goto(f"{url}#/row?file=0&row=0")
         for shown in (400, 800, 901):
@@ -337,7 +347,7 @@ def test_a_long_conversation_is_shown_in_parts(page: Any, tmp_path: Path) -> Non
 
 def test_a_file_that_grows_is_followed(page: Any, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "live.jsonl", [record("first", "1")])
-    with serve(path) as address:
+    with visiting(page, path) as address:
         page.goto(address)
         page.wait_for_selector("tr[data-row='0']")
         with path.open("a") as file:
@@ -354,7 +364,7 @@ def test_a_live_run_is_watched_and_a_rollout_cancelled(page: Any, tmp_path: Path
     (tmp_path / "config.yaml").write_text(LIVE_CONFIG)
     options = ("+agent_name=agent", "+input_jsonl_fpath=rows.jsonl", "+output_jsonl_fpath=out.jsonl")
     collect = ("ng_collect_rollouts", "+config_paths=[config.yaml]", "+head_server.port=1", "+tolerated_failures=1")
-    with started(*collect, *options, cwd=tmp_path) as running, serve(tmp_path / "rows.jsonl") as address:
+    with started(*collect, *options, cwd=tmp_path) as running, visiting(page, tmp_path / "rows.jsonl") as address:
         page.goto(f"{address}#/live")
         page.wait_for_selector("tr[data-rollout='1']:has-text('policy_model/v1/responses')")
         with started("ng_status", "--watch", "+every_s=0.2", "+head_server.port=1", cwd=tmp_path) as watching:
@@ -369,7 +379,7 @@ def test_a_live_run_is_watched_and_a_rollout_cancelled(page: Any, tmp_path: Path
 
 
 def test_with_a_token_the_printed_address_opens_the_page(page: Any, tmp_path: Path) -> None:
-    with serve(write_lines(tmp_path / "rollouts.jsonl", math_records()), token="a token") as address:
+    with visiting(page, write_lines(tmp_path / "rollouts.jsonl", math_records()), token="a token") as address:
         page.goto(f"{address}#token=a%20token")
         page.wait_for_selector("tr[data-row='0']")
         assert "token" not in page.url
