@@ -1,7 +1,6 @@
 """The page in a real browser: Debian's Chromium, driven by playwright. Without Chromium these tests are skipped."""
 
 import asyncio
-import os
 import shutil
 import signal
 import threading
@@ -87,9 +86,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("viewer")
     path = write_sample(folder)
     after = write_lines(folder / "after.jsonl", math_records(luck=2))
-    os.environ["NEMO_GYM_CACHE_DIR"] = str(folder / "cache")
-    with serve(path, after) as address:
-        yield address
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEMO_GYM_CACHE_DIR", str(folder / "cache"))
+        with serve(path, after) as address:
+            yield address
 
 
 @pytest.fixture
