@@ -17,15 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.report import Machine
-from bench.rollout_cost import HEAD_PORT, MODEL_CONFIG, TWO_TURNS, Scenario, write_rows
+from bench.rollout_cost import HEAD_PORT, MODEL_CONFIG, ONE_TURN, write_rows
 from nemo_gym.analysis.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
 from nemo_gym.analysis.bench.measure import ng_run
 from nemo_gym.analysis.bench.percentiles import quantile
 from nemo_gym.analysis.bench.processes import memory, tree, tree_cpu_s
 from nemo_gym.analysis.bench.report import table
 
-SHORT = Scenario("short", TWO_TURNS.config, TWO_TURNS.agent, {"responses_create_params": {"input": "Hello."}})
-"""One turn, since the row offers no tools. What the row itself takes in memory comes on top."""
 PROBE_EVERY_S = 0.05
 PROBE_TIMEOUT_S = 5.0
 
@@ -91,17 +89,17 @@ async def watch(command: Sequence[str], others: Sequence[int], stub_pids: Sequen
 def measure(count: int, *, latency_s: float, workers: int, num_stubs: int, through_ng_run: bool) -> list[str]:
     with stubs(num_stubs, latency_s) as endpoints, tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        write_rows(place / "rows.jsonl", SHORT, count)
+        write_rows(place / "rows.jsonl", ONE_TURN, count)
         urls = ",".join(endpoint.url for endpoint in endpoints)
         settings = [
-            f"+config_paths=[{SHORT.config},{MODEL_CONFIG}]",
+            f"+config_paths=[{ONE_TURN.config},{MODEL_CONFIG}]",
             *(f"+policy_base_url=[{urls}]", "+policy_api_key=none", "+policy_model_name=stub"),
             f"+num_workers={workers}",
         ]
         use = [f"+head_server.port={HEAD_PORT}"] if through_ng_run else [*settings, "+head_server.port=1"]
         command = [
             str(Path(sys.executable).with_name("ng_collect_rollouts")),
-            *(*use, f"+agent_name={SHORT.agent}", f"+num_samples_in_parallel={count}"),
+            *(*use, f"+agent_name={ONE_TURN.agent}", f"+num_samples_in_parallel={count}"),
             *(f"+input_jsonl_fpath={place}/rows.jsonl", f"+output_jsonl_fpath={place}/out.jsonl"),
         ]
         started = time.monotonic()
