@@ -176,8 +176,8 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         fields |= {"reward": config.cut_off_reward} if is_cut_off else {}
         return fields if config.record_row_fields else {**fields, ROW_FIELDS: []}
 
-    async def _list_tools(self) -> list[dict[str, Any]]:
-        return self.tool_schemas()
+    async def _list_tools(self) -> JsonObject:
+        return {"tools": self.tool_schemas()}
 
     async def seed_session(self, *args: Any, **kwargs: Any) -> Any:
         """Set up the state of a rollout from its row. By default there is nothing to set up."""

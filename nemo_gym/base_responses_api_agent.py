@@ -160,9 +160,11 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
     async def _tools_of(self, environment: str) -> list[Any]:
         """Empty if the environment does not list its tools."""
         reply = await self.server_client.send(environment, "/tool_schemas", {}, cause="environment")
-        listed = orjson.loads(reply.content()) if reply.status == 200 else []
-        is_list = isinstance(listed, list) and all(isinstance(tool, dict) and "name" in tool for tool in listed)
-        return listed if is_list else []
+        answer = orjson.loads(reply.content()) if reply.status == 200 else {}
+        listed = answer.get("tools") if isinstance(answer, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(tool, dict) and "name" in tool for tool in listed):
+            return []
+        return listed
 
     @abstractmethod
     async def responses(self, *args: Any, **kwargs: Any) -> Any:

@@ -17,6 +17,7 @@ import yaml
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
+from nemo_gym.config.unknown_keys import drop_unknown_keys
 from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.server.base import SimpleServer
@@ -139,7 +140,8 @@ async def shipped(folder: Path, *, transport: Transport = "direct") -> AsyncIter
     servers = servers_in(next(config for config in CONFIGS if config.parent.parent == folder))
     own = next(held for held in servers if Path(held.folder) == folder)
     kind = load_server_class(own.server_type, folder, own.entrypoint)
-    config = kind.config_class().model_validate({**own.config, "name": own.name, "port": own.port or 0})
+    values = drop_unknown_keys(kind.config_class(), own.config, path=own.path, strict=None)
+    config = kind.config_class().model_validate({**values, "name": own.name, "port": own.port or 0})
     async with running_servers(servers, transport=transport) as client:
         yield Shipped(own.name, kind(config=config, server_client=client), client)
 
