@@ -1,4 +1,4 @@
-"""A transformer of 16,000 weights in numpy, served with token ids and log-probs while it is being trained."""
+"""A transformer of 17,000 weights in numpy, served with token ids and log-probs while it is being trained."""
 
 import time
 from collections.abc import AsyncIterator
