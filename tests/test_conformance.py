@@ -235,5 +235,6 @@ async def test_a_hostile_body_is_refused_and_breaks_nothing(folder: Path, transp
                 answer = await server.send(endpoint.path, body)
                 place = f"{endpoint.path}, {kind}: {answer.status} {answer.text()[:200]}"
                 assert answer.status < 500, place
-                assert answer.status == 422 or not needs_a_body, place
+                refused = (400, 422) if endpoint.path.startswith("/v1/") else (422,)
+                assert answer.status in refused or not needs_a_body, place
                 assert isinstance(json.loads(answer.content()), dict), place
