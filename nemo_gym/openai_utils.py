@@ -47,6 +47,7 @@ from nemo_gym.llm_api.chat import NeMoGymChatCompletionToolMessageParam as NeMoG
 from nemo_gym.llm_api.chat import NeMoGymChatCompletionToolParam as NeMoGymChatCompletionToolParam
 from nemo_gym.llm_api.chat import NeMoGymChatCompletionUserMessageParam as NeMoGymChatCompletionUserMessageParam
 from nemo_gym.llm_api.chat import NeMoGymChoice as NeMoGymChoice
+from nemo_gym.llm_api.chat import NeMoGymCompletionCreateParams as NeMoGymCompletionCreateParams
 from nemo_gym.llm_api.chat import NeMoGymFunction as NeMoGymFunction
 from nemo_gym.llm_api.chat import NeMoGymFunctionDefinition as NeMoGymFunctionDefinition
 from nemo_gym.llm_api.endpoint_refusals import completion_refusal as completion_refusal

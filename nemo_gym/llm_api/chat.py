@@ -229,3 +229,9 @@ class NeMoGymChatCompletion(WireModel):
     service_tier: str | None = None
     system_fingerprint: str | None = None
     usage: NeMoGymCompletionUsage | None = None
+
+
+class NeMoGymCompletionCreateParams(WireModel):
+    """A request to `/v1/completions`: plain text, or token ids, to be continued."""
+
+    prompt: str | list[Any]

@@ -15,6 +15,7 @@ from nemo_gym.openai_utils import (
     NeMoGymAsyncOpenAI,
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymCompletionCreateParams,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     changed,
@@ -24,6 +25,7 @@ from nemo_gym.openai_utils import (
     encode_request,
     normalize_completion,
     response_refusal,
+    set_fields,
 )
 from nemo_gym.server_utils import CookieJar
 
@@ -76,9 +78,9 @@ class SimpleModelServer(SimpleResponsesAPIModel):
             return completion_refusal(error, model=self.config.openai_model)
         return normalize_completion(reply, url=endpoint.shown_url, text_of=endpoint.text_of)
 
-    async def completions(self, body: JsonObject, jar: CookieJar) -> JsonObject:
+    async def completions(self, body: NeMoGymCompletionCreateParams, jar: CookieJar) -> JsonObject:
         """Plain text, for endpoints that complete it."""
-        params = {**(self.config.extra_body or {}), **body, "model": self.config.openai_model}
+        params = {**(self.config.extra_body or {}), **set_fields(body), "model": self.config.openai_model}
         session = self._pool.session(jar, self.config.name)
         return await self._pool.call(lambda client: client.create_completion(**params), session=session)
 

@@ -19,6 +19,7 @@ from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymChoice,
+    NeMoGymCompletionCreateParams,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseOutputItem,
@@ -141,9 +142,9 @@ class VLLMModel(SimpleResponsesAPIModel):
                 choice.message.content = think_tags([thought]) + (choice.message.content or "")
         return completion
 
-    async def completions(self, body: JsonObject, jar: CookieJar) -> JsonObject:
+    async def completions(self, body: NeMoGymCompletionCreateParams, jar: CookieJar) -> JsonObject:
         """Plain text."""
-        params = {**(self.config.extra_body or {}), **body, "model": self.config.model}
+        params = {**(self.config.extra_body or {}), **set_fields(body), "model": self.config.model}
         session = self._pool.session(jar, self.config.name)
         return await self._pool.call(lambda client: client.create_completion(**params), session=session)
 
