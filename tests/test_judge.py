@@ -113,8 +113,8 @@ async def test_a_judge_is_asked_with_the_configured_params_and_messages(transpor
     [
         ({"status": 500}, "answered 500"),
         ({"status": 400}, "answered 400"),
-        ({"garbage": '{"not": "a response"}'}, "no NeMoGymResponse"),
-        ({"garbage": "{cut off"}, "no NeMoGymResponse"),
+        ({"garbage": '{"not": "a response"}'}, "no valid NeMoGymResponse"),
+        ({"garbage": "{cut off"}, "no valid NeMoGymResponse"),
         ({"user": "something else", "say": "[[A=B]]"}, "no reply"),
         (
             {"garbage": '{"id":"r","created_at":0,"model":"m","output":[],"status":"failed"}'},

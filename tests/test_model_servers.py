@@ -125,7 +125,7 @@ async def test_tokens_of_many_turns_are_one_sequence(transport: Transport) -> No
 async def test_tokens_made_anew_are_noticed() -> None:
     async with stub_endpoint(TokenKeeper(forgetful=True)) as stub:
         report = check_tokens([await record(vllm_model(stub.url, training=True), "direct")])
-    assert report.faults[0].startswith("line 1, turn 2: token 3 of the prompt is 1, expected 100")
+    assert report.breaks[0].startswith("line 1, turn 2: token 3 of the prompt is 1, expected 100")
 
 
 async def test_no_room_left_in_the_middle_ends_the_rollout_with_what_there_is() -> None:

@@ -120,7 +120,7 @@ class SandboxProcess:
     async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
         ours, theirs = socket.socketpair()
         errors = os.memfd_create("sandbox-errors", os.MFD_CLOEXEC)
-        self._waiting[0] = asyncio.get_running_loop().create_future()
+        ready = self._waiting[0] = asyncio.get_running_loop().create_future()
         try:
             with theirs:
                 self._spawn(theirs, errors)
@@ -129,11 +129,12 @@ class SandboxProcess:
             )
             self._send_code()
             async with asyncio.timeout(timeout_s):
-                kind, payload = await self._waiting[0]
+                kind, payload = await ready
             if kind != frames.READY:
                 raise SandboxGoneError(payload.decode(errors="replace"))
             self.agent_pid = int(payload)
         except BaseException as error:
+            ready.cancel()  # nobody waits for it any more
             if self._transport is None:  # otherwise closing the transport closes the socket
                 ours.close()
             await asyncio.shield(self.close())

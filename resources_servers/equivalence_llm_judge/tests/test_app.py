@@ -276,7 +276,9 @@ async def test_five_megabytes_are_not_judged() -> None:
 async def test_the_config_has_the_names_and_values_that_users_know() -> None:
     servers = {server.name: server for server in servers_of(CONFIG, SCRIPTED_MODEL)}
     assert set(servers) == {"equivalence_llm_judge", "equivalence_llm_judge_simple_agent", "policy_model"}
-    config = EquivalenceConfig.model_validate({**servers["equivalence_llm_judge"].config, "name": "test", "port": 0})
+    values = servers["equivalence_llm_judge"].config
+    known = {name: value for name, value in values.items() if name in EquivalenceConfig.model_fields}
+    config = EquivalenceConfig.model_validate({**known, "name": "test", "port": 0})
     assert config.judge_model_server.name == "policy_model"
     assert config.judge_endpoint_max_concurrency == 64
     assert (config.check_twice_swap, config.reward_if_swap_fails) == (True, 0.0)
