@@ -18,6 +18,7 @@ from nemo_gym.viewer.app import ViewerApp
 from nemo_gym.viewer.files import Files
 from tests.commands import started
 from tests.jsonl import write_lines
+from tests.polling import until_sync
 from tests.viewer.sample_files import HOSTILE, math_records, record, write_sample
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -352,7 +353,8 @@ def test_a_file_that_grows_is_followed(page: Any, tmp_path: Path) -> None:
         page.wait_for_selector("tr[data-row='0']")
         with path.open("a") as file:
             file.write(path.read_text())
-        page.wait_for_function("fetch('/api/files').then(r => r.json()).then(found => found.files[0].rows === 2)")
+        count = "fetch('/api/files').then(reply => reply.json()).then(found => found.files[0].rows)"
+        until_sync(lambda: page.evaluate(count) == 2)
         page.reload()
         page.wait_for_selector("tr[data-row='1']")
 
