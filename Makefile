@@ -41,8 +41,8 @@ setup: $(READY)
 # The tests of the viewer's page need Chromium. Without it they are skipped, and this says so.
 browser:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
-	    { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
-	      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core \
+	    { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && timeout 120 apt-get update -qq && \
+	      DEBIAN_FRONTEND=noninteractive timeout 240 apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core \
 	      >/dev/null; } || \
 	    echo "Chromium is not installed and cannot be installed here: the browser tests of the viewer do not run."
 
