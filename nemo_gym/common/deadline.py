@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from nemo_gym.errors import RolloutError
 
 TIME_LEFT_HEADER = "nemo-gym-time-left-s"
-TIMER_RESOLUTION_S = 0.002
-"""The event loop rounds timers to milliseconds, so one may run a little early."""
+FAR_S = 30.0
+"""A limit of at least this much is kept to the second, so that it needs no timer of its own."""
+TICK_S = 0.5
 
 
 class Deadline:
@@ -57,48 +59,36 @@ def fresh_deadline(seconds: float) -> Iterator[None]:
         _current.reset(token)
 
 
-class _TaskTimer:
-    """Cancels one task at the earliest of its nested timeouts.
+class TimerWheel:
+    """The far timeouts of one event loop, by the second in which they expire. A step with a limit of minutes, which
+    nearly every step has, costs an entry in a set and no timer."""
 
-    The timer of the event loop is only set for an earlier time than it has, and left alone otherwise: when it runs too
-    early, it is set again. So the steps of a rollout, each with a timeout, share one timer.
-    """
+    def __init__(self) -> None:
+        self._slots: dict[int, set[timeout]] = {}
+        self._is_ticking = False
 
-    __slots__ = ("_armed_at", "_handle", "_timeouts", "task")
+    def slot(self, at: float) -> "set[timeout]":
+        """Where a timeout that expires then is kept."""
+        if not self._is_ticking:
+            self._is_ticking = True
+            asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        second = int(at) + 1
+        slot = self._slots.get(second)
+        if slot is None:
+            slot = self._slots[second] = set()
+        return slot
 
-    def __init__(self, task: "asyncio.Task[Any]") -> None:
-        self.task = task
-        self._timeouts: list[timeout] = []
-        self._armed_at = math.inf
-        self._handle: asyncio.TimerHandle | None = None
-
-    def add(self, entered: "timeout", *, now: float) -> None:
-        self._timeouts.append(entered)
-        if entered.at < self._armed_at:
-            self._arm(entered.at, now=now)
-
-    def remove(self, left: "timeout") -> None:
-        self._timeouts.remove(left)
-        if not self._timeouts and self._handle is not None:
-            self._handle.cancel()
-            self._handle, self._armed_at = None, math.inf
-
-    def _arm(self, at: float, *, now: float) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        self._armed_at = at
-        self._handle = self.task.get_loop().call_later(max(0.0, at - now), self._run)
-
-    def _run(self) -> None:
+    def _tick(self) -> None:
         now = time.monotonic()
-        self._armed_at, self._handle = math.inf, None
-        for entered in reversed(self._timeouts):  # the innermost ends first
-            if entered.at > now + TIMER_RESOLUTION_S:
-                self._arm(entered.at, now=now)
-                return
-            if not entered.is_expired:
-                entered.is_expired = True
-                self.task.cancel()
+        for second in [second for second, slot in self._slots.items() if second <= now or not slot]:
+            for entered in [*self._slots.pop(second)]:
+                entered.expire()
+        self._is_ticking = bool(self._slots)
+        if self._is_ticking:
+            asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+
+_wheels: WeakKeyDictionary[asyncio.AbstractEventLoop, TimerWheel] = WeakKeyDictionary()
 
 
 class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.timeout
@@ -108,45 +98,65 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
     text; by default it is a RolloutError about `what`. Use it with `with` or `async with`.
     """
 
-    __slots__ = ("_cancelling", "_entered_at", "_error", "_timer", "_token", "_what", "is_expired")
+    __slots__ = (
+        *("_cancelling", "_entered_at", "_error", "_is_expired", "_slot", "_task", "_timer", "_token", "_what"),
+        "_wheel",
+    )
 
     def __init__(
         self, seconds: float | None, *, what: str = "", error: Callable[[str], Exception] | None = None
     ) -> None:
-        self._entered_at = time.monotonic()
-        self.at = math.inf if seconds is None else self._entered_at + seconds
+        self._entered_at = now = time.monotonic()
+        self.at = math.inf if seconds is None else now + seconds
         self._what, self._error = what, error
-        self._timer: _TaskTimer | None = None
-        self.is_expired = False
+        self._task: asyncio.Task[Any] | None = None
 
     def __enter__(self) -> None:
         outer, task = _current.get(), asyncio.current_task()
-        timer = outer._timer if isinstance(outer, timeout) else None
-        is_own = timer is not None and timer.task is task
+        is_own = isinstance(outer, timeout) and outer._task is task
         if outer is not None and outer.at <= self.at:
             if is_own:
                 return
             self.at = outer.at
         if task is None or self.at == math.inf:
             return
-        self._timer = timer if is_own and timer is not None else _TaskTimer(task)
-        self._cancelling = task.cancelling()
+        self._task, self._is_expired, self._cancelling = task, False, task.cancelling()
         self._token: Token[Deadline | None] = _current.set(self)
-        self._timer.add(self, now=self._entered_at)
+        self._slot: set[timeout] | None = None
+        self._wheel: TimerWheel = outer._wheel if is_own else _wheel_of(task.get_loop())  # type: ignore[union-attr]
+        left_s = self.at - self._entered_at
+        if left_s < FAR_S:
+            self._timer = task.get_loop().call_later(max(0.0, left_s), self.expire)
+        else:
+            self._slot = self._wheel.slot(self.at)
+            self._slot.add(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        timer = self._timer
-        if timer is None:
+        task = self._task
+        if task is None:
             return
-        timer.remove(self)
         _current.reset(self._token)
-        if self.is_expired and timer.task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            limit = f"{round(max(0.0, self.at - self._entered_at), 2):g} s"
-            if self._error is not None:
-                raise self._error(limit) from error
-            raise RolloutError("timeout", f"{self._what} did not finish within {limit}.") from error
+        if self._is_expired:
+            if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+                raise self._expired() from error
+        elif self._slot is None:
+            self._timer.cancel()
+        else:
+            self._slot.discard(self)
+
+    def expire(self) -> None:
+        """Interrupt the code inside."""
+        self._is_expired = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _expired(self) -> Exception:
+        limit = f"{round(max(0.0, self.at - self._entered_at), 2):g} s"
+        if self._error is not None:
+            return self._error(limit)
+        return RolloutError("timeout", f"{self._what} did not finish within {limit}.")
 
     async def __aenter__(self) -> None:
         self.__enter__()
@@ -155,3 +165,10 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, trace)
+
+
+def _wheel_of(loop: asyncio.AbstractEventLoop) -> TimerWheel:
+    wheel = _wheels.get(loop)
+    if wheel is None:
+        wheel = _wheels[loop] = TimerWheel()
+    return wheel

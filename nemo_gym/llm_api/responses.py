@@ -147,10 +147,15 @@ _BY_TYPE: dict[str, type[ResponseItem]] = {
     "reasoning": NeMoGymResponseReasoningItem,
 }
 _OUTPUT_PARTS = ("output_text", "refusal")
+_NO_ITEM = PydanticCustomError("item", "An item should be an object with a 'type', or a 'role' if it is a message")
 
 
 def _message_class(item: JsonObject) -> type[ResponseItem]:
     content, role = item.get("content"), item.get("role")
+    if role == "tool":
+        raise PydanticCustomError(
+            "item_role", "A message cannot have the role 'tool': give a tool's answer as a 'function_call_output' item"
+        )
     if not isinstance(content, list):
         return NeMoGymEasyInputMessage
     if role == "assistant":
@@ -159,15 +164,18 @@ def _message_class(item: JsonObject) -> type[ResponseItem]:
     return NeMoGymEasyInputMessage if item.get("status") is None else NeMoGymMessage
 
 
-def _kind(item: JsonObject) -> Any:
-    return item.get("type", "message" if "role" in item else None)
-
-
 def _item_class(item: JsonObject) -> type[ResponseItem]:
-    kind = _kind(item)
-    found = _message_class(item) if kind == "message" else _BY_TYPE.get(kind, NeMoGymOtherItem)
-    if has_token_ids(item):
-        return RESPONSES_TO_TRAIN.get(found, found)
+    """Raises PydanticCustomError if an item is none."""
+    kind = item.get("type", "message" if "role" in item else None)
+    if kind == "message":
+        found = _message_class(item)
+    elif isinstance(kind, str):
+        found = _BY_TYPE.get(kind) or HOSTED_ITEMS.get(kind, NeMoGymOtherItem)
+    else:
+        raise _NO_ITEM
+    if "generation_token_ids" in item or "prompt_token_ids" in item or "generation_log_probs" in item:
+        _check_tokens(item)
+        return RESPONSES_TO_TRAIN.get(found, found) if has_token_ids(item) else found
     return found
 
 
@@ -182,23 +190,15 @@ def _check_tokens(item: JsonObject) -> None:
         )
 
 
-def _read_item(item: Any, read: Callable[[Any], Any]) -> Any:
-    if isinstance(item, ResponseItem):
-        return item
+def _read_item(item: Any, _read: Callable[[Any], Any]) -> Any:
+    """The class is looked up here, so that the union, which is there for the JSON schema, need not find it again."""
     if type(item) is not dict:
+        if isinstance(item, ResponseItem):
+            return item
         item = as_json_object(item)
-    kind = _kind(item) if isinstance(item, dict) else None
-    if not isinstance(kind, str):
-        raise PydanticCustomError("item", "An item should be an object with a 'type', or a 'role' if it is a message")
-    if kind == "message" and item.get("role") == "tool":
-        raise PydanticCustomError(
-            "item_role", "A message cannot have the role 'tool': give a tool's answer as a 'function_call_output' item"
-        )
-    if "generation_token_ids" in item or "prompt_token_ids" in item or "generation_log_probs" in item:
-        _check_tokens(item)
-    if kind in HOSTED_ITEMS:
-        return HOSTED_ITEMS[kind].model_validate(item)
-    return read(item)
+        if not isinstance(item, dict):
+            raise _NO_ITEM
+    return _item_class(item).__pydantic_validator__.validate_python(item)
 
 
 NeMoGymResponseInputItem: TypeAlias = Annotated[

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -30,7 +30,7 @@ from nemo_gym.config.keys import (
     TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.errors import SETUP_CODES, Cause, ConfigError, RolloutError, SetupError
-from nemo_gym.llm_api.responses import NeMoGymResponse
+from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseUsage
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.failure_messages import setup_message
 from nemo_gym.rollouts.recording import recording_context
@@ -50,8 +50,8 @@ from nemo_gym.rollouts.types import (
 logger = logging.getLogger(__name__)
 rate_limited_log = RateLimitedLog(logger)
 
-_TASK_INDEX, _ROLLOUT_INDEX = TASK_INDEX_KEY_NAME.encode(), ROLLOUT_INDEX_KEY_NAME.encode()
-_ATTEMPT_INDEX = ATTEMPT_INDEX_KEY_NAME.encode()
+_INDICES = f'{{"{TASK_INDEX_KEY_NAME}":%d,"{ROLLOUT_INDEX_KEY_NAME}":%d,'.encode()
+_ATTEMPT_INDEX = f'"{ATTEMPT_INDEX_KEY_NAME}":%d,'.encode()
 
 _CAUSE_OF_FAILURE: dict[str, Cause] = {"judge_failed": "judge", "timeout_exceeded": "timeout"}
 
@@ -157,15 +157,13 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
 
 
 def with_indices(row: Row, number: int = 1) -> bytes:
-    """The row as it is sent: with the indices that agents and environments read. Those that it brings itself stay."""
-    body = row.body[:-1].rstrip()
-    if not row.body.endswith(b"}") or body == b"{":
+    """The row as it is sent: with the indices that agents and environments read. Those that it brings itself stay:
+    they come later, and of two values the last one counts."""
+    rest = row.body[1:]
+    if rest.lstrip()[:1] == b"}" or row.body[:1] != b"{":
         return row.body
-    indices = [(_TASK_INDEX, row.id.task_index), (_ROLLOUT_INDEX, row.id.repeat_index)]
-    if number > 1:
-        indices.append((_ATTEMPT_INDEX, number - 1))
-    added = [b',"%b":%d' % (name, index) for name, index in indices if name not in row.body]
-    return b"".join((body, *added, b"}"))
+    (task_index, repeat_index, _), attempt_index = row.id, b"" if number == 1 else _ATTEMPT_INDEX % (number - 1)
+    return b"".join((_INDICES % (task_index, repeat_index), attempt_index, rest))
 
 
 async def run_agent(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> ServerReply:
@@ -205,7 +203,7 @@ class ScoredRecord(NamedTuple):
 
     record: bytes
     figures: dict[str, Any]
-    fields: Collection[str]
+    fields: Container[str]
 
 
 def scored_record(reply: ServerReply) -> ScoredRecord:
@@ -217,19 +215,23 @@ def scored_record(reply: ServerReply) -> ScoredRecord:
     else:
         figures = _live_figures(fields)
         check_reward(figures.get("reward"), server=reply.server)
-    return ScoredRecord(single_line_record(reply.content(), fields), figures, fields.keys())
+    return ScoredRecord(single_line_record(reply.content(), fields), figures, fields)
 
 
 def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """The small part of a record that metrics need, so that the rest is neither kept nor decoded twice."""
     small = {name: value for name, value in results_of(record).items() if not isinstance(value, dict | list)}
     response = record.get("response")
-    kept = (
-        {name: response.get(name) for name in ("usage", "incomplete_details")} if isinstance(response, dict) else None
-    )
-    return {**small, "response": kept}
+    if not isinstance(response, dict):
+        return {**small, "response": None}
+    usage = response.get("usage")
+    known = {name: usage.get(name) for name in _USAGE_FIELDS} if isinstance(usage, dict) else None
+    if known and isinstance(details := known["output_tokens_details"], dict):
+        known["output_tokens_details"] = {"reasoning_tokens": details.get("reasoning_tokens")}
+    return {**small, "response": {"usage": known, "incomplete_details": response.get("incomplete_details")}}
 
 
+_USAGE_FIELDS = ("input_tokens", "output_tokens", "total_tokens", "output_tokens_details")
 _JSON_SCALARS = frozenset((str, int, float, bool, type(None)))
 _JSON_CONTAINERS = (BaseModel, dict, list)
 _SPECIAL_FIELDS = frozenset((NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY, ROW_FIELDS))
@@ -240,16 +242,30 @@ def _live_fields(value: Any) -> dict[str, Any] | None:
     """The fields of a model whose JSON has the same names and values; None for anything else."""
     if not isinstance(value, BaseModel) or not _has_plain_json(type(value)):
         return None
-    fields = value.__dict__ | (value.model_extra or {})
-    is_plain = all(type(item) in _JSON_SCALARS or isinstance(item, _JSON_CONTAINERS) for item in fields.values())
-    return fields if is_plain and _SPECIAL_FIELDS.isdisjoint(fields) else None
+    extra = value.__pydantic_extra__
+    fields = {**value.__dict__, **extra} if extra else value.__dict__
+    for item in fields.values():
+        if type(item) not in _JSON_SCALARS and not isinstance(item, _JSON_CONTAINERS):
+            return None
+    return fields if _SPECIAL_FIELDS.isdisjoint(fields) else None
 
 
 def _live_figures(fields: Mapping[str, Any]) -> dict[str, Any]:
+    response: NeMoGymResponse = fields["response"]
+    usage, details = response.usage, response.incomplete_details
     figures = {name: item for name, item in fields.items() if type(item) in _JSON_SCALARS}
-    response = fields["response"]
-    kept = {"usage": response.usage, "incomplete_details": response.incomplete_details}
-    return {**figures, "response": {name: item and item.model_dump() for name, item in kept.items()}}
+    figures["response"] = {"usage": usage and _usage(usage), "incomplete_details": details and details.model_dump()}
+    return figures
+
+
+def _usage(usage: NeMoGymResponseUsage) -> dict[str, Any]:
+    reasoning = {"reasoning_tokens": usage.output_tokens_details.reasoning_tokens}
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "output_tokens_details": reasoning,
+    }
 
 
 @lru_cache(maxsize=512)

@@ -5,8 +5,10 @@ import json
 import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
 import orjson
 
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, ROW_FIELDS, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
@@ -18,6 +20,8 @@ METADATA_FIELDS = frozenset(
     (TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, ROW_FIELDS, "_attempts", "_retries", "_seconds")
 )
 """What the collector adds to a record."""
+_NOT_COPIED = METADATA_FIELDS | {TASK_INDEX_KEY_NAME}
+_NAMES = orjson.dumps(ROW_FIELDS) + b":"
 _ROW_ID = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
 
 
@@ -60,18 +64,22 @@ def single_line_record(record: bytes, fields: Iterable[str]) -> bytes:
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_json_name = lru_cache(maxsize=1024)(orjson.dumps)
+
+
 def add_row_fields(record: bytes, fields: Container[str], row: bytes) -> bytes:
-    """The record with the fields of its row that it lacks, so that the expected answer is beside the given one."""
+    """The record with the fields of its row that it lacks, as they are, so that the expected answer is beside the given
+    one."""
     try:
-        given = orjson.loads(row)
+        given = _raw_fields(row)
     except ValueError:
         return record
-    own = {
-        name: value
-        for name, value in given.items()
-        if name not in fields and name not in METADATA_FIELDS and name != TASK_INDEX_KEY_NAME
-    }
-    return record[:-1] + b"," + orjson.dumps({**own, ROW_FIELDS: list(own)})[1:] if own else record
+    own = [name for name in given if name not in fields and name not in _NOT_COPIED]
+    if not own:
+        return record
+    copied = [part for name in own for part in (_json_name(name), b":", given[name], b",")]
+    return b"".join((record[:-1], b",", *copied, _NAMES, orjson.dumps(own), b"}"))
 
 
 def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,10 +1,11 @@
 """Time runs out once, for everybody."""
 
 import asyncio
+import time
 
 import pytest
 
-from nemo_gym.common.deadline import current_deadline, fresh_deadline, time_left, timeout
+from nemo_gym.common.deadline import TimerWheel, current_deadline, fresh_deadline, time_left, timeout
 from nemo_gym.errors import RolloutError
 
 LONG_S, SHORT_S = 60.0, 0.01
@@ -16,6 +17,14 @@ async def test_what_takes_too_long_is_interrupted_and_named() -> None:
             await asyncio.sleep(LONG_S)
     assert caught.value.cause == "timeout"
     assert current_deadline() is None
+
+
+async def test_a_far_limit_interrupts_too() -> None:
+    limit = timeout(LONG_S, what="Lunch")
+    with pytest.raises(RolloutError, match="Lunch did not finish within 60 s"):
+        async with limit:
+            TimerWheel().slot(time.monotonic() - 1.0).add(limit)  # as if it were up now
+            await asyncio.sleep(LONG_S)
 
 
 @pytest.mark.parametrize(("outer_s", "inner_s"), [(SHORT_S, LONG_S), (LONG_S, SHORT_S)])

@@ -231,16 +231,12 @@ BAD_TOKEN = SAID | TOKENS | {"prompt_token_ids": [1, "x"]}
 @pytest.mark.parametrize(
     ("item", "where", "what"),
     [
-        (
-            {"type": "function_call", "name": "f", "arguments": ""},
-            ".NeMoGymResponseFunctionToolCall.call_id",
-            "required",
-        ),
-        (CRITIC, ".NeMoGymEasyInputMessage.role", "should be 'user', 'assistant', 'system' or 'developer'"),
-        ({"role": "user", "content": None}, ".NeMoGymEasyInputMessage.content", "should be a text or a list"),
-        (NO_TEXT, ".NeMoGymEasyInputMessage.content.list.0", "'text' is required"),
+        ({"type": "function_call", "name": "f", "arguments": ""}, ".call_id", "required"),
+        (CRITIC, ".role", "should be 'user', 'assistant', 'system' or 'developer'"),
+        ({"role": "user", "content": None}, ".content", "should be a text or a list"),
+        (NO_TEXT, ".content.list.0", "'text' is required"),
         (SAID | {"prompt_token_ids": [1]}, "", "must include all required fields; missing: generation_token_ids"),
-        (BAD_TOKEN, ".NeMoGymResponseOutputMessageForTraining.prompt_token_ids.1", "should be a valid integer"),
+        (BAD_TOKEN, ".prompt_token_ids.1", "should be a valid integer"),
         ({"role": "tool", "content": "x"}, "", "give a tool's answer as a 'function_call_output' item"),
         ({"content": "x"}, "", NO_ITEM),
         ({"type": {}}, "", NO_ITEM),
