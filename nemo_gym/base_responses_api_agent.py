@@ -8,10 +8,11 @@ import re
 import time
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import orjson
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field
 
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.client.server_client import CookieJar, ServerReply
@@ -64,10 +65,10 @@ class keep_response:  # noqa: N801 - a context manager
     def __init__(self) -> None:
         self.response: Any = None
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, RolloutError):
             error.response = self.response
 
@@ -93,7 +94,10 @@ Row = TypeVar("Row", bound=BaseRunRequest)
 class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, SimpleServer):
     """Subclass and write `responses` (one conversation) and `run` (a whole rollout, scored)."""
 
-    _tools: list[Any] | None = PrivateAttr(default=None)
+    @cached_property
+    def _tools(self) -> dict[str, list[Any]]:
+        """Those of each environment, once they are known. Not a private attribute, which pydantic looks up slowly."""
+        return {}
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -153,9 +157,10 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         params = body.responses_create_params
         if "tools" in params.model_fields_set:
             return body
-        if self._tools is None:
-            self._tools = await self._tools_of(environment)
-        return changed(body, responses_create_params=changed(params, tools=self._tools)) if self._tools else body
+        tools = self._tools.get(environment)
+        if tools is None:
+            tools = self._tools[environment] = await self._tools_of(environment)
+        return changed(body, responses_create_params=changed(params, tools=tools)) if tools else body
 
     async def _tools_of(self, environment: str) -> list[Any]:
         """Empty if the environment does not list its tools."""
@@ -260,18 +265,16 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
 
     async def run(self, body: AgentRunRequest, jar: CookieJar) -> ServerReply:
         """One rollout. The reply is the environment's own, forwarded unread."""
-        client = self.server_client
-        async with (
-            keep_response() as kept,
-            client.sessions(jar),
-            timeout(self.config.rollout_timeout_s, what="The rollout"),
-        ):
-            await self.seed(body, jar)
-            body = await self.with_tools(body, self.config.resources_server.name)
-            kept.response = response = await self.converse(body, jar)
-            if self.config.skip_verification:
-                return self.unverified(body, response)
-            return await self.verify(body, response, jar)
+        config = self.config
+        async with self.server_client.sessions(jar):
+            with keep_response() as kept, timeout(config.rollout_timeout_s, what="The rollout"):
+                await self.seed(body, jar)
+                if "tools" not in body.responses_create_params.__pydantic_fields_set__:
+                    body = await self.with_tools(body, config.resources_server.name)
+                kept.response = response = await self.converse(body, jar)
+                if config.skip_verification:
+                    return self.unverified(body, response)
+                return await self.verify(body, response, jar)
 
     async def seed(self, body: AgentRunRequest, jar: CookieJar) -> None:
         await self.server_client.call(
@@ -289,7 +292,7 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
         return await self.server_client.call(
             self.config.resources_server.name,
             "/verify",
-            changed(body, response=response),
+            {**set_fields(body), "response": response},
             answer=ServerReply,
             cause="verifier",
             jar=jar,

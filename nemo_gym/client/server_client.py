@@ -164,10 +164,13 @@ class ServerClient:
         """
         with timeout(timeout_s, what=what or server + path):
             got = await self._send("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
-        _accept(got, jar, ends_session=ends_session)
+        if got.status >= 300 or got.cookies or ends_session:
+            _accept(got, jar, ends_session=ends_session)
         if got.status >= 300:
             raise failure_in(got, path, cause)
-        return got if answer is ServerReply else read_reply(got, path, answer, cause)  # type: ignore[return-value]
+        if answer is ServerReply or type(got.value) is answer:
+            return got if answer is ServerReply else got.value  # type: ignore[return-value]
+        return read_reply(got, path, answer, cause)
 
     async def send(
         self,
@@ -377,7 +380,7 @@ def _accept(got: ServerReply, jar: CookieJar | None, *, ends_session: bool = Fal
         raise_refusal(got)
     if jar is not None:
         jar.merge(got.cookies)
-        if ends_session and got.status < 400:
+        if jar and ends_session and got.status < 400:
             jar.forget(got.server)
 
 

@@ -64,7 +64,9 @@ class RequestStats:
 
     def end(self, started: float, failure: str | None) -> None:
         self.in_flight -= 1
-        self.seconds.add(monotonic() - started)
+        histogram, seconds = self.seconds, monotonic() - started
+        histogram.counts[bisect_left(histogram.bounds, seconds)] += 1
+        histogram.total += seconds
         if failure is None:
             self.succeeded += 1
         else:

@@ -4,6 +4,7 @@ hand the object over. `decode` gives the same model from an object as from the b
 import json
 import marshal
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import orjson
@@ -57,11 +58,17 @@ def encode_set_fields(value: Any) -> bytes:
     return encode(value, exclude_unset=True)
 
 
-def encode_request(request: Any, encode_item: EncodeItem) -> bytes:
-    """JSON of what a request was given, its `input` encoded item by item."""
+def encode_request(request: Any, encode_item: EncodeItem, *, model: str | None = None) -> bytes:
+    """JSON of what a request was given, its `input` encoded item by item. `model` replaces its own."""
     items = request.input if type(request.input) is EncodedItems else EncodedItems(request.input)
-    rest = request.__pydantic_serializer__.to_json(request, exclude={"input"}, exclude_unset=True, warnings=False)
-    return b"".join((b'{"input":[', *items.encoded(encode_item), b"]," if len(rest) > 2 else b"]", rest[1:]))
+    excluded = {"input"} if model is None else {"input", "model"}
+    rest = request.__pydantic_serializer__.to_json(request, exclude=excluded, exclude_unset=True, warnings=False)
+    start = b"{" if model is None else b'{"model":%b,' % _json_text(model)
+    parts = items.encoded(encode_item)
+    return b"".join((start, b'"input":[', *parts, b"]," if len(rest) > 2 else b"]", rest[1:]))
+
+
+_json_text = lru_cache(maxsize=256)(orjson.dumps)
 
 
 def _full_dump(value: Any) -> Any:
@@ -115,8 +122,9 @@ def set_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
     """What a record was given, by name and as it is; what it fills in by itself is left out."""
     if not isinstance(value, BaseModel):
         return dict(value)
-    given = {name: item for name, item in value.__dict__.items() if name in value.model_fields_set}
-    return {**given, **(value.model_extra or {})}
+    is_set = value.__pydantic_fields_set__
+    given = {name: item for name, item in value.__dict__.items() if name in is_set}
+    return {**given, **extra} if (extra := value.__pydantic_extra__) else given
 
 
 def detached(value: T) -> T:

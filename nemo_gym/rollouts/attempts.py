@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -203,7 +203,7 @@ class ScoredRecord(NamedTuple):
 
     record: bytes
     figures: dict[str, Any]
-    fields: Container[str]
+    fields: Collection[str]
 
 
 def scored_record(reply: ServerReply) -> ScoredRecord:

@@ -69,8 +69,7 @@ _json_name = lru_cache(maxsize=1024)(orjson.dumps)
 
 
 def add_row_fields(record: bytes, fields: Container[str], row: bytes) -> bytes:
-    """The record with the fields of its row that it lacks, as they are, so that the expected answer is beside the given
-    one."""
+    """The record with the fields of its row that it lacks, so that the expected answer is beside the given one."""
     try:
         given = _raw_fields(row)
     except ValueError:

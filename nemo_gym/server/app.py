@@ -112,10 +112,10 @@ class ServerApp:
             return self._direct_in_rollout(found, method, body, cookies, ends_session=ends_session)
         if self.others is not None and (worker := self._other_worker(cookies)) is not None:
             return self._ask_other(self.others, worker, method, path, body, cookies, ends_session=ends_session)
-        endpoint = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None
-        call = Call(path, body, cookies, self.core.client, self.core.compute, body_is_owned=ends_session)
+        endpoint, core = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None, self.core
+        call = Call(path, body, cookies, core.client, core.compute, body_is_owned=ends_session)
         if endpoint is not None:
-            return self.core.run(endpoint, call, ends_session=ends_session)
+            return core.run(endpoint, call, ends_session=ends_session)
         return self._direct_elsewhere(method, call, ends_session=ends_session)
 
     async def _direct_in_rollout(

@@ -78,11 +78,13 @@ class ServerCore:
                 opened.users -= 1
         headers: Mapping[str, str] = {}
         if isinstance(value, ServerReply):
-            headers = {name: text for name, text in value.headers.items() if name.lower() in _FORWARDED_HEADERS}
+            if value.headers:
+                headers = {name: text for name, text in value.headers.items() if name.lower() in _FORWARDED_HEADERS}
             status, value = value.status, value.value
         if call.scope is None and isinstance(value, EventStream):  # a direct caller reads whole bodies
             value = await value.joined()
-        reply = ServerReply(self.name, status, value, cookies_set_by(call), headers)
+        has_cookies = call.jar or call.response is not None
+        reply = ServerReply(self.name, status, value, cookies_set_by(call) if has_cookies else {}, headers)
         if opened is not None and ends_session and status < 400:
             self.sessions.release(opened.token)
         elif opened is not None:  # with every reply: a client may keep only the cookies of the last one

@@ -59,11 +59,13 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         )
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
-        request = changed(body, model=self.config.openai_model)
-        is_text = isinstance(body.input, str)
-        raw = encode(request, exclude_unset=True) if is_text else encode_request(request, encode_for_resubmission)
+        model = self.config.openai_model
+        if isinstance(body.input, str):
+            raw = encode(changed(body, model=model), exclude_unset=True)
+        else:
+            raw = encode_request(body, encode_for_resubmission, model=model)
         try:
-            endpoint, reply = await self._post("/responses", request, raw, jar)
+            endpoint, reply = await self._post("/responses", body, raw, jar)
         except UpstreamError as error:
             return response_refusal(error, body, model=self.config.openai_model)
         return _read_response(reply, endpoint)
@@ -84,21 +86,22 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         session = self._pool.session(jar, self.config.name)
         return await self._pool.call(lambda client: client.create_completion(**params), session=session)
 
-    def _post(
+    async def _post(
         self, path: str, request: BaseModel, raw: bytes, jar: CookieJar
-    ) -> Awaitable[tuple[NeMoGymAsyncOpenAI, bytes]]:
+    ) -> tuple[NeMoGymAsyncOpenAI, bytes]:
         """The endpoint that replied, so that errors name the right one, and its reply."""
-        extra = {
-            name: value
-            for name, value in (self.config.extra_body or {}).items()
-            if name not in request.model_fields_set
-        }
+        pool, given = self._pool, request.model_fields_set | {"model"}
+        extra = {name: value for name, value in (self.config.extra_body or {}).items() if name not in given}
         body = raw[:-1] + b"," + encode(extra)[1:] if extra else raw
+        used = pool.clients[0]
 
-        async def send(client: NeMoGymAsyncOpenAI) -> tuple[NeMoGymAsyncOpenAI, bytes]:
-            return client, await client.post(path, body)
+        def send(client: NeMoGymAsyncOpenAI) -> Awaitable[bytes]:
+            nonlocal used
+            used = client
+            return client.post(path, body)
 
-        return self._pool.call(send, session=self._pool.session(jar, self.config.name))
+        reply = await pool.call(send, session=pool.session(jar, self.config.name))
+        return used, reply
 
 
 def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
