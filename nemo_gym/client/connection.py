@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import httptools
 
-from nemo_gym.client.http_reply import HttpReply
+from nemo_gym.client.http_reply import HttpReply, parse_plain_reply
 from nemo_gym.client.proxy import Proxy, open_tunnel
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.client.url import Origin
@@ -63,8 +63,17 @@ class Connection(asyncio.Protocol):
     """Sends one request at a time. Data that no request asked for closes it."""
 
     __slots__ = (
-        *("_body", "_declared_bytes", "_encoding", "_ends_with_connection", "_headers", "_loop", "_owner", "_parser"),
-        *("_poller", "_reply", "_transport", "_waiter", "_wire_bytes"),
+        *(
+            "_body",
+            "_declared_bytes",
+            "_encoding",
+            "_ends_with_connection",
+            "_headers",
+            "_is_parsing",
+            "_loop",
+            "_owner",
+        ),
+        *("_parser", "_poller", "_reply", "_transport", "_waiter", "_wire_bytes"),
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, owner: ConnectionOwner) -> None:
@@ -78,6 +87,8 @@ class Connection(asyncio.Protocol):
         self._body: bytes | bytearray = b""
         self._encoding, self._ends_with_connection = "", False
         self._reply: HttpReply | None = None
+        self._is_parsing = False
+        """The current reply is not a plain one."""
 
     @property
     def is_open(self) -> bool:
@@ -100,8 +111,6 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             raise ConnectionLostError("the connection was closed")
         self._waiter, self._wire_bytes = self._loop.create_future(), 0
-        if self._parser is None:
-            self._parser = httptools.HttpResponseParser(self)
         if body is not None and len(body) >= LARGE_BODY_BYTES:
             self._transport.writelines((head, body))
         else:
@@ -112,8 +121,10 @@ class Connection(asyncio.Protocol):
         """End the exchange that `send` began. True if the connection is free for the next one: a request without a
         reply leaves it in an unknown state, so that closes it."""
         has_replied = self._reply is not None
-        self._waiter = None
-        self._reset()
+        self._waiter = self._reply = None
+        if self._is_parsing:
+            self._is_parsing = False
+            self._reset()
         if not has_replied:
             self.close()
         return has_replied and self.is_open
@@ -130,8 +141,13 @@ class Connection(asyncio.Protocol):
             if not is_late and not data.startswith(_IDLE_TIMEOUT):
                 self._owner.on_unsolicited()
             return
+        if not self._wire_bytes and self._receive_plain(data):
+            return
         self._wire_bytes += len(data)
         try:
+            if self._parser is None:
+                self._parser = httptools.HttpResponseParser(self)
+            self._is_parsing = True
             self._parser.feed_data(data)
             self._check_size()
         except ReplyTooLargeError as error:
@@ -140,6 +156,18 @@ class Connection(asyncio.Protocol):
             self._fail(ConnectionLostError(f"invalid HTTP response: {error}"))
         else:
             self._deliver()
+
+    def _receive_plain(self, data: bytes) -> bool:
+        """Take a whole plain reply, as nearly all are, without a parser. False if `data` is anything else."""
+        settings = self._owner.settings
+        if len(data) > min(settings.max_response_header_bytes, settings.max_response_bytes) or self._is_sending():
+            return False
+        reply = parse_plain_reply(data, max_headers=settings.max_response_headers)
+        if reply is None or self._waiter is None:
+            return False
+        self._reply = reply
+        self._waiter.set_result(reply)
+        return True
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

@@ -19,7 +19,7 @@ from nemo_gym.client.proxy import Proxy, proxy_for
 from nemo_gym.client.request import MAX_REDIRECTS, REDIRECTS, Request
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.client.url import Origin, origin_of, shown_url
-from nemo_gym.common.deadline import current_deadline, time_left, timeout
+from nemo_gym.common.deadline import current_deadline, timeout
 from nemo_gym.common.descriptors import open_connections, outbound_limit
 from nemo_gym.errors import ConfigError, ConnectError, UpstreamError
 
@@ -101,10 +101,11 @@ class _Peer:
         return None
 
     def put_idle(self, connection: Connection) -> None:
-        if time.monotonic() < self.no_reuse_until:
+        now = time.monotonic()
+        if now < self.no_reuse_until:
             connection.close()
         else:
-            self.idle.append((time.monotonic(), connection))
+            self.idle.append((now, connection))
 
     def on_unsolicited(self) -> None:
         """Called when the server sent data that no request asked for."""
@@ -192,14 +193,14 @@ class HttpClient:
 
         A redirect that repeats the request (307, 308) is followed; any other is returned as it is.
         """
-        name = server or shown_url(url)
-        if time_left(timeout_s) <= 0:
+        name, deadline = server or shown_url(url), current_deadline()
+        if deadline is not None and deadline.left_s() <= 0:
             raise UpstreamError(name, 0, f"no time left to ask {shown_url(url)}", cause="timeout")
 
         def no_reply(limit: str) -> UpstreamError:
             return UpstreamError(name, 0, f"no reply from {shown_url(url)} within {limit}", cause="timeout")
 
-        request = Request(method, url, headers or {}, cookies or {}, body, current_deadline())
+        request = Request(method, url, headers or {}, cookies or {}, body, deadline)
         with timeout(timeout_s, error=no_reply):
             received = await self._exchange(request, name, use_proxy=use_proxy)
             if received.status in REDIRECTS:
@@ -227,20 +228,6 @@ class HttpClient:
             head = request.head(peer.proxy)
         except ValueError as error:
             raise ConfigError(f"Cannot send a request to {shown_url(request.url)}: {error}") from error
-        try:
-            return await self._send(peer, head, request.body, name)
-        except ReplyTooLargeError as error:
-            raise UpstreamError(name, error.status, str(error)) from error
-        except (ConnectionLostError, OSError) as error:
-            raise UpstreamError(name, 0, f"connection to {origin.host}:{origin.port} failed: {error}") from error
-
-    def _add_peer(self, origin: Origin, *, use_proxy: bool) -> _Peer:
-        proxy = proxy_for(origin, os.environ) if use_proxy else None
-        slots = Slots(self._settings.global_aiohttp_connector_limit_per_host)
-        peer = self._peers[origin, use_proxy] = _Peer(origin, proxy, self._settings, slots, self._opened)
-        return peer
-
-    async def _send(self, peer: _Peer, head: bytes, body: bytes | None, name: str) -> HttpReply:
         if not peer.slots.take():
             await peer.slots.wait()
         try:
@@ -249,15 +236,25 @@ class HttpClient:
             try:
                 connection = peer.take_idle() or await self._connect(peer, name)
                 try:
-                    return await connection.send(head, body)
+                    return await connection.send(head, request.body)
                 finally:
                     if connection.finish():
                         peer.put_idle(connection)
                         self._sweep_later()
             finally:
                 self._slots.release()
+        except ReplyTooLargeError as error:
+            raise UpstreamError(name, error.status, str(error)) from error
+        except (ConnectionLostError, OSError) as error:
+            raise UpstreamError(name, 0, f"connection to {origin.host}:{origin.port} failed: {error}") from error
         finally:
             peer.slots.release()
+
+    def _add_peer(self, origin: Origin, *, use_proxy: bool) -> _Peer:
+        proxy = proxy_for(origin, os.environ) if use_proxy else None
+        slots = Slots(self._settings.global_aiohttp_connector_limit_per_host)
+        peer = self._peers[origin, use_proxy] = _Peer(origin, proxy, self._settings, slots, self._opened)
+        return peer
 
     async def _connect(self, peer: _Peer, name: str) -> Connection:
         if open_connections.outbound >= self._limit:
