@@ -20,6 +20,7 @@ from nemo_gym.llm_api.responses import (
 LONG_TEXT = 32_768
 """Characters. Checking a longer text may block other rollouts: run that in `nemo_gym.compute`."""
 
+_MESSAGES = (NeMoGymResponseOutputMessage, NeMoGymEasyInputMessage)
 _BOX = "\\boxed{"
 _NUMBER = re.compile(r"(?:(?<!\w)-)?\d+(?:,\d{3})*(?:\.\d+)?")
 
@@ -37,7 +38,7 @@ def last_text(response: NeMoGymResponse) -> str:
 
 def all_text(response: NeMoGymResponse) -> str:
     """All assistant messages: all text parts joined by newlines, stripped."""
-    return "\n".join(text for message in message_texts(response) for text in message).strip()
+    return "\n".join([text for message in message_texts(response) for text in message]).strip()
 
 
 def joined_text(response: NeMoGymResponse) -> str:
@@ -105,9 +106,9 @@ def last_number(response: NeMoGymResponse) -> float | None:
 
 def _parts(item: ResponseItem) -> list[Any] | None:
     """The content parts of an assistant message; None if the item is something else."""
-    if not isinstance(item, NeMoGymResponseOutputMessage | NeMoGymEasyInputMessage) or item.role != "assistant":
+    if not isinstance(item, _MESSAGES) or item.role != "assistant":
         return None
-    return [] if isinstance(item.content, str) else [*item.content]
+    return [] if isinstance(item.content, str) else item.content
 
 
 def _last_parts(response: NeMoGymResponse) -> list[Any]:

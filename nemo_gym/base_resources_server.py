@@ -131,7 +131,13 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         if own.verify is SimpleResourcesServer.verify and own.setup_webserver is SimpleResourcesServer.setup_webserver:
             raise ConfigError(f"{own.__name__} has no `verify`, nor routes of its own that do without it.")
         return [
-            Endpoint("/seed_session", self.seed_session, cause="environment", finish=_seeded),
+            Endpoint(
+                "/seed_session",
+                self.seed_session,
+                cause="environment",
+                finish=_seeded,
+                does_nothing=own.seed_session is SimpleResourcesServer.seed_session,
+            ),
             Endpoint("/verify", self.verify, cause="verifier", finish=self._finish_verify),
             Endpoint("/tool_schemas", self._list_tools, cause="environment"),
             *self._next_message_endpoints(),

@@ -277,8 +277,11 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
                 return await self.verify(body, response, jar)
 
     async def seed(self, body: AgentRunRequest, jar: CookieJar) -> None:
+        environment = self.config.resources_server.name
+        if self.server_client.is_needless(environment, "/seed_session"):
+            return
         await self.server_client.call(
-            self.config.resources_server.name,
+            environment,
             "/seed_session",
             body,
             answer=ServerReply,

@@ -175,6 +175,9 @@ class CountingPeer:
         self.asking -= 1
         return ServerReply("judge", 200, NeMoGymResponse.model_validate(says("[[A=B]]")))
 
+    def does_nothing(self, path: str) -> bool:
+        return False
+
     def release(self, token: str) -> None: ...
 
     def blocked(self) -> dict[str, dict[str, float]]:

@@ -87,7 +87,10 @@ class NeMoGymAsyncOpenAI(BaseModel):
 
     def post(self, path: str, body: bytes) -> Awaitable[bytes]:
         """Send encoded JSON, get encoded JSON."""
-        return self.fetch("POST", _url_below(self.base_url, path), body)
+        url = _url_below(self.base_url, path)
+        if self.max_tries == 1 and tracing.active is None:
+            return self._fetch_once("POST", url, body)
+        return self.fetch("POST", url, body)
 
     def fetch(self, method: str, url: str, body: bytes | None = None) -> Awaitable[bytes]:
         """The body of a successful reply."""

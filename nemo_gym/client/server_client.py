@@ -63,6 +63,8 @@ class LocalServer(Protocol):
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool
     ) -> Awaitable[ServerReply]: ...
 
+    def does_nothing(self, path: str) -> bool: ...
+
     def release(self, token: str) -> Awaitable[object] | None: ...
 
     def blocked(self) -> dict[str, dict[str, float]]: ...
@@ -225,6 +227,11 @@ class ServerClient:
 
     async def post(self, server_name: str, url_path: str, **options: Any) -> PeerResponse:
         return await self.request(server_name, url_path, "POST", **options)
+
+    def is_needless(self, server: str, path: str) -> bool:
+        """True if a call would do nothing, and nobody records it."""
+        peer = self.local.get(server)
+        return peer is not None and self.tap is None and peer.does_nothing(path)
 
     def sessions(self, jar: CookieJar) -> "_Sessions":
         """An async context manager: every session opened inside ends when the block is left, however it is left."""

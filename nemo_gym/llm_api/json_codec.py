@@ -61,13 +61,16 @@ def encode_set_fields(value: Any) -> bytes:
 def encode_request(request: Any, encode_item: EncodeItem, *, model: str | None = None) -> bytes:
     """JSON of what a request was given, its `input` encoded item by item. `model` replaces its own."""
     items = request.input if type(request.input) is EncodedItems else EncodedItems(request.input)
-    excluded = {"input"} if model is None else {"input", "model"}
-    rest = request.__pydantic_serializer__.to_json(request, exclude=excluded, exclude_unset=True, warnings=False)
+    excluded = _INPUT if model is None else _INPUT_AND_MODEL
+    rest = b"{}"
+    if not excluded >= request.__pydantic_fields_set__ or request.__pydantic_extra__:
+        rest = request.__pydantic_serializer__.to_json(request, exclude=excluded, exclude_unset=True, warnings=False)
     start = b"{" if model is None else b'{"model":%b,' % _json_text(model)
     parts = items.encoded(encode_item)
     return b"".join((start, b'"input":[', *parts, b"]," if len(rest) > 2 else b"]", rest[1:]))
 
 
+_INPUT, _INPUT_AND_MODEL = {"input"}, {"input", "model"}
 _json_text = lru_cache(maxsize=256)(orjson.dumps)
 
 

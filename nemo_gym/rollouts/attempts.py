@@ -140,7 +140,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             failure = RolloutError("internal", repr(error))
         else:
             seconds = round(time.monotonic() - started, 6)
-            return Scored(row.id, record, figures, attempts=number, retries=retry_stats.retries, seconds=seconds)
+            return Scored(row.id, record, figures, number, retry_stats.retries, seconds)
     return NoResult(
         row.id,
         failure.cause,

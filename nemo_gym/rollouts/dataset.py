@@ -76,6 +76,10 @@ def check_overrides(config: RolloutCollectionConfig) -> None:
 
 def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = None) -> Iterator[Row | NoResult]:
     """The rollouts that are not done yet. A line that is not a valid row is a NoResult already."""
+    is_unchanged = (
+        not config.responses_create_params and config.seed_per_repeat is None and config.prompt_config is None
+    )
+    agent, limit, repeats = config.agent_name if is_unchanged else None, config.limit, range(config.num_repeats)
     with dataset_path(config).open("rb") as lines:
         index = -1
         for number, raw in enumerate(lines, 1):
@@ -83,21 +87,22 @@ def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = Non
             if not line:
                 continue
             index += 1
-            if config.limit and index >= config.limit:
+            if limit and index >= limit:
                 return
             row_hash = hash_row(line)
-            for repeat in range(config.num_repeats):
+            for repeat in repeats:
                 row_id = RowId(index, repeat, row_hash)
-                if done is None or not done.take(row_id):
-                    yield _make_row(line, row_id, config, number=number)
+                if done is not None and done.take(row_id):
+                    continue
+                if agent is not None and line.startswith(b"{"):
+                    yield Row(row_id, agent, line)
+                else:
+                    yield _make_row(line, row_id, config, number=number, is_unchanged=is_unchanged)
 
 
-def _make_row(line: bytes, row_id: RowId, config: RolloutCollectionConfig, *, number: int) -> Row | NoResult:
-    is_unchanged = (
-        not config.responses_create_params and config.seed_per_repeat is None and config.prompt_config is None
-    )
-    if config.agent_name is not None and is_unchanged and line.startswith(b"{"):
-        return Row(row_id, config.agent_name, line)
+def _make_row(
+    line: bytes, row_id: RowId, config: RolloutCollectionConfig, *, number: int, is_unchanged: bool
+) -> Row | NoResult:
     try:
         data = _expect_object(_decode_row(line), "The row")
         agent = config.agent_name or _expect_object(data.get("agent_ref"), "`agent_ref`").get("name")

@@ -21,6 +21,11 @@ METADATA_FIELDS = frozenset(
 )
 """What the collector adds to a record."""
 _NOT_COPIED = METADATA_FIELDS | {TASK_INDEX_KEY_NAME}
+_TASK_INDEX, _ROLLOUT_INDEX = f'"{TASK_INDEX_KEY_NAME}":%d,'.encode(), f'"{ROLLOUT_INDEX_KEY_NAME}":%d,'.encode()
+_METADATA = (
+    f'"{TASK_INDEX_FIELD}":%d,"{REPEAT_INDEX_KEY_NAME}":%d,"{ROW_HASH_KEY_NAME}":"%b",'
+    '"_attempts":%d,"_retries":%d,"_seconds":%.6f}\n'
+).encode()
 _NAMES = orjson.dumps(ROW_FIELDS) + b":"
 _ROW_ID = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
 
@@ -118,25 +123,18 @@ class Scored:
     retries: int = 0
     seconds: float = 0.0
 
-    def metadata(self) -> dict[str, Any]:
-        """What is added to the agent's reply: which rollout it is, and what it cost."""
-        return {
-            TASK_INDEX_FIELD: self.id.task_index,
-            REPEAT_INDEX_KEY_NAME: self.id.repeat_index,
-            ROW_HASH_KEY_NAME: self.id.row_hash,
-            "_attempts": self.attempts,
-            "_retries": self.retries,
-            "_seconds": self.seconds,
-        }
-
-    def indices(self) -> dict[str, int]:
-        """The same indices as public tools spell them, unless the agent's reply repeats those it was sent."""
-        named = {TASK_INDEX_KEY_NAME: self.id.task_index, ROLLOUT_INDEX_KEY_NAME: self.id.repeat_index}
-        return {name: index for name, index in named.items() if name not in self.figures}
-
     def line(self) -> bytes:
-        """The record as it is written."""
-        return self.record[:-1] + b"," + orjson.dumps({**self.indices(), **self.metadata()})[1:] + b"\n"
+        """The record as it is written. The indices are there as public tools spell them, too, unless the agent's reply
+        repeats those it was sent."""
+        task, repeat, row_hash = self.id
+        metadata = (task, repeat, row_hash.encode(), self.attempts, self.retries, self.seconds)
+        indices = b"".join(
+            (
+                b"" if TASK_INDEX_KEY_NAME in self.figures else _TASK_INDEX % task,
+                b"" if ROLLOUT_INDEX_KEY_NAME in self.figures else _ROLLOUT_INDEX % repeat,
+            )
+        )
+        return b"%b,%b%b" % (self.record[:-1], indices, _METADATA % metadata)
 
 
 @dataclass(frozen=True, slots=True)

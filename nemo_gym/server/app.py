@@ -96,6 +96,11 @@ class ServerApp:
             if handler.times
         }
 
+    def does_nothing(self, path: str) -> bool:
+        """True if a call of this endpoint would change nothing, not even open a session."""
+        endpoint = self._direct_endpoints.get(path)
+        return endpoint is not None and endpoint.does_nothing and not self.core.is_stateful
+
     def release(self, token: str) -> Awaitable[object] | None:
         """End a session. If it is in another worker, the result is to be awaited."""
         cookies = {self.core.session_cookie: token}

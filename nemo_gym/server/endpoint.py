@@ -71,10 +71,13 @@ class Endpoint:
         finish: Finish | None = None,
         is_tool: bool = False,
         reads_only: bool = False,
+        does_nothing: bool = False,
     ) -> None:
         self.path, self.function, self.cause, self.finish = path, function, cause, finish
         self.reads_only = reads_only
         """The handler does not change its body, so a live one is not copied for it."""
+        self.does_nothing = does_nothing
+        """Its reply says nothing and it changes nothing, so that a caller in the same worker may save the call."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.stats = RequestStats()
         self._decode: Decoder | None = None
