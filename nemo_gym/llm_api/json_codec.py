@@ -6,6 +6,7 @@ import marshal
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
+from weakref import ref
 
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -25,6 +26,14 @@ class EncodedItems(list[Any]):
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__(items)
         self._encoded: dict[EncodeItem, list[bytes]] = {}
+        self._request: Callable[[], Any] = lambda: None
+        self._others: tuple[frozenset[str], bytes] = (frozenset(), b"")
+
+    def other_fields(self, request: Any, *, excluded: frozenset[str]) -> bytes:
+        """JSON of what `request`, whose input they are, was given besides. A request that was sent is not changed."""
+        if self._request() is not request or self._others[0] is not excluded:
+            self._request, self._others = ref(request), (excluded, _other_fields(request, excluded))
+        return self._others[1]
 
     def encoded(self, encode_item: "EncodeItem") -> list[bytes]:
         """Every item as `encode_item` encodes it, with a comma before all but the first."""
@@ -62,15 +71,22 @@ def encode_request(request: Any, encode_item: EncodeItem, *, model: str | None =
     """JSON of what a request was given, its `input` encoded item by item. `model` replaces its own."""
     items = request.input if type(request.input) is EncodedItems else EncodedItems(request.input)
     excluded = _INPUT if model is None else _INPUT_AND_MODEL
-    rest = b"{}"
-    if not excluded >= request.__pydantic_fields_set__ or request.__pydantic_extra__:
-        rest = request.__pydantic_serializer__.to_json(request, exclude=excluded, exclude_unset=True, warnings=False)
+    rest = items.other_fields(request, excluded=excluded)
     start = b"{" if model is None else b'{"model":%b,' % _json_text(model)
     parts = items.encoded(encode_item)
     return b"".join((start, b'"input":[', *parts, b"]," if len(rest) > 2 else b"]", rest[1:]))
 
 
-_INPUT, _INPUT_AND_MODEL = {"input"}, {"input", "model"}
+def _other_fields(request: Any, excluded: frozenset[str]) -> bytes:
+    if excluded >= request.__pydantic_fields_set__ and not request.__pydantic_extra__:
+        return b"{}"
+    given: bytes = request.__pydantic_serializer__.to_json(
+        request, exclude=set(excluded), exclude_unset=True, warnings=False
+    )
+    return given
+
+
+_INPUT, _INPUT_AND_MODEL = frozenset(("input",)), frozenset(("input", "model"))
 _json_text = lru_cache(maxsize=256)(orjson.dumps)
 
 

@@ -59,7 +59,7 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, write: WriteOutcome,
         try:
             with track_retries() as retry_stats:
                 outcome = await run(row)
-            throttled, scored = retry_stats.throttled > 0, isinstance(outcome, Scored)
+            throttled, scored = retry_stats.throttled > 0, type(outcome) is Scored
         finally:
             limiter.leave(generation, throttled=throttled, scored=scored)
         await write(outcome)
