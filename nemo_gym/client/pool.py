@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -19,7 +19,7 @@ from nemo_gym.client.proxy import Proxy, proxy_for
 from nemo_gym.client.request import MAX_REDIRECTS, REDIRECTS, Request
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.client.url import Origin, origin_of, shown_url
-from nemo_gym.common.deadline import current_deadline, timeout
+from nemo_gym.common.deadline import current_deadline, is_interrupted_within, timeout
 from nemo_gym.common.descriptors import open_connections, outbound_limit
 from nemo_gym.errors import ConfigError, ConnectError, UpstreamError
 
@@ -177,7 +177,7 @@ class HttpClient:
         idle = sum(len(peer.idle) for peer in self._peers.values())
         return len(self._opened) - idle, idle
 
-    async def fetch(
+    def fetch(
         self,
         method: str,
         url: str,
@@ -188,7 +188,7 @@ class HttpClient:
         timeout_s: float,
         server: str | None = None,
         use_proxy: bool = True,
-    ) -> HttpReply:
+    ) -> Coroutine[Any, Any, HttpReply]:
         """Send one request and read the whole reply, in `timeout_s` and within the deadline of the running task.
 
         A redirect that repeats the request (307, 308) is followed; any other is returned as it is.
@@ -196,16 +196,9 @@ class HttpClient:
         name, deadline = server or shown_url(url), current_deadline()
         if deadline is not None and deadline.left_s() <= 0:
             raise UpstreamError(name, 0, f"no time left to ask {shown_url(url)}", cause="timeout")
-
-        def no_reply(limit: str) -> UpstreamError:
-            return UpstreamError(name, 0, f"no reply from {shown_url(url)} within {limit}", cause="timeout")
-
         request = Request(method, url, headers or {}, cookies or {}, body, deadline)
-        with timeout(timeout_s, error=no_reply):
-            received = await self._exchange(request, name, use_proxy=use_proxy)
-            if received.status in REDIRECTS:
-                received = await self._follow(request, received, name, use_proxy=use_proxy)
-        return received
+        exchange = self._exchange(request, name, use_proxy=use_proxy)
+        return exchange if is_interrupted_within(timeout_s) else _limited(exchange, timeout_s, url, name)
 
     async def _follow(self, request: Request, received: HttpReply, name: str, *, use_proxy: bool) -> HttpReply:
         for _ in range(MAX_REDIRECTS):
@@ -216,12 +209,12 @@ class HttpClient:
                 request = request.redirected(location)
             except ValueError as error:
                 raise UpstreamError(name, received.status, f"its redirect is not followed: {error}") from error
-            received = await self._exchange(request, name, use_proxy=use_proxy)
+            received = await self._exchange(request, name, use_proxy=use_proxy, follows=False)
         if received.status in REDIRECTS:
             raise UpstreamError(name, received.status, f"more than {MAX_REDIRECTS} redirects")
         return received
 
-    async def _exchange(self, request: Request, name: str, *, use_proxy: bool) -> HttpReply:
+    async def _exchange(self, request: Request, name: str, *, use_proxy: bool, follows: bool = True) -> HttpReply:
         try:
             origin = origin_of(request.url)
             peer = self._peers.get((origin, use_proxy)) or self._add_peer(origin, use_proxy=use_proxy)
@@ -236,7 +229,7 @@ class HttpClient:
             try:
                 connection = peer.take_idle() or await self._connect(peer, name)
                 try:
-                    return await connection.send(head, request.body)
+                    received = await connection.send(head, request.body)
                 finally:
                     if connection.finish():
                         peer.put_idle(connection)
@@ -249,6 +242,9 @@ class HttpClient:
             raise UpstreamError(name, 0, f"connection to {origin.host}:{origin.port} failed: {error}") from error
         finally:
             peer.slots.release()
+        if follows and received.status in REDIRECTS:
+            return await self._follow(request, received, name, use_proxy=use_proxy)
+        return received
 
     def _add_peer(self, origin: Origin, *, use_proxy: bool) -> _Peer:
         proxy = proxy_for(origin, os.environ) if use_proxy else None
@@ -286,6 +282,14 @@ class HttpClient:
             peer.close_old(older_than_s=KEEP_ALIVE_S)
         if any(peer.idle for peer in self._peers.values()):
             self._sweep_later()
+
+
+async def _limited(exchange: Coroutine[Any, Any, HttpReply], timeout_s: float, url: str, name: str) -> HttpReply:
+    def no_reply(limit: str) -> UpstreamError:
+        return UpstreamError(name, 0, f"no reply from {shown_url(url)} within {limit}", cause="timeout")
+
+    with timeout(timeout_s, error=no_reply):
+        return await exchange
 
 
 class Closable(Protocol):

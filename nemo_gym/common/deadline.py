@@ -146,6 +146,10 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
         else:
             self._slot.discard(self)
 
+    def limits(self, task: "asyncio.Task[Any] | None") -> bool:
+        """True if it is this task that is interrupted."""
+        return self._task is task
+
     def expire(self) -> None:
         """Interrupt the code inside."""
         self._is_expired = True
@@ -165,6 +169,14 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, trace)
+
+
+def is_interrupted_within(seconds: float) -> bool:
+    """True if a `timeout` that the running task is in ends no later, so that another one would do nothing."""
+    outer = _current.get()
+    return (
+        isinstance(outer, timeout) and outer.at <= time.monotonic() + seconds and outer.limits(asyncio.current_task())
+    )
 
 
 def _wheel_of(loop: asyncio.AbstractEventLoop) -> TimerWheel:

@@ -178,7 +178,7 @@ def changed(value: Model, **fields: Any) -> Model:
     kind = value.__class__
     copied = kind.__new__(kind)
     extra = value.__pydantic_extra__
-    _set(copied, "__pydantic_fields_set__", value.__pydantic_fields_set__ | fields.keys())
+    _set(copied, "__pydantic_fields_set__", {*value.__pydantic_fields_set__, *fields})
     if extra is not None:
         declared = kind.__pydantic_fields__
         added = {name: fields.pop(name) for name in [name for name in fields if name not in declared]}

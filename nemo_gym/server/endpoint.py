@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
@@ -141,7 +142,7 @@ class Endpoint:
         self._decode = Decoder(kind)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             self.arguments = kind
-        return lambda call: call.body
+        return attrgetter("body")
 
     def _unknown(self, parameter: inspect.Parameter) -> str:
         place = f"{self.function.__qualname__}() asks for '{parameter}'"
@@ -153,7 +154,7 @@ class Endpoint:
 
 
 def _argument(name: str) -> Provide:
-    return lambda call: getattr(call.body, name)
+    return attrgetter(f"body.{name}")
 
 
 def _session(call: Call) -> Session:
@@ -187,8 +188,8 @@ def _response(call: Call) -> "Response":
 
 
 _PROVIDED: dict[type, Provide] = {
-    ServerClient: lambda call: call.client,
-    Compute: lambda call: call.compute,
+    ServerClient: attrgetter("client"),
+    Compute: attrgetter("compute"),
     CookieJar: _cookie_jar,
     Deadline: _deadline,
     ToolName: lambda call: ToolName(call.path.removeprefix("/")),
