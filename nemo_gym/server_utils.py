@@ -24,14 +24,14 @@ from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT as DEFAULT_HEAD_SERVER
 from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME as HEAD_SERVER_KEY_NAME
 from nemo_gym.config.types import BaseRunServerInstanceConfig as BaseRunServerInstanceConfig
 from nemo_gym.config.types import BaseServerConfig as BaseServerConfig
+from nemo_gym.gateway.mcp import McpToolServer as McpToolServer
+from nemo_gym.gateway.mcp import ToolResult as ToolResult
+from nemo_gym.gateway.mcp import session_tools as session_tools
+from nemo_gym.gateway.model_gateway import ModelGateway as ModelGateway
 from nemo_gym.server.base import BaseServer as BaseServer
 from nemo_gym.server.base import SimpleServer as SimpleServer
 from nemo_gym.server.base import is_nemo_gym_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
 from nemo_gym.server.base import is_nemo_gym_fastapi_worker as is_nemo_gym_fastapi_worker
-from nemo_gym.server.gateway import ModelGateway as ModelGateway
-from nemo_gym.server.mcp import McpToolServer as McpToolServer
-from nemo_gym.server.mcp import ToolResult as ToolResult
-from nemo_gym.server.mcp import session_tools as session_tools
 from nemo_gym.server.rollout_prefix import apply_rollout_prefix as apply_rollout_prefix
 from nemo_gym.server.rollout_prefix import rollout_path_prefix as rollout_path_prefix
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig as DictConfig
     from omegaconf import OmegaConf as OmegaConf
 
+    from nemo_gym.analysis.profiling import ProfilingMiddlewareConfig as ProfilingMiddlewareConfig
     from nemo_gym.client.aiohttp_compat import MAX_NUM_TRIES as MAX_NUM_TRIES
     from nemo_gym.client.aiohttp_compat import GlobalAIOHTTPAsyncClientConfig as GlobalAIOHTTPAsyncClientConfig
     from nemo_gym.client.aiohttp_compat import get_global_aiohttp_client as get_global_aiohttp_client
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig as ServerInstanceDisplayConfig
     from nemo_gym.runtime.head_server import ServerStatus as ServerStatus
     from nemo_gym.runtime.venvs import find_uv as find_uv
-    from nemo_gym.server.profiling import ProfilingMiddlewareConfig as ProfilingMiddlewareConfig
 
 _AIOHTTP_COMPAT = (
     *("MAX_NUM_TRIES", "GlobalAIOHTTPAsyncClientConfig", "get_global_aiohttp_client", "get_response_json"),
@@ -77,6 +77,6 @@ __getattr__ = lazy_attributes(
         "ServerInstanceDisplayConfig": "nemo_gym.runtime.head_server:ServerInstanceDisplayConfig",
         "ServerStatus": "nemo_gym.runtime.head_server:ServerStatus",
         "find_uv": "nemo_gym.runtime.venvs:find_uv",
-        "ProfilingMiddlewareConfig": "nemo_gym.server.profiling:ProfilingMiddlewareConfig",
+        "ProfilingMiddlewareConfig": "nemo_gym.analysis.profiling:ProfilingMiddlewareConfig",
     },
 )

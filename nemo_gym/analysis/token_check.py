@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from nemo_gym.analysis.trainer_views import VIEWS, TrainerView
+from nemo_gym.analysis.training_samples import TrainingSample
 from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.rollouts.token_traces import FlatTokens, TokenTrace, TokenTraceError, trace_of
-from nemo_gym.rollouts.trainer_views import VIEWS, TrainerView
-from nemo_gym.rollouts.training_samples import TrainingSample
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME
 
 

@@ -15,11 +15,11 @@ from nemo_gym.common import event_loop
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, find, search_roots
 from nemo_gym.config.checks import server_blocks
 from nemo_gym.config.types import CommandConfig, DatasetConfig, DatasetType
+from nemo_gym.data.prepare_script import RESULT
+from nemo_gym.data.prompts import materialize_prompts as render
 from nemo_gym.errors import ConfigError, GymError, MissingPathError
-from nemo_gym.llm_api.prompts import materialize_prompts as render
 from nemo_gym.rollouts.aggregation import write_aggregate_metrics
 from nemo_gym.runtime.connect import connect_servers
-from nemo_gym.runtime.prepare_script import RESULT
 from nemo_gym.runtime.venvs import VenvSettings, python_for
 
 
@@ -62,7 +62,7 @@ def _prepare(dataset: DatasetConfig, options: PrepareBenchmarkConfig, venvs: Ven
     roots = os.pathsep.join(map(str, search_roots()))
     done = subprocess.run(
         [
-            *(python_for(script.parent, venvs) or sys.executable, "-m", "nemo_gym.runtime.prepare_script"),
+            *(python_for(script.parent, venvs) or sys.executable, "-m", "nemo_gym.data.prepare_script"),
             *(str(script), json.dumps(options.prepare_script_args)),
         ],
         stdout=subprocess.PIPE,

@@ -1,6 +1,7 @@
 """The servers of a config that share an interpreter, as live objects that call each other directly."""
 
 import asyncio
+import importlib
 import secrets
 import sys
 from collections.abc import Mapping
@@ -33,7 +34,9 @@ from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
 from nemo_gym.server.forwarding import OtherWorkers
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.metrics import WorkerMetrics
-from nemo_gym.server.profiling import ProfiledServer, profiling_of
+
+PROFILING_MODULE = "nemo_gym.analysis.profiling"
+"""Imported only if a configuration asks for profiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +121,12 @@ class Stack:
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
         self._exit.enter_context(BlockingMonitor(self._handlers()))
-        files = {server.name: (server.folder / server.entrypoint).resolve() for server in spec.servers}
-        profiled = [ProfiledServer(app, files[name]) for name, app in self.apps.items()]
-        self._exit.enter_context(
-            profiling_of(spec.config, profiled, worker=spec.worker, has_replicas=spec.has_replicas)
-        )
+        if spec.config.get("profiling_enabled"):
+            files = {server.name: (server.folder / server.entrypoint).resolve() for server in spec.servers}
+            profile = importlib.import_module(PROFILING_MODULE).profile_servers
+            self._exit.enter_context(
+                profile(spec.config, self.apps, files, worker=spec.worker, has_replicas=spec.has_replicas)
+            )
         self._exit.enter_context(WorkerMetrics(self.apps, http, compute, spec.worker))
 
     def _other_workers(self, http: HttpClient) -> OtherWorkers | None:

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.client.server_client import ServerReply, base_url
+from nemo_gym.gateway.mcp import McpHttpApp, McpToolServer
+from nemo_gym.gateway.unix_bridge import bridge_socket
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.disconnect import cancel_on_disconnect
 from nemo_gym.server.endpoint import Call, Endpoint
 from nemo_gym.server.limits import ServerLimits
-from nemo_gym.server.mcp import McpHttpApp, McpToolServer
 from nemo_gym.server.model_endpoints import answer_about_models, estimate_tokens, model_endpoints
 from nemo_gym.server.request_checks import check_json, check_origin
-from nemo_gym.server.unix_bridge import bridge_socket
 from nemo_gym.server.uvicorn_runner import bind, serving
 
 LOOPBACK = "127.0.0.1"
