@@ -70,13 +70,15 @@ def _prepare(dataset: DatasetConfig, options: PrepareBenchmarkConfig, venvs: Ven
         env={**os.environ, EXTRA_ROOTS_ENV_VAR: roots},
         check=False,
     )
-    told = [line.removeprefix(RESULT) for line in done.stdout.splitlines() if line.startswith(RESULT)]
-    if done.returncode or not told:
+    written = [line.removeprefix(RESULT) for line in done.stdout.splitlines() if line.startswith(RESULT)]
+    if done.returncode or not written:
         raise GymError(f"{script} failed with exit code {done.returncode}. Its output is above.")
     wanted = (path if path.is_absolute() else Path.cwd() / path).resolve()
-    if Path(told[-1]).resolve() != wanted and not _is_below_a_root(Path(told[-1]), path):
-        raise GymError(f"{script} wrote {told[-1]}, but the jsonl_fpath of '{dataset.name}' is {dataset.jsonl_fpath}.")
-    return Path(told[-1])
+    if Path(written[-1]).resolve() != wanted and not _is_below_a_root(Path(written[-1]), path):
+        raise GymError(
+            f"{script} wrote {written[-1]}, but the jsonl_fpath of '{dataset.name}' is {dataset.jsonl_fpath}."
+        )
+    return Path(written[-1])
 
 
 def _is_below_a_root(found: Path, wanted: Path) -> bool:

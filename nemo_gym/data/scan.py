@@ -26,7 +26,7 @@ CHUNKS_AHEAD = 2
 MAX_ROW_BYTES = 64 * 2**20
 """A longer line is no row unless somebody says otherwise; one with a few images has some megabytes."""
 MAX_REASONS = 50
-"""So many reasons why rows are bad are told apart, in each file."""
+"""Upper bound for distinct reasons why rows of a file are bad."""
 OTHER_REASONS = "other reasons"
 _CHUNK_TIMEOUT_S = 3600.0
 

@@ -1,4 +1,4 @@
-"""The Anthropic Messages API: its requests told in the Responses dialect, and the answers back, without I/O.
+"""The Anthropic Messages API: converts its requests to the Responses dialect and the answers back, without I/O.
 
 What comes in is typed here, what goes out are plain dicts. Content blocks that are sent back as they came become the
 items they were made of.

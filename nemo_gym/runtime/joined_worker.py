@@ -126,7 +126,7 @@ async def join_and_serve(
 
 
 async def _renew(membership: Membership, stop: asyncio.Event) -> None:
-    """Hold the lease until the worker is told to stop; it drains without it."""
+    """Renew the lease until the worker stops. It drains without a lease."""
     lost = asyncio.create_task(membership.renew_until_lost())
     stopped = asyncio.create_task(stop.wait())
     try:

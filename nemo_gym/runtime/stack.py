@@ -5,7 +5,6 @@ import importlib
 import secrets
 import sys
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import list_workers
+from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.common.ray_connection import connect_ray
 from nemo_gym.compute.pool import Compute
 from nemo_gym.compute.ray_pool import RayCompute
@@ -76,26 +76,15 @@ class StackSpec:
         return cls(**{**fields, "servers": servers})
 
 
-class Stack:
+class Stack(OwnedResources):
     """An async context manager: inside it the servers of `spec` are loaded, and `client` calls them."""
 
-    def __init__(self, spec: StackSpec, *, direct: bool = True) -> None:
-        self.spec, self._direct = spec, direct
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__()
+        self.spec = spec
         self.limits = ServerLimits.of(spec.config)
         self.apps: dict[str, ServerApp] = {}
-        self._exit = AsyncExitStack()
         self.client = ServerClient()
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._open()
-        except BaseException:
-            await self._exit.aclose()
-            raise
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self._exit.aclose()
 
     async def _open(self) -> None:
         spec = self.spec
@@ -106,7 +95,7 @@ class Stack:
         self.client = ServerClient(
             global_config_dict=spec.config,
             addresses=spec.addresses,
-            local=self.apps if self._direct else {},
+            local=self.apps,
             http=http,
             token=spec.token,
         )

@@ -8,6 +8,7 @@ import pytest
 
 from nemo_gym.rollouts.server_files import WHOLE_BYTES, describe_file_changes, hash_server_files
 from tests.commands import ng
+from tests.stacks import agent_config
 
 VERIFIER = """
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
@@ -17,20 +18,7 @@ class MineResourcesServer(SimpleResourcesServer):
     async def verify(self, body: BaseVerifyRequest) -> float:
         return 1.0
 """
-CONFIG = """
-mine:
-  resources_servers:
-    mine: {entrypoint: app.py, domain: other}
-agent:
-  responses_api_agents:
-    simple_agent:
-      entrypoint: app.py
-      resources_server: {type: resources_servers, name: mine}
-      model_server: {type: responses_api_models, name: policy_model}
-policy_model:
-  responses_api_models:
-    scripted_model: {entrypoint: app.py, script_fpath: script.jsonl}
-"""
+CONFIG = agent_config("mine", script_fpath="script.jsonl")
 
 
 @pytest.fixture
