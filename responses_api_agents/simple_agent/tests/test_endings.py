@@ -15,7 +15,7 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.server_utils import base_url
 from nemo_gym.testing import ServerSpec, Stack, StackSpec, example_row, running_servers, says
-from tests.stacks import counter, scripted_servers
+from tests.stacks import counter, scripted_servers, simple_agent
 
 TOOL = {"type": "function", "name": "increment_counter"}
 
@@ -64,7 +64,7 @@ async def replying(reply: dict[str, Any]) -> AsyncIterator[str]:
 @pytest.mark.parametrize("status", ["queued", "in_progress", "failed", "cancelled"])
 async def test_a_reply_that_is_not_finished_is_no_result_of_the_model(status: str) -> None:
     async with replying({**says("Half an ans"), "status": status}) as url:
-        spec = StackSpec(servers()[:2], addresses={"policy_model": url})
+        spec = StackSpec([counter(), simple_agent("counter")], addresses={"policy_model": url})
         async with Stack(spec) as stack:
             with pytest.raises(RolloutError, match=status) as caught:
                 await stack.client.call("agent", "/run", example_row(initial_count=0, expected_count=0), answer=dict)
