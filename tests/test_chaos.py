@@ -29,8 +29,8 @@ from nemo_gym.testing import example_row, running_servers, server_spec
 from tests.commands import BIN
 from tests.stacks import agent_config, simple_agent, weather
 
-KILLS = 20
-ROWS = 1200
+KILLS = 10
+ROWS = 800
 REPLIES = [
     {"user": r"add (\d+)", "turn": 0, "call": [{"name": "increment_counter", "arguments": r'{"count": \1}'}]},
     {"say": "Done."},
