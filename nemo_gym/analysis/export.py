@@ -226,7 +226,7 @@ def _read(file: IO[bytes], candidate: Candidate, config: ExportConfig) -> Conver
 
 
 def _usable(rollouts: Path, config: ExportConfig, report: ExportReport) -> Iterator[tuple[Conversation, Candidate]]:
-    """The rollouts that can be used at all. For a pair, also a low reward is of use."""
+    """The rollouts that can be used at all. For pairs, low rewards are usable too."""
     least = config.least_reward if config.format == "sft" else None
     for stored in read_records(rollouts):
         report.read += 1

@@ -1,7 +1,7 @@
 """Check the tokens of stored rollouts: each turn's prompt begins with all that came before it, and every trainer view
 gives back exactly the tokens that the endpoint sampled.
 
-A trainer concatenates the turns of a segment; where a prompt was tokenized anew, it would train on tokens nobody
+A trainer concatenates the turns of a segment; where a prompt was tokenized again, it would train on tokens nobody
 generated.
 """
 

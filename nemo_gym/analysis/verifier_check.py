@@ -118,7 +118,7 @@ class VerifierReport:
         return sum((figures.failed for figures in self.kinds.values()), Counter())
 
     def latency_ms(self, percent: float) -> float | None:
-        """The latency that so many percent of the verifications do not exceed."""
+        """The given percentile of the latency of verifications."""
         ordered = sorted(self.latencies_ms)
         return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else None
 

@@ -86,7 +86,7 @@ class _Resolver:
         own = {key: item for key, item in value.items() if key not in (INHERIT, COPY)}
         base = {} if source is None else self._source(source, path)
         if not isinstance(base, dict):
-            raise ConfigError(f"{dotted(path)} inherits from '{source and source.path}', which is no mapping.")
+            raise ConfigError(f"{dotted(path)} inherits from '{source and source.path}', which is not a mapping.")
         return self._overlaid(base, own, path)
 
     def _overlaid(self, base: dict[Any, Any], own: dict[Any, Any], path: KeyPath) -> dict[Any, Any]:

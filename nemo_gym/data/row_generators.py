@@ -12,7 +12,7 @@ from nemo_gym.llm_api.base import JsonObject
 
 EASIEST, HARDEST = 1, 5
 MAX_TRIES = 200
-"""How many rows in a row may be known already before we say that there are no others."""
+"""After this many consecutive duplicates the generator counts as exhausted."""
 
 MakeRow = Callable[[Random, int], JsonObject]
 """Makes a row from a source of randomness and a difficulty from 1 to 5."""

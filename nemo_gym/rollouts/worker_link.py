@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 PING_EVERY_S = 5.0
 SILENT_AFTER_S = 60.0
-"""A worker that has not answered for so long is taken for dead: its machine may be gone without a word."""
+"""A worker that has not answered for this long counts as dead: its machine may have failed."""
 MAX_BACKOFF_ATTEMPT = 3
 """Reconnect after two seconds at most: a worker that died is restarted at once."""
 

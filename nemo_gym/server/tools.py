@@ -81,7 +81,7 @@ def tool_functions(kind: type) -> dict[str, Callable[..., Any]]:
 
 
 def any_tools_of(server: object) -> list[Callable[..., Any]]:
-    """The method that `@any_tool` marks; at most one is of use."""
+    """The methods marked with `@any_tool`. Only the first is used."""
     marked = [name for name, member in _members_of(server).items() if getattr(member, _ANY_MARK, None) is True]
     return [getattr(server, name) for name in marked]
 
