@@ -42,9 +42,9 @@ def in_dialect(reply: ServerReply, error: Exception | None, dialect: Dialect) ->
     return ServerReply(reply.server, status, body, headers={**reply.headers, **_retry_after(upstream)})
 
 
-def not_found(server: str, what: str, dialect: Dialect = "openai") -> ServerReply:
+def not_found(server: str, what: str) -> ServerReply:
     """The reply 404 about a missing resource."""
-    return in_dialect(ServerReply(server, 404, {"detail": what}), None, dialect)
+    return in_dialect(ServerReply(server, 404, {"detail": what}), None, "openai")
 
 
 def _upstream_of(error: BaseException | None) -> UpstreamError | None:
