@@ -4,7 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from nemo_gym.testing import ServerSpec, running_servers, server_spec
+from nemo_gym.server.base import SimpleServer
+from nemo_gym.testing import ServerSpec, client_for, running_servers, server_spec
 
 
 def references(environment: str, model: str = "policy_model") -> dict[str, Any]:
@@ -42,6 +43,15 @@ async def rollout_of(
     """The record of one rollout."""
     async with running_servers(scripted_servers(environment, replies, **agent)) as client:
         record: dict[str, Any] = await (await client.post("agent", "/run", json=row)).json()
+        return record
+
+
+async def verified_by(server: type[SimpleServer], row: dict[str, Any], **config: Any) -> dict[str, Any]:
+    """The reply of an environment to `/verify`."""
+    async with client_for(server, **config) as environment:
+        answer = await environment.post("/verify", json=row)
+        assert answer.status == 200, answer.text
+        record: dict[str, Any] = answer.json()
         return record
 
 

@@ -25,7 +25,7 @@ from resources_servers.calendar.schedule import scheduled
 from resources_servers.calendar.state import first_list, is_expected
 from resources_servers.calendar.times import clock, minutes_of, spoken
 from tests.example_rows import own_rows, row_files
-from tests.stacks import rollout_of
+from tests.stacks import rollout_of, verified_by
 
 OWN_ROWS, ROWS = own_rows("calendar"), row_files("calendar")
 
@@ -217,12 +217,9 @@ def test_an_expectation_that_cannot_be_read_is_not_met(expected: dict[str, Any])
 
 
 async def reward_of(response: dict[str, Any], expected: dict[str, Any] = ONE) -> float:
-    async with client_for(CalendarResourcesServer) as environment:
-        answer = await environment.post("/verify", json=example_row(exp_cal_state=expected, response=response))
-        assert answer.status == 200, answer.text
-        assert set(answer.json()) == {"responses_create_params", "response", "reward"}
-        reward: float = answer.json()["reward"]
-        return reward
+    record = await verified_by(CalendarResourcesServer, example_row(exp_cal_state=expected, response=response))
+    assert set(record) == {"responses_create_params", "response", "reward"}
+    return float(record["reward"])
 
 
 REFUSAL = {**message(""), "content": [{"type": "refusal", "refusal": GOOD}]}

@@ -24,7 +24,7 @@ from resources_servers.math_advanced_calculations.expressions import evaluate
 from resources_servers.math_advanced_calculations.generate import generate_rows
 from resources_servers.math_advanced_calculations.schemas import tool_schemas
 from tests.example_rows import WITH_PUBLIC_DATA, own_rows, public_rows, row_files
-from tests.stacks import rollout_of
+from tests.stacks import rollout_of, verified_by
 
 OWN_ROWS, ROWS = own_rows("math_advanced_calculations"), row_files("math_advanced_calculations")
 ROW = example_row(id=0, ground_truth="[5.2]", depth=1, breadth=1)
@@ -106,12 +106,9 @@ async def test_a_call_has_a_solution_or_a_reason(name: str, arguments: Any, stat
 async def reward_of(outputs: list[Any], ground_truth: Any = "[5.2]", **fields: Any) -> float:
     items = [tool_output(output if isinstance(output, str) else json.dumps(output)) for output in outputs]
     row = {**ROW, "ground_truth": ground_truth, "response": response_of(*items), **fields}
-    async with client_for(MathAdvancedCalculationsResourcesServer) as environment:
-        answer = await environment.post("/verify", json=row)
-        assert answer.status == 200, answer.text
-        assert set(answer.json()) == {"responses_create_params", "response", "reward"}
-        reward: float = answer.json()["reward"]
-        return reward
+    record = await verified_by(MathAdvancedCalculationsResourcesServer, row)
+    assert set(record) == {"responses_create_params", "response", "reward"}
+    return float(record["reward"])
 
 
 @pytest.mark.parametrize(
