@@ -41,7 +41,7 @@ class VerifyLoad:
 
 
 async def measure_verify_load(name: str, *, count: int) -> VerifyLoad:
-    """Have a verifier score so many rows, all asked for before the first few are done."""
+    """Have a verifier score `count` rows, all requested before the first few are done."""
     verifier = VERIFIERS[name]
     async with Compute(workers=1) as compute:
         bare_s = await compute.run(verifier.bare, count, timeout_s=LONGEST_S)

@@ -1,6 +1,6 @@
 """Train the tiny model with TRL's GRPOTrainer and torch, on rollouts that NeMo Gym makes.
 
-Needs `pip install torch trl`, which are no part of the project's extras. Run `python -m examples.train_grpo_trl`.
+Needs `pip install torch trl`, which are not in the project's extras. Run `python -m examples.train_grpo_trl`.
 
 TRL's `rollout_func` gets token ids, log-probs and the mask of tool outputs from `run_examples`; TRL never generates.
 The model server samples from the same weights, which are written for it before every batch.

@@ -30,7 +30,7 @@ _PUBLIC = {
     ),
     "server_utils": ("SESSION_ID_KEY", "ServerClient", "get_response_json", "raise_for_status"),
 }
-"""Names that can be imported from the package itself. They are loaded when somebody asks."""
+"""Names that can be imported from the package itself. They are loaded at first use."""
 
 __getattr__ = lazy_attributes(
     __name__, {name: f"{__name__}.{module}:{name}" for module, names in _PUBLIC.items() for name in names}

@@ -18,7 +18,7 @@ from nemo_gym.errors import MissingExtraError, RolloutError
 
 
 class EpisodeStep(NamedTuple):
-    """What came of an action."""
+    """The result of an action."""
 
     observation: str
     reward: float = 0.0
@@ -32,7 +32,7 @@ class Episode(Protocol):
         """The first observation."""
 
     def step(self, action: str) -> EpisodeStep:
-        """Act. What is no action at all costs the policy a turn and nothing else."""
+        """Act. An invalid action only costs the policy a turn."""
 
     def close(self) -> None:
         """Release what the environment holds."""

@@ -26,7 +26,7 @@ def default_status(cause: Cause) -> int:
 
 
 class GymError(Exception):
-    """The root of the tree."""
+    """The base of all errors raised on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (type(self), self.args, self.__dict__)
@@ -40,11 +40,11 @@ def _unpickle(kind: type[GymError], args: tuple[Any, ...], state: dict[str, Any]
 
 
 class ConfigError(GymError, ValueError):
-    """The configuration does not say something that can be run."""
+    """The configuration is not valid."""
 
 
 class MissingPathError(ConfigError, FileNotFoundError):
-    """A file or folder that the user named is nowhere we look."""
+    """A file or folder that the user named does not exist."""
 
 
 class InheritPathNotFoundError(ConfigError):
@@ -52,11 +52,11 @@ class InheritPathNotFoundError(ConfigError):
 
 
 class PortError(ConfigError, OSError):
-    """A port cannot be had."""
+    """A port is taken or not allowed."""
 
 
 class MissingExtraError(GymError):
-    """A part of the package that is an optional install was asked for."""
+    """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an optional part. Install it with: pip install 'nemo-gym[{extra}]'")
@@ -75,7 +75,7 @@ class SetupError(GymError):
 
 
 class StorageError(GymError):
-    """What was made cannot be written."""
+    """Output cannot be written."""
 
 
 class UpstreamError(GymError):
@@ -107,8 +107,8 @@ class UnreachableError(ConnectError):
 def message_in(body: str) -> str:
     """The message in the error response of an endpoint, whichever way it wraps it, or else the whole response."""
     try:
-        told = json.loads(body)
-        error = told.get("error") or told
+        found = json.loads(body)
+        error = found.get("error") or found
         message = error if isinstance(error, str) else error.get("message") or error.get("detail")
         if isinstance(message, list):  # FastAPI's validation errors
             message = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in message)

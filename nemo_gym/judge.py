@@ -247,7 +247,7 @@ def _is_retryable(error: Exception) -> bool:
 async def ask_both_ways(ask: Callable[[str, str], Awaitable[Verdict]], one: str, other: str) -> list[Verdict]:
     """Ask about two answers and, if they are found equal, again with the answers swapped.
 
-    A judge may favour a position; the answers are equal only if the last verdict says so too.
+    A judge may favour a position; so the answers count as equal only if both verdicts are.
     """
     verdict = await ask(one, other)
     return [verdict, await ask(other, one)] if verdict.is_equal else [verdict]

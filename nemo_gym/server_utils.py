@@ -3,8 +3,6 @@ in `nemo_gym.openai_utils`. What needs aiohttp or OmegaConf is imported when it 
 
 from typing import TYPE_CHECKING
 
-from nemo_gym.client.from_config import get_server_url as get_server_url
-from nemo_gym.client.from_config import setup_server_client as setup_server_client
 from nemo_gym.client.pool import HttpClient as HttpClient
 from nemo_gym.client.reply import PeerResponse as PeerResponse
 from nemo_gym.client.reply import ServerReply as ServerReply
@@ -17,6 +15,8 @@ from nemo_gym.common.exception_groups import raise_first_error as raise_first_er
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.common.paths import cache_dir as cache_dir
 from nemo_gym.common.paths import find as find
+from nemo_gym.compat.server_addresses import get_server_url as get_server_url
+from nemo_gym.compat.server_addresses import setup_server_client as setup_server_client
 from nemo_gym.compute.pool import Compute as Compute
 from nemo_gym.compute.pool import ComputeError as ComputeError
 from nemo_gym.compute.pool import LimitExceededError as LimitExceededError
@@ -24,14 +24,14 @@ from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT as DEFAULT_HEAD_SERVER
 from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME as HEAD_SERVER_KEY_NAME
 from nemo_gym.config.types import BaseRunServerInstanceConfig as BaseRunServerInstanceConfig
 from nemo_gym.config.types import BaseServerConfig as BaseServerConfig
+from nemo_gym.gateway.mcp import McpToolServer as McpToolServer
+from nemo_gym.gateway.mcp import ToolResult as ToolResult
+from nemo_gym.gateway.mcp import session_tools as session_tools
+from nemo_gym.gateway.model_gateway import ModelGateway as ModelGateway
 from nemo_gym.server.base import BaseServer as BaseServer
 from nemo_gym.server.base import SimpleServer as SimpleServer
 from nemo_gym.server.base import is_nemo_gym_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
 from nemo_gym.server.base import is_nemo_gym_fastapi_worker as is_nemo_gym_fastapi_worker
-from nemo_gym.server.gateway import ModelGateway as ModelGateway
-from nemo_gym.server.mcp import McpToolServer as McpToolServer
-from nemo_gym.server.mcp import ToolResult as ToolResult
-from nemo_gym.server.mcp import session_tools as session_tools
 from nemo_gym.server.rollout_prefix import apply_rollout_prefix as apply_rollout_prefix
 from nemo_gym.server.rollout_prefix import rollout_path_prefix as rollout_path_prefix
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
@@ -42,25 +42,25 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig as DictConfig
     from omegaconf import OmegaConf as OmegaConf
 
-    from nemo_gym.client.aiohttp_compat import MAX_NUM_TRIES as MAX_NUM_TRIES
-    from nemo_gym.client.aiohttp_compat import GlobalAIOHTTPAsyncClientConfig as GlobalAIOHTTPAsyncClientConfig
-    from nemo_gym.client.aiohttp_compat import get_global_aiohttp_client as get_global_aiohttp_client
-    from nemo_gym.client.aiohttp_compat import get_response_json as get_response_json
-    from nemo_gym.client.aiohttp_compat import global_aiohttp_client_exit as global_aiohttp_client_exit
-    from nemo_gym.client.aiohttp_compat import (
+    from nemo_gym.analysis.profiling import ProfilingMiddlewareConfig as ProfilingMiddlewareConfig
+    from nemo_gym.compat.aiohttp_client import MAX_NUM_TRIES as MAX_NUM_TRIES
+    from nemo_gym.compat.aiohttp_client import GlobalAIOHTTPAsyncClientConfig as GlobalAIOHTTPAsyncClientConfig
+    from nemo_gym.compat.aiohttp_client import get_global_aiohttp_client as get_global_aiohttp_client
+    from nemo_gym.compat.aiohttp_client import get_response_json as get_response_json
+    from nemo_gym.compat.aiohttp_client import global_aiohttp_client_exit as global_aiohttp_client_exit
+    from nemo_gym.compat.aiohttp_client import (
         is_global_aiohttp_client_request_debug_enabled as is_global_aiohttp_client_request_debug_enabled,
     )
-    from nemo_gym.client.aiohttp_compat import raise_for_status as raise_for_status
-    from nemo_gym.client.aiohttp_compat import request as request
+    from nemo_gym.compat.aiohttp_client import raise_for_status as raise_for_status
+    from nemo_gym.compat.aiohttp_client import request as request
     from nemo_gym.config.loading import get_first_server_config_dict as get_first_server_config_dict
     from nemo_gym.config.loading import get_global_config_dict as get_global_config_dict
     from nemo_gym.runtime.head_server import HeadServer as HeadServer
     from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig as ServerInstanceDisplayConfig
     from nemo_gym.runtime.head_server import ServerStatus as ServerStatus
     from nemo_gym.runtime.venvs import find_uv as find_uv
-    from nemo_gym.server.profiling import ProfilingMiddlewareConfig as ProfilingMiddlewareConfig
 
-_AIOHTTP_COMPAT = (
+_AIOHTTP_CLIENT = (
     *("MAX_NUM_TRIES", "GlobalAIOHTTPAsyncClientConfig", "get_global_aiohttp_client", "get_response_json"),
     *("global_aiohttp_client_exit", "is_global_aiohttp_client_request_debug_enabled", "raise_for_status", "request"),
 )
@@ -70,13 +70,13 @@ __getattr__ = lazy_attributes(
         "ClientResponse": "aiohttp:ClientResponse",
         "DictConfig": "omegaconf:DictConfig",
         "OmegaConf": "omegaconf:OmegaConf",
-        **{name: f"nemo_gym.client.aiohttp_compat:{name}" for name in _AIOHTTP_COMPAT},
+        **{name: f"nemo_gym.compat.aiohttp_client:{name}" for name in _AIOHTTP_CLIENT},
         "get_first_server_config_dict": "nemo_gym.config.loading:get_first_server_config_dict",
         "get_global_config_dict": "nemo_gym.config.loading:get_global_config_dict",
         "HeadServer": "nemo_gym.runtime.head_server:HeadServer",
         "ServerInstanceDisplayConfig": "nemo_gym.runtime.head_server:ServerInstanceDisplayConfig",
         "ServerStatus": "nemo_gym.runtime.head_server:ServerStatus",
         "find_uv": "nemo_gym.runtime.venvs:find_uv",
-        "ProfilingMiddlewareConfig": "nemo_gym.server.profiling:ProfilingMiddlewareConfig",
+        "ProfilingMiddlewareConfig": "nemo_gym.analysis.profiling:ProfilingMiddlewareConfig",
     },
 )

@@ -89,7 +89,7 @@ async def client_for(
 def server_spec(
     name: str, server_type: ServerType, implementation: str, *, folder: str | Path | None = None, **config: Any
 ) -> ServerSpec:
-    """One server for `running_servers`, from the folder that a config would mean unless told otherwise."""
+    """One server for `running_servers`, by default from the folder that a config would mean."""
     settings = {"host": LOOPBACK, "port": 0, "entrypoint": "app.py", **config}
     return ServerSpec(
         name=name,

@@ -27,28 +27,15 @@ from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, running_servers, server_spec
 from tests.commands import BIN
+from tests.stacks import agent_config, simple_agent, weather
 
-KILLS = 20
-ROWS = 1200
-CONFIG = """
-counter:
-  resources_servers:
-    example_stateful_counter: {entrypoint: app.py, domain: agent}
-agent:
-  responses_api_agents:
-    simple_agent:
-      entrypoint: app.py
-      resources_server: {type: resources_servers, name: counter}
-      model_server: {type: responses_api_models, name: policy_model}
-policy_model:
-  responses_api_models:
-    scripted_model:
-      entrypoint: app.py
-      latency_s: 0.02
-      replies:
-      - {user: 'add (\\d+)', turn: 0, call: [{name: increment_counter, arguments: '{"count": \\1}'}]}
-      - {say: Done.}
-"""
+KILLS = 10
+ROWS = 800
+REPLIES = [
+    {"user": r"add (\d+)", "turn": 0, "call": [{"name": "increment_counter", "arguments": r'{"count": \1}'}]},
+    {"say": "Done."},
+]
+CONFIG = agent_config("example_stateful_counter", latency_s=0.02, replies=REPLIES)
 TOOL = {"type": "function", "name": "increment_counter", "parameters": {}}
 
 
@@ -126,9 +113,8 @@ def test_a_run_that_was_killed_and_resumed_is_replayed_without_the_model(tmp_pat
     write_rows(tmp_path / "rows.jsonl", 400)
     assert kill_at_random_instants(tmp_path, "recorded.jsonl", "+record=traffic", kills=5) >= 2
     records = collected(tmp_path, "recorded.jsonl", "+record=traffic")
-    (tmp_path / "config.yaml").write_text(
-        re.sub(r"      replies:.*", "      replies: [{status: 500}]", CONFIG, flags=re.DOTALL)
-    )
+    broken = agent_config("example_stateful_counter", latency_s=0.02, replies=[{"status": 500}])
+    (tmp_path / "config.yaml").write_text(broken)
     assert len(records) == 400
     assert collected(tmp_path, "replayed.jsonl", "+replay=traffic") == records
 
@@ -268,17 +254,10 @@ async def endpoint_that(bad: Talk) -> AsyncIterator[str]:
 
 def weather_servers(url: str) -> list[ServerSpec]:
     model = {"openai_base_url": url, "openai_api_key": "key", "openai_model": "m"}
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "weather"},
-        "model_server": {"type": "responses_api_models", "name": "policy_model"},
-    }
-    return [
-        server_spec("weather", "resources_servers", "example_simple_weather", domain="agent"),
-        server_spec(
-            "policy_model", "responses_api_models", "openai_model", max_tries=2, request_timeout_s=1.0, **model
-        ),
-        server_spec("agent", "responses_api_agents", "simple_agent", **references),
-    ]
+    policy = server_spec(
+        "policy_model", "responses_api_models", "openai_model", max_tries=2, request_timeout_s=1.0, **model
+    )
+    return [weather(), policy, simple_agent("weather")]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +296,7 @@ async def test_an_endpoint_that_misbehaves_costs_only_the_rows_it_misbehaves_on(
 
 async def test_a_killed_worker_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.yaml").write_text(CONFIG.replace("latency_s: 0.02", "latency_s: 0.2"))
+    (tmp_path / "config.yaml").write_text(agent_config("example_stateful_counter", latency_s=0.2, replies=REPLIES))
     write_rows(tmp_path / "rows.jsonl", 120)
     arguments = ["config_paths=[config.yaml]", "head_server={host: 127.0.0.1, port: 0}"]
     output = tmp_path / "out.jsonl"

@@ -18,6 +18,7 @@ from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import calls, example_row, message, response_of, rows_of, running_servers, says, server_spec
 from tests.jsonl import write_lines
+from tests.stacks import scripted_servers
 from tests.stub_endpoint import Request, completion, stub_endpoint
 
 Dialect = Literal["responses", "chat"]
@@ -192,15 +193,8 @@ async def test_the_metrics_and_the_failures_file_name_the_kind(tmp_path: Path) -
     config = RolloutCollectionConfig(
         agent_name="agent", input_jsonl_fpath=str(rows), output_jsonl_fpath=str(tmp_path / "out.jsonl"), max_attempts=1
     )
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "equivalence_llm_judge_chat"},
-        "model_server": {"type": "responses_api_models", "name": "policy"},
-    }
-    servers = [
-        server_spec("agent", "responses_api_agents", "simple_agent", **references),
-        server_spec("policy", "responses_api_models", "scripted_model", replies=[{"say": "I do not know."}]),
-        environment("equivalence_llm_judge", "chat", judge_failure_reward={"refused": 0.0}),
-    ]
+    judged = environment("equivalence_llm_judge", "chat", judge_failure_reward={"refused": 0.0})
+    servers = scripted_servers(judged, [{"say": "I do not know."}])
     async with (
         stub_endpoint(reply) as stub,
         running_servers([*servers, judge("chat", stub.url)], transport="http") as client,

@@ -10,10 +10,10 @@ from nemo_gym.common.paths import PACKAGE_DIR, PARENT_DIR, SERVER_FOLDERS
 MAX_LINES = 400
 
 LAYERS = (
-    *("errors", "common", "llm_api", "answers", "row_generators", "config"),
-    *("client", "judge", "compute", "sandbox", "server"),
+    *("errors", "common", "llm_api", "answers", "config"),
+    *("client", "judge", "compute", "sandbox", "server", "gateway"),
     *("base_resources_server", "episodes", "base_responses_api_agent", "participants", "base_responses_api_model"),
-    *("runtime", "rollouts", "analysis", "data", "viewer", "testing", "cli"),
+    *("runtime", "rollouts", "analysis", "data", "viewer", "testing", "cli", "compat"),
 )
 """Packages, and the root modules that have code of their own. Every other root module only re-exports."""
 

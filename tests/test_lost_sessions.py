@@ -15,23 +15,11 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.testing import calls, example_row, response_of, says
+from tests.stacks import agent_config
 from tests.stub_endpoint import Request, stub_endpoint
 
 ROWS = 12
-CONFIG = """
-counter:
-  resources_servers:
-    example_stateful_counter: {entrypoint: app.py, domain: agent, isolation: process}
-agent:
-  responses_api_agents:
-    AGENT:
-      entrypoint: app.py
-      resources_server: {type: resources_servers, name: counter}
-      model_server: {type: responses_api_models, name: policy_model}
-policy_model:
-  responses_api_models:
-    openai_model: {entrypoint: app.py, openai_base_url: "URL", openai_api_key: key, openai_model: m}
-"""
+COUNTER = "example_stateful_counter"
 
 
 class ThinkingModel:
@@ -75,19 +63,21 @@ async def test_an_environment_killed_while_the_model_thinks_gives_no_wrong_rewar
         num_samples_in_parallel=ROWS,
     )
     async with stub_endpoint(model.reply) as endpoint, asyncio.timeout(120):
-        (tmp_path / "config.yaml").write_text(CONFIG.replace("AGENT", agent).replace("URL", endpoint.url))
+        settings = {"openai_base_url": endpoint.url, "openai_api_key": "key", "openai_model": "m"}
+        config = agent_config(COUNTER, model="openai_model", agent=agent, isolation="process", **settings)
+        (tmp_path / "config.yaml").write_text(config)
         arguments = [f"config_paths=[{tmp_path}/config.yaml]", "head_server={host: 127.0.0.1, port: 0}"]
         launcher = Launcher(load_config(arguments, use_dotenv=False, fill_ports=False), echo=print)
         async with launcher, launcher.client() as client:
             collecting = asyncio.create_task(RolloutCollectionHelper().run_from_config(job, client=client))
             while model.thinking < ROWS:  # noqa: ASYNC110 - counted by the endpoint
                 await asyncio.sleep(0.02)
-            killed = pid_of(launcher, "counter")
+            killed = pid_of(launcher, COUNTER)
             assert killed
             os.kill(killed, signal.SIGKILL)
-            while pid_of(launcher, "counter") in (killed, None):  # noqa: ASYNC110 - a process tells no event
+            while pid_of(launcher, COUNTER) in (killed, None):  # noqa: ASYNC110 - a process tells no event
                 await asyncio.sleep(0.02)
-            assert (await client.get("counter", "/health")).status == 200
+            assert (await client.get(COUNTER, "/health")).status == 200
             model.may_go_on.set()
             metrics = await collecting
     assert (metrics.scored, metrics.failed) == (ROWS, {})

@@ -11,6 +11,7 @@ from nemo_gym.client.server_client import ServerReply
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import Transport, client_for, running_servers, server_spec
 from responses_api_models.scripted_model.app import ScriptedModel
+from tests.stacks import counter, simple_agent
 from tests.stub_endpoint import Request, completion, stub_endpoint
 
 TOOLS = [
@@ -40,12 +41,7 @@ REPLIES: list[dict[str, Any]] = [
 
 
 def stack(model: ServerSpec) -> list[ServerSpec]:
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "counter"},
-        "model_server": {"type": "responses_api_models", "name": "policy_model"},
-    }
-    environment = server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent")
-    return [environment, server_spec("agent", "responses_api_agents", "simple_agent", **references), model]
+    return [counter(), simple_agent("counter"), model]
 
 
 def openai_model(url: str) -> ServerSpec:

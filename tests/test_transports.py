@@ -21,6 +21,7 @@ from nemo_gym.testing import (
     server_spec,
     tool_output,
 )
+from tests.stacks import counter, references, scripted_model, simple_agent
 
 SERVERS = Path(__file__).parent / "servers"
 TRANSPORTS: tuple[Transport, ...] = ("direct", "http")
@@ -32,23 +33,11 @@ def legacy_ledger() -> ServerSpec:
     return server_spec("ledger", "resources_servers", "legacy_ledger", folder=folder, domain="other", currency="NOK")
 
 
-def counter() -> ServerSpec:
-    return server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent")
-
-
-def scripted(replies: Sequence[dict[str, Any]]) -> ServerSpec:
-    return server_spec("policy_model", "responses_api_models", "scripted_model", replies=list(replies))
-
-
 def agent(environment: str, *, legacy: bool = False) -> ServerSpec:
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": environment},
-        "model_server": {"type": "responses_api_models", "name": "policy_model"},
-    }
     if legacy:
         folder = SERVERS / "responses_api_agents/legacy_agent"
-        return server_spec("agent", "responses_api_agents", "legacy_agent", folder=folder, **references)
-    return server_spec("agent", "responses_api_agents", "simple_agent", **references)
+        return server_spec("agent", "responses_api_agents", "legacy_agent", folder=folder, **references(environment))
+    return simple_agent(environment)
 
 
 LEDGER_SCRIPT = [
@@ -74,7 +63,7 @@ def without_ids(record: bytes) -> bytes:
 
 async def test_a_legacy_environment_with_our_agent_gives_the_same_record_byte_for_byte() -> None:
     records = [
-        await played([legacy_ledger(), agent("ledger"), scripted(LEDGER_SCRIPT)], LEDGER_ROW, transport)
+        await played([legacy_ledger(), agent("ledger"), scripted_model(LEDGER_SCRIPT)], LEDGER_ROW, transport)
         for transport in TRANSPORTS
     ]
     assert records[0] == records[1]
@@ -83,7 +72,9 @@ async def test_a_legacy_environment_with_our_agent_gives_the_same_record_byte_fo
 
 async def test_a_legacy_agent_gives_the_same_record_byte_for_byte() -> None:
     records = [
-        await played([legacy_ledger(), agent("ledger", legacy=True), scripted(LEDGER_SCRIPT)], LEDGER_ROW, transport)
+        await played(
+            [legacy_ledger(), agent("ledger", legacy=True), scripted_model(LEDGER_SCRIPT)], LEDGER_ROW, transport
+        )
         for transport in TRANSPORTS
     ]
     assert records[0] == records[1]
@@ -98,7 +89,7 @@ async def test_a_new_environment_with_a_legacy_agent_gives_the_same_record_byte_
     ]
     row = example_row(initial_count=1, expected_count=3)
     records = [
-        await played([counter(), agent("counter", legacy=True), scripted(script)], row, transport)
+        await played([counter(), agent("counter", legacy=True), scripted_model(script)], row, transport)
         for transport in TRANSPORTS
     ]
     assert records[0] == records[1]
@@ -143,7 +134,7 @@ async def test_every_answer_is_the_same_byte_for_byte(server: str, path: str, bo
     answers = []
     for transport in TRANSPORTS:
         async with running_servers(
-            [legacy_ledger(), counter(), scripted([{"say": "Hi."}])], transport=transport
+            [legacy_ledger(), counter(), scripted_model([{"say": "Hi."}])], transport=transport
         ) as client:
             answer = await client.send(server, path, body)
             answers.append((answer.status, answer.content(), sorted(answer.cookies)))
@@ -247,7 +238,7 @@ async def test_every_reply_carries_the_session_cookie(
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_conversation_without_tool_calls_keeps_the_session_of_its_caller(transport: Transport) -> None:
-    servers = [counter(), agent("counter"), scripted([{"say": "Done."}])]
+    servers = [counter(), agent("counter"), scripted_model([{"say": "Done."}])]
     async with running_servers(servers, transport=transport) as client:
         seeded = await client.post("counter", "/seed_session", json={"initial_count": 7})
         said = await client.post("agent", "/v1/responses", json={"input": "Hello."}, cookies=seeded.cookies)

@@ -16,6 +16,7 @@ from nemo_gym.analysis.export_messages import NotChatError, Reasoning, chat_mess
 from nemo_gym.analysis.export_report import ExportReport
 from nemo_gym.analysis.export_tokens import token_samples
 from nemo_gym.analysis.records import StoredRollout, StoredRolloutsError, read_records
+from nemo_gym.analysis.trainer_views import VIEWS
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.config.types import CommandConfig
@@ -24,7 +25,6 @@ from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.participants import ENVIRONMENT, HARNESS, USER
 from nemo_gym.rollouts.metrics import PASS_THRESHOLD
 from nemo_gym.rollouts.output_files import export_path
-from nemo_gym.rollouts.trainer_views import VIEWS
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
 
 ROUNDING = 1e-9
@@ -226,7 +226,7 @@ def _read(file: IO[bytes], candidate: Candidate, config: ExportConfig) -> Conver
 
 
 def _usable(rollouts: Path, config: ExportConfig, report: ExportReport) -> Iterator[tuple[Conversation, Candidate]]:
-    """The rollouts that can be used at all. For a pair, also a low reward is of use."""
+    """The rollouts that can be used at all. For pairs, low rewards are usable too."""
     least = config.least_reward if config.format == "sft" else None
     for stored in read_records(rollouts):
         report.read += 1

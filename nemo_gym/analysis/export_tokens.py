@@ -7,12 +7,12 @@ from typing import Any
 
 from nemo_gym.analysis.export_report import ExportReport
 from nemo_gym.analysis.records import prompt_digest, read_records
+from nemo_gym.analysis.trainer_views import VIEWS
+from nemo_gym.analysis.training_samples import TrainingSample, group_advantages, reward_of, samples_of
 from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.token_traces import TokenTraceError
-from nemo_gym.rollouts.trainer_views import VIEWS
-from nemo_gym.rollouts.training_samples import TrainingSample, group_advantages, reward_of, samples_of
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
 
 

@@ -1,4 +1,4 @@
-"""How hard each row of a dataset is for a model, told from the rollouts made of it."""
+"""How hard each row of a dataset is for a model, computed from its rollouts."""
 
 from collections.abc import Sequence
 from pathlib import Path

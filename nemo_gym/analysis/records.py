@@ -57,7 +57,7 @@ def read_records(path: Path) -> Iterator[StoredLine]:
 
 
 class Prompt(WireModel):
-    """What a model was asked. Sampling parameters are no part of it: they may be given anew for each run. Tools are
+    """What a model was asked. Sampling parameters are no part of it: they may differ between runs. Tools are
     none of what tells one prompt from others: a row without any gets those of its environment."""
 
     input: TextOrList[NeMoGymResponseInputItem]

@@ -69,8 +69,8 @@ def _next_message(row: JsonObject, record: JsonObject, sides: list[_Side], turn:
     """The call of `next_message` after a turn, if there was one."""
     response = record["response"]
     found = [(side, item) for side in sides for item in side.items if item.get("turn") == turn]
-    told = [item["content"] for _, item in found if item["produced_by"] == ENVIRONMENT]
-    if turn == 0 and not told and response["turns"]:
+    replies = [item["content"] for _, item in found if item["produced_by"] == ENVIRONMENT]
+    if turn == 0 and not replies and response["turns"]:
         return  # the row began with a message of the user
     if turn == response["turns"] and response["ended_by"] in _WITHOUT_MESSAGE:
         return
@@ -83,7 +83,9 @@ def _next_message(row: JsonObject, record: JsonObject, sides: list[_Side], turn:
         "turn": turn,
         "participant": acting.name,
     }
-    yield ReplayedCall(NEXT_MESSAGE, encode(body).decode(), acting.name, encode(told[0] if told else None).decode())
+    yield ReplayedCall(
+        NEXT_MESSAGE, encode(body).decode(), acting.name, encode(replies[0] if replies else None).decode()
+    )
 
 
 def _message_in(reply: str) -> str:

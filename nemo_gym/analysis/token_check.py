@@ -1,7 +1,7 @@
 """Check the tokens of stored rollouts: each turn's prompt begins with all that came before it, and every trainer view
 gives back exactly the tokens that the endpoint sampled.
 
-A trainer concatenates the turns of a segment; where a prompt was tokenized anew, it would train on tokens nobody
+A trainer concatenates the turns of a segment; where a prompt was tokenized again, it would train on tokens nobody
 generated.
 """
 
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from nemo_gym.analysis.trainer_views import VIEWS, TrainerView
+from nemo_gym.analysis.training_samples import TrainingSample
 from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.rollouts.token_traces import FlatTokens, TokenTrace, TokenTraceError, trace_of
-from nemo_gym.rollouts.trainer_views import VIEWS, TrainerView
-from nemo_gym.rollouts.training_samples import TrainingSample
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME
 
 

@@ -19,7 +19,7 @@ from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import find, nearest
 from nemo_gym.common.redaction import one_line, redact
-from nemo_gym.config.loading import ServerInstance, server_instances
+from nemo_gym.config.loading import ServerSpec, server_instances
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, RolloutError, StartupError
 from nemo_gym.llm_api.base import JsonObject
@@ -118,11 +118,11 @@ class VerifierReport:
         return sum((figures.failed for figures in self.kinds.values()), Counter())
 
     def latency_ms(self, percent: float) -> float | None:
-        """The latency that so many percent of the verifications do not exceed."""
+        """The given percentile of the latency of verifications."""
         ordered = sorted(self.latencies_ms)
         return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else None
 
-    def told(self) -> JsonObject:
+    def as_json(self) -> JsonObject:
         """The report as it is written down."""
         counts = {name: getattr(self, name) for name in ("environment", "rows", "rows_with_gold", "trivial_rows")}
         rates = {name: getattr(self, name) for name in ("discriminates", "false_negative_rate", "false_positive_rate")}
@@ -225,7 +225,7 @@ def environments_to_check(config: CheckVerifierConfig, settings: "DictConfig") -
     return [_checked(config, environments[name], instances) for name in chosen]
 
 
-def _checked(config: CheckVerifierConfig, environment: ServerInstance, instances: list[ServerInstance]) -> Checked:
+def _checked(config: CheckVerifierConfig, environment: ServerSpec, instances: list[ServerSpec]) -> Checked:
     files = [config.input_jsonl_fpath] if config.input_jsonl_fpath else _example_files(environment.name, instances)
     rows = list(islice((row for file in files for row in _rows(file)), config.limit))
     if not rows:
@@ -243,7 +243,7 @@ def _rows(file: str) -> Iterator[JsonObject]:
         yield row
 
 
-def gold_finder(environment: ServerInstance) -> Callable[[JsonObject], list[Gold]]:
+def gold_finder(environment: ServerSpec) -> Callable[[JsonObject], list[Gold]]:
     """How an environment says what is right. One that cannot be imported here, for it runs elsewhere, does not say."""
     try:
         kind = load_server_class(environment.server_type, environment.folder, environment.entrypoint)
@@ -263,7 +263,7 @@ def gold_finder(environment: ServerInstance) -> Callable[[JsonObject], list[Gold
     return golds_of
 
 
-def _example_files(environment: str, instances: list[ServerInstance]) -> list[str]:
+def _example_files(environment: str, instances: list[ServerSpec]) -> list[str]:
     """The example datasets of the agents that use an environment."""
     agents = [one.config for one in instances if one.server_type == "responses_api_agents"]
     users = [agent for agent in agents if (agent.get("resources_server") or {}).get("name") == environment]

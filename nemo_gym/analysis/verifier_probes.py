@@ -61,7 +61,7 @@ def guessed_golds(row: JsonObject) -> list[Gold]:
 
 
 def probes(row: JsonObject) -> list[Probe]:
-    """What is no answer to the row, whatever its answer is."""
+    """Replies that are wrong for every row."""
     options = _option_letters(row)
     return [
         Probe(EMPTY, []),

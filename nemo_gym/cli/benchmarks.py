@@ -15,11 +15,11 @@ from nemo_gym.common import event_loop
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, find, search_roots
 from nemo_gym.config.checks import server_blocks
 from nemo_gym.config.types import CommandConfig, DatasetConfig, DatasetType
+from nemo_gym.data.prepare_script import RESULT
+from nemo_gym.data.prompts import materialize_prompts as render
 from nemo_gym.errors import ConfigError, GymError, MissingPathError
-from nemo_gym.llm_api.prompts import materialize_prompts as render
 from nemo_gym.rollouts.aggregation import write_aggregate_metrics
 from nemo_gym.runtime.connect import connect_servers
-from nemo_gym.runtime.prepare_script import RESULT
 from nemo_gym.runtime.venvs import VenvSettings, python_for
 
 
@@ -62,7 +62,7 @@ def _prepare(dataset: DatasetConfig, options: PrepareBenchmarkConfig, venvs: Ven
     roots = os.pathsep.join(map(str, search_roots()))
     done = subprocess.run(
         [
-            *(python_for(script.parent, venvs) or sys.executable, "-m", "nemo_gym.runtime.prepare_script"),
+            *(python_for(script.parent, venvs) or sys.executable, "-m", "nemo_gym.data.prepare_script"),
             *(str(script), json.dumps(options.prepare_script_args)),
         ],
         stdout=subprocess.PIPE,
@@ -70,13 +70,15 @@ def _prepare(dataset: DatasetConfig, options: PrepareBenchmarkConfig, venvs: Ven
         env={**os.environ, EXTRA_ROOTS_ENV_VAR: roots},
         check=False,
     )
-    told = [line.removeprefix(RESULT) for line in done.stdout.splitlines() if line.startswith(RESULT)]
-    if done.returncode or not told:
+    written = [line.removeprefix(RESULT) for line in done.stdout.splitlines() if line.startswith(RESULT)]
+    if done.returncode or not written:
         raise GymError(f"{script} failed with exit code {done.returncode}. Its output is above.")
     wanted = (path if path.is_absolute() else Path.cwd() / path).resolve()
-    if Path(told[-1]).resolve() != wanted and not _is_below_a_root(Path(told[-1]), path):
-        raise GymError(f"{script} wrote {told[-1]}, but the jsonl_fpath of '{dataset.name}' is {dataset.jsonl_fpath}.")
-    return Path(told[-1])
+    if Path(written[-1]).resolve() != wanted and not _is_below_a_root(Path(written[-1]), path):
+        raise GymError(
+            f"{script} wrote {written[-1]}, but the jsonl_fpath of '{dataset.name}' is {dataset.jsonl_fpath}."
+        )
+    return Path(written[-1])
 
 
 def _is_below_a_root(found: Path, wanted: Path) -> bool:

@@ -94,7 +94,7 @@ class BenchConfig(CommandConfig):
     """How long the server waits in a step, with mode=sessions."""
 
     nodes: int = Field(default=1, ge=1)
-    """Say what so many nodes like this one carry."""
+    """Estimate the capacity of this many nodes like this one."""
 
     output_fpath: str | None = None
     """Write all figures there as JSON."""

@@ -75,7 +75,7 @@ def check_verifier() -> int:
     reports = event_loop.run(_check(config, options))
     _show_verifiers(reports)
     if options.output_fpath:
-        write_json(Path(options.output_fpath), [report.told() for report in reports])
+        write_json(Path(options.output_fpath), [report.as_json() for report in reports])
     return int(any(_is_bad(report, options.max_false_positive_rate) for report in reports))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_gym.analysis.recording import record_or_replay
 from nemo_gym.cli.benchmarks import use_dataset_of_agent
 from nemo_gym.cli.command import command, read_command_line
 from nemo_gym.cli.output import print_result, wants_json
@@ -20,7 +21,6 @@ from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.failure_messages import FailureMessages
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import failures_path
-from nemo_gym.rollouts.recording import record_or_replay
 from nemo_gym.rollouts.types import NoResult, Outcome, Scored
 from nemo_gym.runtime.connect import connect_servers
 

@@ -9,10 +9,10 @@ from functools import partial
 from pydantic import Field
 
 from nemo_gym.cli.command import command, read_command_line
+from nemo_gym.cli.health import health_thread
 from nemo_gym.common import event_loop
 from nemo_gym.config.types import CommandConfig, Port
 from nemo_gym.rollouts.worker import serve_rows
-from nemo_gym.runtime.health import health_thread
 from nemo_gym.runtime.joined_worker import WorkerPlan, join_and_serve, plan_worker, token_of
 from nemo_gym.server.uvicorn_runner import bind
 

@@ -156,27 +156,27 @@ def raise_refusal(got: ServerReply) -> None:
 def error_told_in(content: bytes) -> RolloutError | None:
     """The error that the body of an error response describes, if it does."""
     try:
-        told = orjson.loads(content)["error"]
-        cause, message, server, code = told["cause"], told["message"], told.get("server"), told.get("code")
-        if told.get(SETUP_CODE_FIELD) in SETUP_CODES:
-            code = told[SETUP_CODE_FIELD]
+        fields = orjson.loads(content)["error"]
+        cause, message, server, code = fields["cause"], fields["message"], fields.get("server"), fields.get("code")
+        if fields.get(SETUP_CODE_FIELD) in SETUP_CODES:
+            code = fields[SETUP_CODE_FIELD]
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return None
     if code in REFUSALS:
         error: RolloutError = REFUSALS[code](message, server=server)
     elif cause in CAUSES:
-        status = told.get("status")
+        status = fields.get("status")
         error = RolloutError(
             cause,
             message,
             server=server,
-            retryable=told.get("retryable"),
+            retryable=fields.get("retryable"),
             code=code,
             status=status if isinstance(status, int) else None,
         )
     else:
         return None
-    error.response = told.get("response")
+    error.response = fields.get("response")
     return error
 
 

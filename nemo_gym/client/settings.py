@@ -1,17 +1,12 @@
 """The settings of the HTTP client: global keys of the configuration, the same for every server of a worker."""
 
-from collections.abc import Mapping
-from typing import Any, Self
+from pydantic import Field
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from nemo_gym.errors import ConfigError
+from nemo_gym.config.types import GlobalKeys
 
 
-class HttpSettings(BaseModel):
+class HttpSettings(GlobalKeys):
     """Limits on connections, and on replies, so that no server can exhaust the memory of a worker."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     global_aiohttp_connector_limit: int = Field(default=102_400, ge=1)
     """Upper bound for open connections."""
@@ -33,12 +28,3 @@ class HttpSettings(BaseModel):
 
     max_response_headers: int = Field(default=1000, ge=1)
     """Upper bound for the number of header lines of a reply."""
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
-        """The settings that a configuration makes among its other keys."""
-        try:
-            return cls.model_validate({name: config[name] for name in cls.model_fields if name in config})
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise ConfigError(f"{first['loc'][0]} is {first['input']!r}: {first['msg']}.") from error

@@ -13,7 +13,7 @@ from nemo_gym.errors import ConfigError, GymError, StorageError
 
 
 def check_writable(path: Path, *, overwrite: bool, sources: tuple[Path, ...] = ()) -> None:
-    """Refuse to write over what the job reads and, unless told to, over anything else."""
+    """Refuse to overwrite the input of the job and, without `overwrite`, any other file."""
     if path.exists() and any(path.samefile(source) for source in sources):
         raise ConfigError(f"{path} is what the command reads. Give another file for the output.")
     if path.exists() and not overwrite:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 
 def leaf_errors(error: BaseException) -> Iterator[BaseException]:
-    """The errors in a group, at any depth; an error that is no group is its own."""
+    """The errors in a group, at any depth, or the error itself if it is not a group."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaf_errors(inner)

@@ -1,4 +1,4 @@
-"""Names that a module offers but imports only when somebody asks, so that start-up stays cheap."""
+"""Names that a module exports but imports at first use, so that start-up stays cheap."""
 
 import importlib
 from collections.abc import Callable, Mapping

@@ -22,17 +22,12 @@ _CONTINUATION = "\n    "
 class JsonFormatter(logging.Formatter):
     """One JSON object a line, without secrets."""
 
-    def __init__(self, prefix: str = "") -> None:
-        super().__init__()
-        self._source = prefix.strip()
-
     def format(self, record: logging.LogRecord) -> str:
         fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact(record.getMessage()),
-            **({"source": self._source} if self._source else {}),
             **({"exception": redact(self.formatException(record.exc_info))} if record.exc_info else {}),
         }
         return json.dumps(fields, ensure_ascii=False)
@@ -48,10 +43,10 @@ class SafeFormatter(logging.Formatter):
         return printable(redact(super().format(record))).replace("\n", _CONTINUATION)
 
 
-def configure_logging(*, prefix: str = "") -> None:
+def configure_logging() -> None:
     """Send log records, warnings and uncaught exceptions to standard error. Called by commands and workers only."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_formatter(prefix))
+    handler.setFormatter(_formatter())
     root = logging.getLogger()
     root.setLevel(_level())
     root.handlers[:] = [handler]
@@ -63,13 +58,13 @@ def configure_logging(*, prefix: str = "") -> None:
     sys.unraisablehook = lambda raised: _print_exception(raised.exc_type, raised.exc_value, raised.exc_traceback)
 
 
-def _formatter(prefix: str) -> logging.Formatter:
+def _formatter() -> logging.Formatter:
     name = os.environ.get(FORMAT_ENV_VAR) or "text"
     if name not in ("text", "json"):
         raise ConfigError(f"{FORMAT_ENV_VAR} is '{name}', expected text or json.")
     if name == "json":
-        return JsonFormatter(prefix)
-    return SafeFormatter(f"%(asctime)s %(levelname)s {prefix}%(name)s: %(message)s", "%H:%M:%S")
+        return JsonFormatter()
+    return SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
 
 
 def _level() -> int:

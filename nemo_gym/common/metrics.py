@@ -1,4 +1,4 @@
-"""Metrics in the Prometheus text format. Counting is plain addition; text is made when somebody asks for it."""
+"""Metrics in the Prometheus text format. Counting is plain addition; the text is made per request."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,24 +10,8 @@ Labels = Mapping[str, str]
 Kind = Literal["counter", "gauge", "histogram"]
 
 SECONDS = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    300.0,
-    1800.0,
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
 )
 """Bucket bounds for anything from a direct call to a long rollout."""
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

@@ -18,7 +18,7 @@ MIN_SECRET_LENGTH = 8
 """A shorter value is not searched for in text: it would replace unrelated words."""
 
 _MIN_LINE_LENGTH = 16
-"""Of a secret with several lines, a line of this length is a secret by itself."""
+"""A line of this length in a secret of several lines is treated as a secret."""
 
 _JSON_LEVELS = 2
 """JSON text inside a JSON string inside a JSON string is searched, too."""

@@ -1,7 +1,6 @@
 """The retry policy: what is retried, after which pause, and what the log says. Every caller uses it.
 
-Whoever retries decides only what may be retried: a request that was never sent, an endpoint's error that may pass, a
-rollout. All else is the same everywhere.
+A caller decides only which errors are retryable. Pauses, limits and log lines are the same everywhere.
 """
 
 import asyncio
@@ -22,10 +21,10 @@ T = TypeVar("T")
 
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
 THROTTLING_STATUSES = frozenset((429, 503, 529))
+"""With these an endpoint asks for fewer requests."""
 RATE_LIMIT_ERROR_CODES = [429, 502, 503, 504, 520]
 RETRY_ERROR_CODES = [*RATE_LIMIT_ERROR_CODES, 500]
-"""The last two are for servers that decide themselves what to try again. Our own code uses the sets above."""
-"""With these an endpoint asks for fewer requests."""
+"""For servers that decide themselves what to retry. Our own code uses the sets above."""
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 30.0
 MAX_RETRY_AFTER_S = 60.0

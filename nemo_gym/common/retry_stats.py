@@ -1,14 +1,14 @@
-"""Counts of one rollout, kept wherever it passes and carried back to whoever started it."""
+"""Retries of one rollout, counted in every server it passes and reported back to its caller."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-RETRY_STATS_HEADER = "nemo-gym-tally"
+RETRY_STATS_HEADER = "nemo-gym-retries"
 
 
 @dataclass(slots=True)
 class RetryStats:
-    """How often something had to be tried again, and how often because a peer asked for less."""
+    """How many requests were retried, and how many of them because a server was overloaded."""
 
     retries: int = 0
     throttled: int = 0
@@ -21,36 +21,36 @@ class RetryStats:
         return f"{self.retries} {self.throttled}"
 
 
-_current: ContextVar[RetryStats | None] = ContextVar("nemo_gym_tally", default=None)
+_current: ContextVar[RetryStats | None] = ContextVar("nemo_gym_retries", default=None)
 
 
-class track_retries:  # noqa: N801 - used as a word: `with counting() as tally`
-    """Count what the code inside, and the tasks and servers it calls, had to try again."""
+class track_retries:  # noqa: N801 - a context manager
+    """Count the retries of the code inside, and of the tasks and servers that it calls."""
 
-    __slots__ = ("_mark", "_outer", "_tally")
+    __slots__ = ("_outer", "_stats", "_token")
 
     def __enter__(self) -> RetryStats:
-        self._tally, self._outer = RetryStats(), _current.get()
-        self._mark = _current.set(self._tally)
-        return self._tally
+        self._stats, self._outer = RetryStats(), _current.get()
+        self._token = _current.set(self._stats)
+        return self._stats
 
     def __exit__(self, *_error: object) -> None:
-        _current.reset(self._mark)
+        _current.reset(self._token)
         if self._outer is not None:
-            self._outer.add(self._tally.retries, self._tally.throttled)
+            self._outer.add(self._stats.retries, self._stats.throttled)
 
 
 def record_retry(*, retries: int = 0, throttled: int = 0) -> None:
-    """Note that something is tried again, or that a peer asked for less."""
-    tally = _current.get()
-    if tally is not None:
-        tally.add(retries, throttled)
+    """Count a retry, or a server that was overloaded."""
+    stats = _current.get()
+    if stats is not None:
+        stats.add(retries, throttled)
 
 
 def add_retry_header(header: str | None) -> None:
-    """Take over what a server counted while it answered."""
-    tally = _current.get()
-    if header and tally is not None:
+    """Add what a server counted while it answered."""
+    stats = _current.get()
+    if header and stats is not None:
         retries, _, throttled = header.partition(" ")
         if retries.isdigit() and throttled.isdigit():
-            tally.add(int(retries), int(throttled))
+            stats.add(int(retries), int(throttled))

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, for whoever turned them on. A rollout is one trace, across servers and processes.
+"""Spans of OpenTelemetry, if tracing is on. A rollout is one trace, across servers and processes.
 
 This module imports nothing of OpenTelemetry. `nemo_gym.runtime.tracing` sets `active` while tracing is on; where it is
 None, tracing costs one comparison.

@@ -1,4 +1,6 @@
-"""Words for people: plurals, and text of a limited length."""
+"""Words for people: plurals, exit codes, and text of a limited length."""
+
+import signal
 
 
 def count_of(number: int, noun: str) -> str:
@@ -9,3 +11,8 @@ def count_of(number: int, noun: str) -> str:
 def shorten(text: str, length: int) -> str:
     """The text, cut with an ellipsis if it is longer than `length`."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def exit_reason(code: int) -> str:
+    """How a process ended, by its exit code as `subprocess` reports it."""
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

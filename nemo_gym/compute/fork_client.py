@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+from nemo_gym.common.words import exit_reason
 from nemo_gym.compute.fork_server import FRAME, MAX_PAYLOAD_BYTES, ForkRequest, Kind, frame_bytes
 
 START_TIMEOUT_S = 120.0
@@ -79,8 +79,7 @@ class Worker(asyncio.Protocol):
     def _add(self, frame: Frame) -> None:
         if frame.kind is Kind.EXITED:
             self.has_ended, code = True, int(frame.payload)
-            name = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            self._reason = f"its worker ended with {name}"
+            self._reason = f"its worker ended with {exit_reason(code)}"
         else:
             self._frames.append(frame)
         self._wake()

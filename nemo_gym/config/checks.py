@@ -112,7 +112,7 @@ def valid_servers(
 
 
 def _check_server_types(config: DictConfig) -> None:
-    """Raise if a block looks like a server, because it has an entrypoint, but under a key that is no server type."""
+    """Raise if a block with an entrypoint, so probably a server, is under a key that is not a server type."""
     for name in map(str, config):
         block = None if name in NEMO_GYM_RESERVED_TOP_LEVEL_KEYS else _value(config, name)
         if not isinstance(block, DictConfig):

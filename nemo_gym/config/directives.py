@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.common.paths import nearest
 from nemo_gym.config.interpolation import dotted
 from nemo_gym.config.keys import KeyPath
+from nemo_gym.config.secrets import value_at
 from nemo_gym.errors import ConfigError, InheritPathNotFoundError
 
 INHERIT, COPY, DELETE = "_inherit_from", "_copy", "_delete_key"
@@ -85,7 +86,7 @@ class _Resolver:
         own = {key: item for key, item in value.items() if key not in (INHERIT, COPY)}
         base = {} if source is None else self._source(source, path)
         if not isinstance(base, dict):
-            raise ConfigError(f"{dotted(path)} inherits from '{source and source.path}', which is no mapping.")
+            raise ConfigError(f"{dotted(path)} inherits from '{source and source.path}', which is not a mapping.")
         return self._overlaid(base, own, path)
 
     def _overlaid(self, base: dict[Any, Any], own: dict[Any, Any], path: KeyPath) -> dict[Any, Any]:
@@ -147,10 +148,7 @@ def _names(given: Any, path: KeyPath) -> list[str]:
 
 
 def _delete(block: dict[Any, Any], name: str, path: KeyPath) -> None:
-    *outer, last = name.split(".")
-    at: Any = block
-    for key in outer:
-        at = at.get(key) if isinstance(at, dict) else None
+    at, last = _parent(block, name)
     if not isinstance(at, dict) or last not in at:
         known = map(str, at) if isinstance(at, dict) else ()
         raise InheritPathNotFoundError(
@@ -160,9 +158,12 @@ def _delete(block: dict[Any, Any], name: str, path: KeyPath) -> None:
 
 
 def _remove(config: dict[Any, Any], path: str) -> None:
-    *outer, last = path.split(".")
-    at: Any = config
-    for key in outer:
-        at = at.get(key) if isinstance(at, dict) else None
+    at, last = _parent(config, path)
     if isinstance(at, dict):
         at.pop(last, None)
+
+
+def _parent(at: Any, path: str) -> tuple[Any, str]:
+    """The mapping that holds the last key of a dotted path, if there is one, and that key."""
+    *outer, last = path.split(".")
+    return value_at(at, tuple(outer)), last

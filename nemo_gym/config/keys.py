@@ -30,21 +30,10 @@ PORT_RANGE_LOW_KEY_NAME = "port_range_low"
 PORT_RANGE_HIGH_KEY_NAME = "port_range_high"
 
 NEMO_GYM_RESERVED_TOP_LEVEL_KEYS = [
-    CONFIG_PATHS_KEY_NAME,
-    ENTRYPOINT_KEY_NAME,
-    DEFAULT_HOST_KEY_NAME,
-    HEAD_SERVER_KEY_NAME,
-    DISALLOWED_PORTS_KEY_NAME,
-    HEAD_SERVER_DEPS_KEY_NAME,
-    PYTHON_VERSION_KEY_NAME,
-    USE_ABSOLUTE_IP_KEY_NAME,
-    PIP_INSTALL_VERBOSE_KEY_NAME,
-    UV_PIP_SET_PYTHON_KEY_NAME,
-    SKIP_VENV_IF_PRESENT_KEY_NAME,
-    HF_TOKEN_KEY_NAME,
-    RAY_HEAD_NODE_ADDRESS_KEY_NAME,
-    PORT_RANGE_LOW_KEY_NAME,
-    PORT_RANGE_HIGH_KEY_NAME,
+    *(CONFIG_PATHS_KEY_NAME, ENTRYPOINT_KEY_NAME, DEFAULT_HOST_KEY_NAME, HEAD_SERVER_KEY_NAME),
+    *(DISALLOWED_PORTS_KEY_NAME, HEAD_SERVER_DEPS_KEY_NAME, PYTHON_VERSION_KEY_NAME, USE_ABSOLUTE_IP_KEY_NAME),
+    *(PIP_INSTALL_VERBOSE_KEY_NAME, UV_PIP_SET_PYTHON_KEY_NAME, SKIP_VENV_IF_PRESENT_KEY_NAME, HF_TOKEN_KEY_NAME),
+    *(RAY_HEAD_NODE_ADDRESS_KEY_NAME, PORT_RANGE_LOW_KEY_NAME, PORT_RANGE_HIGH_KEY_NAME),
 ]
 """Never the name of a server."""
 
@@ -70,7 +59,7 @@ NG_FAILURE_CLASS_KEY = "_ng_failure_class"
 NG_TERMINAL_KEY = "_ng_failure_terminal"
 NG_NO_PERSIST_KEY = "_ng_no_persist"
 NG_JUDGE_ERROR_KEY = "_ng_failure_judge_error"
-"""Fields with which the reply of an agent says that it is no result."""
+"""Fields of an agent's reply that mark it as a failure."""
 
 CACHE_DIR_KEY_NAME = "cache_dir"
 RESULTS_DIR_KEY_NAME = "results_dir"
@@ -78,7 +67,7 @@ TASK_INDEX_FIELD = "_task_index"
 """Our own spelling of TASK_INDEX_KEY_NAME in records, which have both."""
 
 ROW_FIELDS = "_row_fields"
-"""Which fields of a record are its row's own, added by the collector. They are no results."""
+"""The names of the fields that the collector copied from the row. They are not results."""
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_HEAD_SERVER_PORT = 11000

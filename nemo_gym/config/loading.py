@@ -38,7 +38,6 @@ from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are pu
 from nemo_gym.config.ports import complete_head_server, default_host, fill_hosts_and_ports
 from nemo_gym.config.ports import find_open_port as find_open_port
 from nemo_gym.config.process_config import process_config
-from nemo_gym.config.servers import ServerInstance as ServerInstance
 from nemo_gym.config.servers import ServerSpec as ServerSpec
 from nemo_gym.config.servers import server_instances as server_instances
 from nemo_gym.config.sources import ConfigSources, command_line_config, load_files, read_sources

@@ -13,6 +13,7 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 
 from nemo_gym.common.redaction import MASK as MASK
 from nemo_gym.common.redaction import MIN_SECRET_LENGTH, Redactor, set_process_redactor
+from nemo_gym.config.blocks import blocks_in
 from nemo_gym.config.keys import ENTRYPOINT_KEY_NAME, SERVER_TYPES, KeyPath
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def find_secrets(config: "DictConfig | Mapping[str, Any]", dotenv: Mapping[Any, 
     plain = _resolve_where_possible(config)
     leaves = list(_leaves(plain))
     named = {str(value) for _, key, value in leaves if is_secret(key, value)}
-    public = {*SERVER_TYPES, *_server_names(plain)}
+    blocks = blocks_in(plain) if isinstance(plain, Mapping) else ()
+    public = {*SERVER_TYPES, *(name for block in blocks for name in (block.name, block.implementation))}
     public |= {value for path, _, value in leaves if isinstance(value, str) and is_public(path)}
     own: set[str] = set()
     paths: list[KeyPath] = []
@@ -176,14 +178,6 @@ def is_public(path: KeyPath) -> bool:
     return path[3] in PUBLIC_BLOCK_KEYS or bool(_PUBLIC_BLOCK_NAME.search(str(path[3])))
 
 
-def _server_names(plain: Any) -> Iterator[str]:
-    for name, block in plain.items() if isinstance(plain, Mapping) else ():
-        for server_type in SERVER_TYPES:
-            implementations = block.get(server_type) if isinstance(block, Mapping) else None
-            if isinstance(implementations, Mapping):
-                yield from (str(name), *map(str, implementations))
-
-
 def url_secrets(value: str) -> Iterator[str]:
     """User name, password and query values of a URL, as it has them and decoded."""
     try:
@@ -215,13 +209,13 @@ def _positions_of(config: Any, paths: list[KeyPath]) -> frozenset[KeyPath]:
     return frozenset(path for path, _, value in traced if isinstance(value, str) and _TRACER in value)
 
 
-def value_at(values: Any, path: KeyPath) -> Any:
-    """The value at `path` of plain dicts and lists, or None."""
+def value_at(values: Any, path: KeyPath, default: Any = None) -> Any:
+    """The value at `path` of plain dicts and lists, or the default."""
     try:
         for key in path:
             values = values[key]
     except (KeyError, IndexError, TypeError):
-        return None
+        return default
     return values
 
 

@@ -13,8 +13,6 @@ from nemo_gym.config.server_spec import ServerSpec as ServerSpec
 from nemo_gym.config.types import ServerInstanceConfig
 from nemo_gym.errors import ConfigError, MissingPathError
 
-ServerInstance = ServerSpec
-
 PATH_SUFFIXES = ("_fpath", "_fpaths", "_path", "_paths", "_dirpath", "_file", "_dir")
 """Settings of a server whose names end like this are paths."""
 

@@ -16,12 +16,13 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from nemo_gym.common.paths import find, search_roots
 from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME, KeyPath
 from nemo_gym.config.overrides import Override, apply_overrides, parse_overrides
-from nemo_gym.config.secrets import find_secrets, process_secrets, set_process_secrets
+from nemo_gym.config.secrets import find_secrets, process_secrets, set_process_secrets, value_at
 from nemo_gym.errors import ConfigError, MissingPathError
 
 DOTENV_NAME = "env.yaml"
 COMMAND_LINE = "the command line"
 PYTHON = "the config passed in from Python"
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class ConfigSources:
         raw = [(source.label, _raw(source.config)) for source in sources]
         for depth in range(len(path), 0, -1):
             for label, values in raw:
-                if _contains(values, path[:depth]):
+                if value_at(values, path[:depth], _ABSENT) is not _ABSENT:
                     return label
         return ""
 
@@ -221,12 +222,3 @@ def _raw(config: DictConfig) -> dict[Any, Any]:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
-
-
-def _contains(values: Any, path: KeyPath) -> bool:
-    try:
-        for key in path:
-            values = values[key]
-    except (KeyError, IndexError, TypeError):
-        return False
-    return True

@@ -13,6 +13,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from nemo_gym.config.command_options import BaseNeMoGymCLIConfig as BaseNeMoGymCLIConfig
 from nemo_gym.config.command_options import CommandConfig as CommandConfig
+from nemo_gym.config.error_messages import validate
 from nemo_gym.config.keys import DEFAULT_PORT_RANGE_HIGH, DEFAULT_PORT_RANGE_LOW, SERVER_TYPES
 from nemo_gym.config.keys import ServerType as ServerType
 
@@ -53,10 +54,20 @@ class Domain(StrEnum):
     OTHER = "other"
 
 
-class GlobalSettings(BaseModel):
-    """Global keys that control how a configuration is read."""
+class GlobalKeys(BaseModel):
+    """Settings at the top level of a configuration, each under its own key."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Read the settings from a configuration, where null counts as not set."""
+        given = {name: config[name] for name in cls.model_fields if config.get(name) is not None}
+        return validate(cls, given, what="The configuration")
+
+
+class GlobalSettings(GlobalKeys):
+    """Global keys that control how a configuration is read."""
 
     default_host: str | None = None
     """Host of every server that does not set one."""

@@ -23,7 +23,7 @@ from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.folder_imports import make_importable
 from nemo_gym.common.paths import find
 from nemo_gym.config.command_options import CommandConfig
-from nemo_gym.config.loading import ServerInstance, load_config, server_instances
+from nemo_gym.config.loading import ServerSpec, load_config, server_instances
 from nemo_gym.data.row_check import BadRowError, RowCheck
 from nemo_gym.errors import ConfigError, GymError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
@@ -164,7 +164,7 @@ def _config_of(folder: Path) -> Path:
 
 
 async def _check_gold(
-    client: ServerClient, environment: ServerInstance, index: int, row: JsonObject, golds: Sequence[Gold]
+    client: ServerClient, environment: ServerSpec, index: int, row: JsonObject, golds: Sequence[Gold]
 ) -> None:
     """The best of the gold responses must have the full reward."""
     name, found = environment.name, "no gold response is known"

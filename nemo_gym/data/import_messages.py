@@ -12,7 +12,7 @@ _ROLES = frozenset(("system", "developer", "user", "assistant"))
 
 
 class NotMessagesError(ValueError):
-    """A value is no list of chat messages. The message says why."""
+    """A value is not a list of chat messages."""
 
 
 def items_of(messages: Any) -> list[JsonObject]:
@@ -90,5 +90,5 @@ def tools_of(tools: Any) -> list[JsonObject]:
     """Tools in the form of Chat Completions or of Responses, in that of Responses."""
     listed = _decoded(tools) if isinstance(tools, str) else tools
     if not isinstance(listed, list):
-        raise NotMessagesError("tools that are no list")
+        raise NotMessagesError("tools that are not a list")
     return [{"type": "function", **tool["function"]} if "function" in tool else tool for tool in listed]

@@ -181,7 +181,7 @@ def _columns(template: str, record: JsonObject) -> list[str]:
     try:
         return [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
     except ValueError as error:
-        raise ConfigError(f"'{template}' is no text with {{column}} in it: {error}.") from error
+        raise ConfigError(f"'{template}' is not a template with {{column}} in it: {error}.") from error
 
 
 def _row(record: JsonObject, config: ImportConfig) -> JsonObject:

@@ -77,7 +77,7 @@ def _free(name: str) -> str:
 
 
 def differences(old: Any, new: Any, *, ignored: Collection[str] = (), place: str = "") -> list[str]:
-    """What the old statistics say and the new ones do not, one sentence each. New keys are no difference."""
+    """What the old statistics say and the new ones do not, one sentence each. New keys are ignored."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         skipped = {*NO_LONGER_WRITTEN, *ignored}
         compared = [(key, f"{place} -> {key}" if place else str(key)) for key in old if key not in skipped]

@@ -50,7 +50,7 @@ class AvgMinMax:
         self.min, self.max = min(self.min, other.min), max(self.max, other.max)
 
     def repeated(self, times: int) -> Self:
-        """As if every number had been observed so many times."""
+        """The statistics as if every number had been observed this many times."""
         return type(self)(self.total * times, self.mean, self.squares * times, self.min, self.max)
 
     def aggregate(self) -> Mapping[str, float]:

@@ -38,7 +38,7 @@ def offending_lines(figures: FileFigures) -> list[str]:
 
 
 def line_numbers(path: Path, rows: Collection[int]) -> dict[int, int]:
-    """The numbers of the lines that rows are in, by the index of the row. Blank lines are no rows."""
+    """The numbers of the lines that rows are in, by the index of the row. Blank lines do not count."""
     with path.open("rb") as file:
         numbered = (number for number, line in enumerate(file, 1) if line.strip())
         found = {index: number for index, number in enumerate(numbered) if index in rows}

@@ -24,9 +24,9 @@ CHUNK_BYTES = 4 * 2**20
 CHUNKS_AHEAD = 2
 """For each process, so that none waits for the merging of an earlier part."""
 MAX_ROW_BYTES = 64 * 2**20
-"""A longer line is no row unless somebody says otherwise; one with a few images has some megabytes."""
+"""Default upper bound for the length of a row. A row with a few images has some megabytes."""
 MAX_REASONS = 50
-"""So many reasons why rows are bad are told apart, in each file."""
+"""Upper bound for distinct reasons why rows of a file are bad."""
 OTHER_REASONS = "other reasons"
 _CHUNK_TIMEOUT_S = 3600.0
 
@@ -183,7 +183,7 @@ def _end_of_line(file: IO[bytes], position: int) -> int:
 
 
 def extent_of(path: Path, start_idx: int | None = None, end_idx: int | None = None) -> Extent:
-    """Which bytes of a file hold the rows from `start_idx` up to `end_idx`. Blank lines are no rows."""
+    """Which bytes of a file hold the rows from `start_idx` up to `end_idx`. Blank lines do not count."""
     size = os.path.getsize(path)
     if start_idx is None and end_idx is None:
         return Extent(path, 0, size)

@@ -51,7 +51,7 @@ def ending_of(error: UpstreamError) -> CutOff | None:
     """How the endpoint's refusal ends the rollout; None if it is just an error."""
     if error.status not in _STATUSES:
         return None
-    codes, message = _told(error.body)
+    codes, message = _codes_and_message(error.body)
     if codes & _FILTER_CODES or _FILTERED.search(message):
         return "content_filter"
     if _asks_for_the_impossible(message):
@@ -67,7 +67,7 @@ def setup_code(error: UpstreamError) -> str | None:
         return "unauthorized"
     if error.status not in (400, 404):
         return None
-    codes, message = _told(error.body)
+    codes, message = _codes_and_message(error.body)
     if codes & _UNKNOWN_MODEL_CODES or _UNKNOWN_MODEL.search(message):
         return "unknown_model"
     return "not_found" if error.status == 404 else None
@@ -98,19 +98,19 @@ def response_refusal(
     return response_from_completion(params, completion_refusal(error, model=model), model=model)
 
 
-def _told(body: str) -> tuple[set[str], str]:
+def _codes_and_message(body: str) -> tuple[set[str], str]:
     """The codes and the message of an error, whichever way the endpoint wraps them."""
     try:
-        told = orjson.loads(body)
+        found = orjson.loads(body)
     except orjson.JSONDecodeError:
         return set(), body
-    error: Any = told.get("error", told) if isinstance(told, dict) else told
+    error: Any = found.get("error", found) if isinstance(found, dict) else found
     if not isinstance(error, dict):
         return set(), str(error)
     inner = error.get("innererror")
-    found = (error.get("code"), error.get("type"), inner.get("code") if isinstance(inner, dict) else None)
+    codes = (error.get("code"), error.get("type"), inner.get("code") if isinstance(inner, dict) else None)
     message = error.get("message") or error.get("detail")
-    return {str(code).lower() for code in found}, message if isinstance(message, str) else ""
+    return {str(code).lower() for code in codes}, message if isinstance(message, str) else ""
 
 
 def _asks_for_the_impossible(message: str) -> bool:

@@ -138,7 +138,7 @@ def _is_record(value: Any) -> bool:
 
 
 def set_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
-    """What a record was given, by name and as it is; what it fills in by itself is left out."""
+    """The fields that were set on a record, by name, without defaults."""
     if not isinstance(value, BaseModel):
         return dict(value)
     is_set = value.__pydantic_fields_set__

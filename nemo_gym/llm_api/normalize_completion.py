@@ -1,7 +1,4 @@
-"""Read what endpoints call a chat completion. Each has its own way with the API; here they become alike.
-
-Nothing is guessed about what was said: only where it stands, how it is named, and what is left out.
-"""
+"""Normalize chat completions: endpoints differ in names, places and missing fields. The content is not changed."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,7 +14,7 @@ from nemo_gym.llm_api.json_codec import encode
 
 _REASONING_KEYS = ("reasoning_content", "reasoning")
 _BROKEN_OFF = frozenset(("abort", "error"))
-"""Finish reasons of a generation that the endpoint gave up: no answer, though it came with status 200."""
+"""Finish reasons of a generation that the endpoint aborted: an error, although the status is 200."""
 
 
 def _as_text(body: bytes) -> str:
@@ -27,21 +24,21 @@ def _as_text(body: bytes) -> str:
 def normalize_completion(
     found: bytes | JsonObject, *, url: str, text_of: Callable[[bytes], str] = _as_text
 ) -> NeMoGymChatCompletion:
-    """The completion in an endpoint's answer, or an error that shows what there was instead, as `text_of` tells it."""
+    """The completion in an endpoint's reply, or an error that shows the reply as `text_of` formats it."""
     try:
-        told = orjson.loads(found) if isinstance(found, bytes) else found
-        choices = [_choice(choice, index) for index, choice in enumerate(told["choices"])]
+        fields = orjson.loads(found) if isinstance(found, bytes) else found
+        choices = [_choice(choice, index) for index, choice in enumerate(fields["choices"])]
         broken = next((choice for choice in choices if choice["finish_reason"] in _BROKEN_OFF), None)
         if not choices or broken is not None:
-            raise UpstreamError(url, 200, f"no generation, but {text_of(encode(broken or told))}", cause="model")
+            raise UpstreamError(url, 200, f"no generation, but {text_of(encode(broken or fields))}", cause="model")
         whole = {
-            **told,
-            "id": told.get("id") or f"chatcmpl-{uuid4().hex}",
+            **fields,
+            "id": fields.get("id") or f"chatcmpl-{uuid4().hex}",
             "choices": choices,
-            "created": int(told.get("created") or 0),
-            "model": told.get("model") or "",
+            "created": int(fields.get("created") or 0),
+            "model": fields.get("model") or "",
             "object": "chat.completion",
-            "usage": _usage(told.get("usage")),
+            "usage": _usage(fields.get("usage")),
         }
         return NeMoGymChatCompletion.model_validate(whole)
     except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -60,16 +57,16 @@ def _choice(choice: JsonObject, index: int) -> JsonObject:
 
 
 def _message(message: JsonObject) -> JsonObject:
-    told = {key: value for key, value in message.items() if key not in (*_REASONING_KEYS, "tool_calls")}
+    fields = {key: value for key, value in message.items() if key not in (*_REASONING_KEYS, "tool_calls")}
     thoughts, content = _content(message.get("content"))
     thoughts += [text for key in _REASONING_KEYS if isinstance(text := message.get(key), str) and text][:1]
     calls = message.get("tool_calls") or [{"function": call} for call in (message.get("function_call"),) if call]
-    told |= {"role": "assistant", "content": content, "refusal": message.get("refusal") or None}
+    fields |= {"role": "assistant", "content": content, "refusal": message.get("refusal") or None}
     if thoughts:
-        told["reasoning_content"] = "".join(thoughts)
+        fields["reasoning_content"] = "".join(thoughts)
     if calls:
-        told["tool_calls"] = list(_tool_calls(calls))
-    return told
+        fields["tool_calls"] = list(_tool_calls(calls))
+    return fields
 
 
 def _content(content: Any) -> tuple[list[str], str | None]:
@@ -101,6 +98,6 @@ def _tool_calls(calls: Iterable[JsonObject]) -> Iterable[JsonObject]:
 def _usage(usage: Mapping[str, Any] | None) -> JsonObject | None:
     if not usage:
         return None
-    heard, spoken = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    total = usage.get("total_tokens") or heard + spoken
-    return {**usage, "prompt_tokens": heard, "completion_tokens": spoken, "total_tokens": total}
+    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    total = usage.get("total_tokens") or prompt + completion
+    return {**usage, "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}

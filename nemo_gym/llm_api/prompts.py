@@ -1,7 +1,6 @@
 """Prompt files: a YAML mapping with `user` and perhaps `system`, each a template over the fields of a row."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -58,28 +57,3 @@ def apply_prompt_to_row(row: Mapping[str, object], config: PromptConfig) -> Json
     params = row.get("responses_create_params")
     kept = params if isinstance(params, dict) else {}
     return {**row, "responses_create_params": {**kept, "input": fill_prompt(config, row)}}
-
-
-def validate_prompt_compatibility(rows: Iterable[Mapping[str, object]], _config: PromptConfig) -> None:
-    """Refuse rows that have an input already, which the prompt would replace."""
-    found = []
-    for index, row in enumerate(rows):
-        params = row.get("responses_create_params")
-        if isinstance(params, dict) and params.get("input"):
-            found.append(index)
-    if found:
-        raise ValueError(f"A prompt is given, but the rows {found} have an `input` of their own")
-
-
-def materialize_prompts(input_jsonl: str, prompt_config: str, output_jsonl: str) -> int:
-    """Write every row with its prompt filled in, and return how many there are."""
-    place = find(prompt_config, what="prompt file")
-    config, output = load_prompt_config(str(place)), Path(output_jsonl)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    count = 0
-    with find(input_jsonl, what="dataset").open() as lines, output.open("w") as target:
-        for line in filter(str.strip, lines):
-            row = apply_prompt_to_row(json.loads(line), config)
-            target.write(json.dumps({**row, "prompt_config_used": str(place)}, ensure_ascii=False) + "\n")
-            count += 1
-    return count

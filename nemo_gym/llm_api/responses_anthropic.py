@@ -1,4 +1,4 @@
-"""The Anthropic Messages API: its requests told in the Responses dialect, and the answers back, without I/O.
+"""The Anthropic Messages API: converts its requests to the Responses dialect and the answers back, without I/O.
 
 What comes in is typed here, what goes out are plain dicts. Content blocks that are sent back as they came become the
 items they were made of.
@@ -35,7 +35,7 @@ from nemo_gym.llm_api.responses import (
 from nemo_gym.llm_api.responses_chat import UnsupportedError, thoughts_of
 
 INVALID_JSON_KEY = "_invalid_json"
-"""Stands for arguments that are no JSON object, which this dialect has no place for."""
+"""The key for arguments that are not a JSON object, which this dialect cannot express."""
 
 _UNSUPPORTED = ("container", "mcp_servers", "stop_sequences", "top_k")
 _EFFORTS = ((4_096, "low"), (16_384, "medium"))

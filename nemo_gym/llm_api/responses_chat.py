@@ -1,7 +1,7 @@
 """Responses ⇄ Chat Completions, as functions without I/O.
 
-What a completion says survives becoming output items and being sent back as a message. What one dialect can say and
-the other cannot is refused with its name, never dropped, unless the answer would be the same without it.
+A completion survives the conversion to output items and back to a message. A field that the other dialect lacks is
+refused by its name, never dropped, unless the answer would be the same without it.
 """
 
 import time
@@ -75,7 +75,7 @@ _TOOL_KEYS = ("name", "description", "parameters", "strict")
 
 
 class UnsupportedError(RolloutError, NotImplementedError):
-    """A request that the other dialect has no words for."""
+    """A request that the other dialect cannot express."""
 
     def __init__(self, found: str, expected: str) -> None:
         super().__init__("input", f"{found} cannot be passed on in the endpoint's dialect; expected {expected}.")
@@ -186,7 +186,7 @@ def _chat_tool_choice(choice: str | Mapping[str, Any]) -> str | JsonObject:
 
 @dataclass
 class ChatMessages:
-    """Makes messages of items. What a model thought, said and called in one go becomes one message."""
+    """Makes messages of items. Reasoning, text and tool calls of one turn become one message."""
 
     return_token_id_information: bool = False
     reasoning_field: bool = False
@@ -345,8 +345,8 @@ def _output_message(choice: NeMoGymChoice, text: str, message_id: str) -> NeMoGy
     refusal = choice.message.refusal
     if text or not refusal:
         logprobs = (choice.logprobs or {}).get("content")
-        told = {"logprobs": logprobs} if logprobs else {}
-        parts.append(NeMoGymResponseOutputText(annotations=[], text=text, **told))
+        extra = {"logprobs": logprobs} if logprobs else {}
+        parts.append(NeMoGymResponseOutputText(annotations=[], text=text, **extra))
     if refusal:
         parts.append(NeMoGymResponseOutputRefusal(refusal=refusal))
     return NeMoGymResponseOutputMessage(id=message_id, content=parts, status="completed")

@@ -1,6 +1,6 @@
-"""Whole answers told as the events of a stream, in each of the three dialects.
+"""Complete answers as the events of a stream, in each of the three dialects.
 
-The texts come in one piece each: a client that puts the events together gets exactly the whole answer.
+Each text is one event. A client that joins the events gets exactly the complete answer.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,14 +16,14 @@ DONE = b"data: [DONE]\n\n"
 def response_events(response: JsonObject, _request: JsonObject) -> Iterator[bytes]:
     """The events of `/v1/responses`."""
     at_first = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
-    told: list[JsonObject] = [
+    events: list[JsonObject] = [
         {"type": "response.created", "response": at_first},
         {"type": "response.in_progress", "response": at_first},
     ]
     for index, item in enumerate(response["output"]):
-        told += ({**data, "output_index": index} for data in _item_events(item))
-    told.append({"type": f"response.{response.get('status') or 'completed'}", "response": response})
-    for number, data in enumerate(told):
+        events += ({**data, "output_index": index} for data in _item_events(item))
+    events.append({"type": f"response.{response.get('status') or 'completed'}", "response": response})
+    for number, data in enumerate(events):
         yield event({**data, "sequence_number": number}, name=data["type"])
 
 
@@ -76,7 +76,7 @@ def completion_events(completion: JsonObject, _request: JsonObject) -> Iterator[
 
 
 def chat_events(completion: JsonObject, request: JsonObject) -> Iterator[bytes]:
-    """The chunks of `/v1/chat/completions`. What was used is told only to those who ask."""
+    """The chunks of `/v1/chat/completions`. Usage is included only on request."""
     base = {**completion, "object": "chat.completion.chunk", "usage": None}
     for choice in completion["choices"]:
         message, around = choice["message"], {key: value for key, value in choice.items() if key != "message"}

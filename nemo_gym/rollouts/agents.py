@@ -1,13 +1,14 @@
 """Which agents a configuration has, and what a name that is not one of them means."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from nemo_gym.common.paths import nearest
+from nemo_gym.config.blocks import blocks_in
 from nemo_gym.errors import ConfigError
 
 PEEKED_ROWS = 20
@@ -16,7 +17,8 @@ _KINDS = {"resources_servers": "an environment", "responses_api_models": "a mode
 
 def agents_of(settings: Mapping[str, Any]) -> dict[str, str | None]:
     """The agents of a configuration, each with the environment it acts in."""
-    return {name: _environment(block) for kind, name, block in _servers(settings) if kind == "responses_api_agents"}
+    blocks = (block for block in blocks_in(settings) if block.server_type == "responses_api_agents")
+    return {block.name: _environment(block.config) for block in blocks}
 
 
 def check_agent(name: str, settings: Mapping[str, Any]) -> None:
@@ -24,8 +26,8 @@ def check_agent(name: str, settings: Mapping[str, Any]) -> None:
     agents = agents_of(settings)
     if name in agents or not agents:
         return
-    kinds = {server: kind for kind, server, _ in _servers(settings)}
-    folders = {folder: server for kind, server, block in _servers(settings) for folder in block if kind in _KINDS}
+    kinds = {block.name: block.server_type for block in blocks_in(settings)}
+    folders = {block.implementation: block.name for block in blocks_in(settings) if block.server_type in _KINDS}
     server = name if name in kinds else folders.get(name, "")
     if server:
         own = [agent for agent, environment in agents.items() if environment == server] or list(agents)
@@ -56,16 +58,6 @@ def _is_object(row: bytes) -> bool:
         return False
 
 
-def _servers(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """The type, the name and the implementations of each server block."""
-    for name, block in settings.items():
-        for kind in ("responses_api_agents", *_KINDS):
-            inner = block.get(kind) if isinstance(block, Mapping) else None
-            if isinstance(inner, Mapping) and inner:
-                yield kind, str(name), inner
-
-
-def _environment(implementations: Mapping[str, Any]) -> str | None:
-    block = next(iter(implementations.values()))
-    reference = block.get("resources_server") if isinstance(block, Mapping) else None
+def _environment(config: Any) -> str | None:
+    reference = config.get("resources_server") if isinstance(config, Mapping) else None
     return reference.get("name") if isinstance(reference, Mapping) else None

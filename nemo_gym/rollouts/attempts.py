@@ -31,9 +31,9 @@ from nemo_gym.config.keys import (
 )
 from nemo_gym.errors import SETUP_CODES, Cause, ConfigError, RolloutError, SetupError
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseUsage
+from nemo_gym.rollouts.attempt_context import recording_context
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.failure_messages import setup_message
-from nemo_gym.rollouts.recording import recording_context
 from nemo_gym.rollouts.store import WriteOutcome
 from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_policy
 from nemo_gym.rollouts.types import (

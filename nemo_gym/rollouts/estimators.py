@@ -53,7 +53,7 @@ class ClusteredMean:
         self._sizes += size_off * (size - self._size)
 
     def add_samples(self, values: Sequence[float]) -> None:
-        """Add clusters of one sample each, in one go."""
+        """Add clusters of one sample each."""
         clusters, mean, size = self.clusters, self._total, self._size
         totals, totals_sizes, sizes = self._totals, self._totals_sizes, self._sizes
         for value in values:

@@ -7,7 +7,7 @@ from nemo_gym.common.words import shorten
 from nemo_gym.rollouts.types import NoResult
 
 MAX_KINDS = 1000
-"""Messages that are told apart. Later kinds are counted together, so that memory does not grow with the rows."""
+"""Upper bound for distinct messages. Later ones are counted together, so that memory does not grow with the rows."""
 MAX_SHOWN = 160
 OTHER = "other messages"
 

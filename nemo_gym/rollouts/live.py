@@ -1,8 +1,8 @@
 """What a collection does right now, for the viewer and `ng_status --watch`, and a way to cancel one of its rollouts.
 
 The collector listens on loopback. Its port and a token are in a file that only its user can read, so other users and
-web pages cannot ask. Where a rollout is comes from the stack of its task when somebody asks, so rollouts pay nothing
-for it. A collection never fails for want of this."""
+web pages cannot ask. The stage of a rollout is read from the stack of its task on request, so rollouts pay nothing
+for it. If the server cannot be started, the collection goes on without it."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 Run = Callable[[Row], Awaitable[Outcome]]
 
 CANCELLED = "cancelled"
-"""The code of a rollout that a user cancelled. Running the collection again makes it anew."""
+"""The code of a rollout that a user cancelled. Running the collection again repeats it."""
 MAX_LISTED = 100
 MAX_SLOWEST = 10
 RATE_OVER_S = 30

@@ -33,7 +33,7 @@ class Kind(IntEnum):
     ROW = 3
     """Collector: number, agent, task index, repeat index, row hash, timeout, attempt. The body is the row."""
     CANCEL = 4
-    """Collector: the number of a row whose outcome nobody waits for."""
+    """Collector: the number of a row to cancel."""
     SCORED = 5
     """Worker: number, retries, throttled, seconds, figures. The body is the record."""
     NO_RESULT = 6
@@ -45,7 +45,7 @@ class Kind(IntEnum):
 
 
 class ProtocolError(GymError):
-    """The other side sent what is no frame."""
+    """The other side sent an invalid frame."""
 
 
 class FrameConnection(asyncio.Protocol):
@@ -100,7 +100,7 @@ class FrameConnection(asyncio.Protocol):
         self._unsent += (LENGTHS.pack(len(encoded), len(body)), encoded, body)
 
     def close(self) -> None:
-        """Send what is to be sent, then close."""
+        """Send all queued frames, then close."""
         self._flush()
         if self._transport is not None:
             self._transport.close()

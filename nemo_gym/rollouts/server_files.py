@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS, search_roots
+from nemo_gym.common.paths import PARENT_DIR, search_roots
+from nemo_gym.config.blocks import blocks_in
 
 PATH_SUFFIXES = ("path", "paths", "_file", "_dir")
 """Configuration keys that end like this name files or folders: script_fpath, prompt_path, data_dirpath."""
@@ -23,7 +24,7 @@ EDGE_BYTES = 2**20
 def hash_server_files(settings: Mapping[str, Any]) -> dict[str, str]:
     """A hash for each file, by its path as users know it."""
     files: dict[str, Path] = {}
-    for server_type, implementation, config in _servers(settings):
+    for _, server_type, implementation, config in blocks_in(settings):
         folder = _find(f"{server_type}/{implementation}", ())
         roots = () if folder is None else (folder,)
         named = [_find(path, roots) for path in _paths_in(config)]
@@ -42,14 +43,6 @@ def describe_file_changes(before: Mapping[str, str], now: Mapping[str, str]) -> 
             yield f"{name} was added"
         elif before[name] != now[name]:
             yield f"{name} was changed"
-
-
-def _servers(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    for block in settings.values():
-        for server_type in SERVER_FOLDERS:
-            inner = block.get(server_type) if isinstance(block, Mapping) else None
-            for implementation, config in inner.items() if isinstance(inner, Mapping) else ():
-                yield server_type, implementation, config
 
 
 def _paths_in(config: Any, key: str = "") -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The connection of a collector to one worker, made anew whenever it is lost.
+"""The connection of a collector to one worker, reconnected whenever it is lost.
 
 Every request ends in exactly one reply. If the worker dies, those it was making end as failed attempts with the code
 `worker_lost`, and what it may still send is not read."""
@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 
 PING_EVERY_S = 5.0
 SILENT_AFTER_S = 60.0
-"""A worker that has not answered for so long is taken for dead: its machine may be gone without a word."""
+"""A worker that has not answered for this long counts as dead: its machine may have failed."""
 MAX_BACKOFF_ATTEMPT = 3
-"""Reconnect after two seconds at most: whoever starts a worker again does it at once."""
+"""Reconnect after two seconds at most: a worker that died is restarted at once."""
 
 
 class RowReply(NamedTuple):

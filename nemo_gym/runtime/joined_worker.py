@@ -69,7 +69,7 @@ def plan_worker(config: DictConfig, *, token: str, host: str | None, port: int =
 def _reachable(host: str) -> str:
     if host in ("", "0.0.0.0", "::"):
         raise ConfigError(
-            f"The worker would listen on '{host}', which is no address by which the run could reach it. Set "
+            f"The worker would listen on '{host}', an address by which the run cannot reach it. Set "
             "+worker_host to this machine's address, or +use_absolute_ip=true."
         )
     return host
@@ -126,7 +126,7 @@ async def join_and_serve(
 
 
 async def _renew(membership: Membership, stop: asyncio.Event) -> None:
-    """Hold the lease until the worker is told to stop; it drains without it."""
+    """Renew the lease until the worker stops. It drains without a lease."""
     lost = asyncio.create_task(membership.renew_until_lost())
     stopped = asyncio.create_task(stop.wait())
     try:

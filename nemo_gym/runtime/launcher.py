@@ -8,13 +8,13 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Self
-from urllib.parse import urlsplit
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
+from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.config.loading import ServerSpec, dump, server_instances
 from nemo_gym.config.ports import search_port
@@ -41,10 +41,11 @@ READY_TIMEOUT_S = 300.0
 MAX_PORT_TRIES = 200
 
 
-class Launcher:
+class Launcher(OwnedResources):
     """An async context manager: inside it the servers of `config` run, and all of them are ready."""
 
     def __init__(self, config: DictConfig, *, echo: Callable[[str], None]) -> None:
+        super().__init__()
         self.config, self._echo = config.copy(), echo
         self._instances = server_instances(config)
         self.token: str | None = config.get("run_token") or (
@@ -58,19 +59,7 @@ class Launcher:
         self._members = Members()
         self._sockets: dict[str, socket.socket] = {}
         self._workers: list[WorkerProcess] = []
-        self._exit = contextlib.AsyncExitStack()
         self._watch: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._open()
-        except BaseException:
-            await self._exit.aclose()
-            raise
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self._exit.aclose()
 
     async def watch(self) -> None:
         """Wait until a worker is given up, and raise why."""
@@ -103,9 +92,7 @@ class Launcher:
     async def metrics(self) -> bytes:
         """The metrics of all processes of the run, in the text format of Prometheus."""
         workers = (*(worker.address() for worker in self._workers), *self._members.addresses())
-        urls = {str(address.worker): urlsplit(address.url) for address in workers}
-        addresses = {name: (url.hostname or "", url.port or 0) for name, url in urls.items()}
-        return await run_metrics(addresses, token=self.token)
+        return await run_metrics({str(address.worker): address.url for address in workers}, token=self.token)
 
     async def _open(self) -> None:
         if wants_ray(self.config):

@@ -120,7 +120,7 @@ class Membership:
         logger.error("the run at %s is gone for %g s, so this worker stops", self._url, GIVE_UP_AFTER_S)
 
     async def leave(self) -> None:
-        """Give the lease back, so that nobody sends rows here any more."""
+        """Give the lease back, so that no more rows are sent here."""
         self._registration = self._registration.model_copy(update={"leaves": True})
         try:
             await self._register()

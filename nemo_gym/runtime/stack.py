@@ -1,10 +1,10 @@
 """The servers of a config that share an interpreter, as live objects that call each other directly."""
 
 import asyncio
+import importlib
 import secrets
 import sys
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import list_workers
+from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.common.ray_connection import connect_ray
 from nemo_gym.compute.pool import Compute
 from nemo_gym.compute.ray_pool import RayCompute
@@ -33,7 +34,9 @@ from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
 from nemo_gym.server.forwarding import OtherWorkers
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.metrics import WorkerMetrics
-from nemo_gym.server.profiling import ProfiledServer, profiling_of
+
+PROFILING_MODULE = "nemo_gym.analysis.profiling"
+"""Imported only if a configuration asks for profiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +76,15 @@ class StackSpec:
         return cls(**{**fields, "servers": servers})
 
 
-class Stack:
+class Stack(OwnedResources):
     """An async context manager: inside it the servers of `spec` are loaded, and `client` calls them."""
 
-    def __init__(self, spec: StackSpec, *, direct: bool = True) -> None:
-        self.spec, self._direct = spec, direct
+    def __init__(self, spec: StackSpec) -> None:
+        super().__init__()
+        self.spec = spec
         self.limits = ServerLimits.of(spec.config)
         self.apps: dict[str, ServerApp] = {}
-        self._exit = AsyncExitStack()
         self.client = ServerClient()
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._open()
-        except BaseException:
-            await self._exit.aclose()
-            raise
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self._exit.aclose()
 
     async def _open(self) -> None:
         spec = self.spec
@@ -103,7 +95,7 @@ class Stack:
         self.client = ServerClient(
             global_config_dict=spec.config,
             addresses=spec.addresses,
-            local=self.apps if self._direct else {},
+            local=self.apps,
             http=http,
             token=spec.token,
         )
@@ -118,11 +110,12 @@ class Stack:
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
         self._exit.enter_context(BlockingMonitor(self._handlers()))
-        files = {server.name: (server.folder / server.entrypoint).resolve() for server in spec.servers}
-        profiled = [ProfiledServer(app, files[name]) for name, app in self.apps.items()]
-        self._exit.enter_context(
-            profiling_of(spec.config, profiled, worker=spec.worker, has_replicas=spec.has_replicas)
-        )
+        if spec.config.get("profiling_enabled"):
+            files = {server.name: (server.folder / server.entrypoint).resolve() for server in spec.servers}
+            profile = importlib.import_module(PROFILING_MODULE).profile_servers
+            self._exit.enter_context(
+                profile(spec.config, self.apps, files, worker=spec.worker, has_replicas=spec.has_replicas)
+            )
         self._exit.enter_context(WorkerMetrics(self.apps, http, compute, spec.worker))
 
     def _other_workers(self, http: HttpClient) -> OtherWorkers | None:

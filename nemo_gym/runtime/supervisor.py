@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.redaction import one_line, redact
 from nemo_gym.common.retry import backoff_s
+from nemo_gym.common.words import exit_reason
 from nemo_gym.errors import StartupError
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.worker import EXIT_CONFIG, READY
@@ -88,7 +89,7 @@ class WorkerProcess:
             if self._stopping:
                 return
             words = "\n".join(f"  {line}" for line in self._last) or "  (it printed nothing)"
-            ended = f"The worker with {self.names} ended with {_ending(code)}. Its last output:\n{words}"
+            ended = f"The worker with {self.names} ended with {exit_reason(code)}. Its last output:\n{words}"
             if code == EXIT_CONFIG:  # what it printed says all
                 raise StartupError("\n".join(self._last))
             if not self._was_ready:
@@ -167,10 +168,6 @@ async def _lines(stream: asyncio.StreamReader) -> "asyncio.AsyncIterator[str]": 
 def _signal_group(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-
-
-def _ending(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def default_echo(line: str) -> None:

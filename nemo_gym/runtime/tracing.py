@@ -11,7 +11,7 @@ from pydantic import Field
 
 from nemo_gym.common import tracing
 from nemo_gym.common.redaction import redact
-from nemo_gym.config.command_options import CommandConfig
+from nemo_gym.config.types import GlobalKeys
 from nemo_gym.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ QUEUE, BATCH, EVERY_MS = 32_768, 2_048, 1_000.0
 MAX_MESSAGE = 500
 
 
-class TracingSettings(CommandConfig):
+class TracingSettings(GlobalKeys):
     """Global keys of a configuration."""
 
     tracing_enabled: bool = False
@@ -46,8 +46,7 @@ class TracingSettings(CommandConfig):
 @contextlib.contextmanager
 def tracing_of(config: Mapping[str, Any], *, exporter: "SpanExporter | None" = None) -> Iterator[None]:
     """Trace what happens inside, if `config` asks for it. Spans are sent to `exporter` if one is given."""
-    names = [name for name in TracingSettings.model_fields if config.get(name) is not None]
-    settings = TracingSettings.read({name: config[name] for name in names})
+    settings = TracingSettings.of(config)
     if not settings.tracing_enabled or tracing.active is not None:
         yield
         return

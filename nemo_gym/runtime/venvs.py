@@ -50,13 +50,13 @@ def python_for(folder: Path, settings: VenvSettings | None = None) -> str | None
 def _virtualenv(folder: Path, requirements: list[str], settings: VenvSettings) -> Path:
     """The python of the virtualenv with these requirements, made if it is not there yet."""
     constraints = own_constraints()
-    told = "\n".join(
+    inputs = "\n".join(
         [
             *(sys.version, sys.prefix, str(PARENT_DIR), *sorted(requirements), *constraints),
             *_local_files(folder, requirements),
         ]
     )
-    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(inputs.encode()).hexdigest()[:16]
     named = settings.venv_dir and settings.venv_dir / folder.parent.name / folder.name / ".venv"
     place = (named or cache_dir() / "venvs" / digest).absolute()
     python, ready = place / "bin" / "python", place / ".ready"

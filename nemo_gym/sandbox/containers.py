@@ -157,7 +157,7 @@ async def checked(argv: Sequence[str], *, timeout_s: float, what: str, stdin: by
 
 
 async def verify_probe(provider: Any, handle: SandboxHandle, probe: ProbeOptions) -> None:
-    """Run the probe until it gave what was expected so many times in a row, or its deadline is over."""
+    """Run the probe until it has succeeded the given number of times in a row, or until its deadline."""
     if probe.command is None:
         return
     loop = asyncio.get_running_loop()

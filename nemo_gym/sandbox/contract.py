@@ -133,7 +133,7 @@ class PythonResult(NamedTuple):
     error_type: str | None = None
     limit: LimitName | None = None
     is_lost: bool = False
-    """True if the process ended: the variables are gone, and the next code starts afresh."""
+    """True if the process ended: the variables are gone, and the next code starts in a new one."""
 
 
 class SandboxProvider(Protocol):

@@ -80,8 +80,8 @@ def _by_task(records: Iterable[JsonObject]) -> dict[int, Rollouts]:
     taken: set[tuple[int, int]] = set()
     for record in records:
         task = record.get(TASK_INDEX_KEY_NAME) or 0
-        told = record.get(ROLLOUT_INDEX_KEY_NAME)
-        rollout = len(tasks[task]) if told is None else told
+        index = record.get(ROLLOUT_INDEX_KEY_NAME)
+        rollout = len(tasks[task]) if index is None else index
         if (task, rollout) in taken:
             raise ValueError(f"Duplicate materialized input row for rollout key {(task, rollout)}")
         taken.add((task, rollout))

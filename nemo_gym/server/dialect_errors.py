@@ -1,5 +1,5 @@
-"""Errors of model servers as clients of an LLM API read them: the endpoint's own status and words, in the dialect of
-the path. Our own fields stay beside them, so that callers in this package lose nothing."""
+"""Errors of model servers in the form of the LLM API that the path belongs to, with the status and the message of the
+endpoint. Our own fields stay beside them for callers in this package."""
 
 import math
 from typing import Any, Literal
@@ -31,24 +31,24 @@ def in_dialect(reply: ServerReply, error: Exception | None, dialect: Dialect) ->
     upstream = _upstream_of(error)
     status = _status(reply.status, error, upstream)
     body = dict(reply.value) if isinstance(reply.value, dict) else _decoded(reply)
-    if body is None:  # what a handler wrote itself, and is no JSON object
+    if body is None:  # a handler's own response, not a JSON object
         return reply
-    told = body.get("error")
-    ours: JsonObject = told if isinstance(told, dict) else {"message": _message(body)}
-    theirs = _told_by_endpoint(upstream)
+    error_field = body.get("error")
+    ours: JsonObject = error_field if isinstance(error_field, dict) else {"message": _message(body)}
+    theirs = _endpoint_fields(upstream)
     body["error"] = {"type": _TYPES.get(status, "api_error"), "param": None, "code": None, **ours, **theirs}
     if dialect == "anthropic":
         body = {"type": "error", **body}
     return ServerReply(reply.server, status, body, headers={**reply.headers, **_retry_after(upstream)})
 
 
-def not_found(server: str, what: str, dialect: Dialect = "openai") -> ServerReply:
-    """The reply about something that there is not."""
-    return in_dialect(ServerReply(server, 404, {"detail": what}), None, dialect)
+def not_found(server: str, what: str) -> ServerReply:
+    """The reply 404 about a missing resource."""
+    return in_dialect(ServerReply(server, 404, {"detail": what}), None, "openai")
 
 
 def _upstream_of(error: BaseException | None) -> UpstreamError | None:
-    """What the endpoint answered, also if a handler has wrapped it."""
+    """The endpoint's error, also if a handler has wrapped it."""
     while error is not None and not isinstance(error, UpstreamError):
         error = error.__cause__
     return error
@@ -76,13 +76,13 @@ def _message(body: JsonObject) -> str:
     return detail if isinstance(detail, str) else orjson.dumps(detail).decode()
 
 
-def _told_by_endpoint(upstream: UpstreamError | None) -> JsonObject:
-    """How the endpoint itself names its error. Names that mean something among our servers are not taken from it."""
+def _endpoint_fields(upstream: UpstreamError | None) -> JsonObject:
+    """The names that the endpoint gives its error, except codes that have a meaning among our own servers."""
     if upstream is None:
         return {}
     try:
-        told = orjson.loads(upstream.body)["error"]
-        found = {name: told[name] for name in _NAMED if told.get(name) is not None}
+        fields = orjson.loads(upstream.body)["error"]
+        found = {name: fields[name] for name in _NAMED if fields.get(name) is not None}
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return {}
     return {} if found.get("code") in REFUSALS else found

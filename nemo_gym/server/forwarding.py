@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.server_client import CALL_TIMEOUT_S, TOKEN_HEADER
+from nemo_gym.client.server_client import CALL_TIMEOUT_S, TOKEN_HEADER, ServerReply
 from nemo_gym.client.workers import SERVER_HEADER
 from nemo_gym.common.deadline import TIME_LEFT_HEADER
 from nemo_gym.errors import GymError, SessionLostError, UpstreamError
-from nemo_gym.server.asgi import App, Receive, Scope, Send, read_body
+from nemo_gym.server.asgi import App, Receive, Scope, Send, read_body, send_reply
 from nemo_gym.server.disconnect import cancel_on_disconnect
 
 LookUp = Callable[[], Awaitable[Mapping[int, str]]]
@@ -56,7 +56,7 @@ class OtherWorkers:
         url = self._urls.get(worker) or await self._find(worker)
         if url is None:
             raise SessionLostError(f"'{server}' lost a session: its worker {worker} is gone.", server=server)
-        marks = {
+        own_headers = {
             SERVER_HEADER: server,
             FORWARDED.decode(): "1",
             **({TOKEN_HEADER: self._token} if self._token else {}),
@@ -66,7 +66,7 @@ class OtherWorkers:
                 method,
                 url + target,
                 body=body,
-                headers={**headers, **marks},
+                headers={**headers, **own_headers},
                 cookies=cookies,
                 timeout_s=CALL_TIMEOUT_S,
                 server=server,
@@ -124,11 +124,7 @@ def by_server_header(apps: Mapping[str, App]) -> App:
         if app is not None:
             await app(scope, receive, send)
             return
-        body = (
-            f'{{"detail":"This worker has no server of that name. Name one in the header {SERVER_HEADER}."}}'.encode()
-        )
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 404, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        detail = f"This worker has no server of that name. Name one in the header {SERVER_HEADER}."
+        await send_reply(ServerReply(name, 404, {"detail": detail}), send)
 
     return dispatch

@@ -1,23 +1,17 @@
 """Limits on what clients may make a server hold in memory or keep open, and the config keys that change them."""
 
-from collections.abc import Mapping
-from typing import Any, Self
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from nemo_gym.common.descriptors import connection_budget
-from nemo_gym.config.error_messages import error_lines
-from nemo_gym.errors import ConfigError
+from nemo_gym.config.types import GlobalKeys
 
 MAX_CONNECTIONS = 65_536
 GRACE_S = 3
-"""How long requests in flight may take after the server was told to stop."""
+"""Time limit for requests in flight when the server stops."""
 
 
-class ServerLimits(BaseModel):
+class ServerLimits(GlobalKeys):
     """Global config keys. A request over a limit gets an error response that names the key."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     max_body_bytes: int = Field(default=256 * 2**20, ge=1)
     """The largest request body. A rollout of many turns with token ids and log-probs is tens of megabytes."""
@@ -36,14 +30,6 @@ class ServerLimits(BaseModel):
 
     allowed_hosts: frozenset[str] = frozenset()
     """Names, besides those of loopback, under which a server that listens on loopback may be addressed."""
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
-        """The limits that a configuration sets."""
-        try:
-            return cls.model_validate({key: config[key] for key in cls.model_fields if config.get(key) is not None})
-        except ValidationError as error:
-            raise ConfigError("\n".join(["The limits of the servers are not valid:", *error_lines(error)])) from error
 
     def connections(self) -> int:
         """How many connections this process accepts, even if it makes none itself."""

@@ -1,5 +1,5 @@
-"""The endpoints of a model server. Its handlers give whole answers in two dialects; streams and `/v1/messages` are
-made of those here, so that every model server has them."""
+"""The endpoints of a model server. Its handlers return complete answers in two dialects; streams and `/v1/messages`
+are derived from them here, so every model server has them."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
@@ -23,13 +23,13 @@ from nemo_gym.server.endpoint import BadBodyError, Call, Endpoint
 
 T = TypeVar("T")
 AsEvents = Callable[[JsonObject, JsonObject], Iterable[bytes]]
-"""Tells an answer as events, given the request too."""
+"""Makes the events of an answer, given the answer and the request."""
 
 
 class StreamableEndpoint(Endpoint):
-    """One whose caller may say `stream: true`. The handler is not told: a whole answer is streamed when it is there.
+    """An endpoint that supports `stream: true`. The handler returns a complete answer, which is then sent as events.
 
-    A request that fails is answered with its status, as ever, since nothing has been sent by then.
+    An error still has its status: nothing has been sent before the answer is complete.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ def answer_about_models(path: str, model: str, *, server: str) -> Any:
 
 
 def estimate_tokens(params: NeMoGymResponseCreateParamsNonStreaming) -> int:
-    """About how many tokens a request has: a token is some four bytes of its texts and schemas."""
+    """An estimate of the tokens in a request: one for every four bytes of its texts and schemas."""
     given = {"instructions": params.instructions, "input": params.input, "tools": params.tools}
     return max(1, len(encode(given, exclude_unset=True)) // 4)
 
@@ -178,7 +178,7 @@ async def _as_counted_params(body: JsonObject) -> NeMoGymResponseCreateParamsNon
 
 
 def _take_stream(call: Call) -> JsonObject | None:
-    """The request, if it asks for a stream; what is left in `call` asks for none. Others are not even decoded."""
+    """The request, if it asks for a stream, which is removed from `call`. Other requests are not decoded."""
     body = call.body
     if isinstance(body, bytes) and b'"stream"' in body:
         try:
@@ -196,5 +196,5 @@ def _is_failure(result: Any) -> bool:
 
 
 def _read(result: Any, path: str, kind: type[T]) -> T:
-    """A handler's answer in its type; what is none cannot be told in another way."""
+    """A handler's answer in its type. Anything else cannot be converted."""
     return read_reply(result if isinstance(result, ServerReply) else ServerReply("", 200, result), path, kind, "model")

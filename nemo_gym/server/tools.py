@@ -35,7 +35,7 @@ class Participant(str):
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What `@tool` was told."""
+    """The arguments of `@tool`."""
 
     name: str
     description: str
@@ -48,11 +48,11 @@ def tool(*, name: str | None = None, description: str | None = None) -> Callable
 def tool(
     method: Method | None = None, *, name: str | None = None, description: str | None = None
 ) -> Method | Callable[[Method], Method]:
-    """Offer a method of an environment to the model, under its own name and docstring unless told otherwise."""
+    """Offer a method of an environment to the model, by default under its own name and docstring."""
 
     def mark(method: Method) -> Method:
-        told = description if description is not None else inspect.getdoc(method) or ""
-        setattr(method, _MARK, ToolSpec(name or method.__name__, told))
+        text = description if description is not None else inspect.getdoc(method) or ""
+        setattr(method, _MARK, ToolSpec(name or method.__name__, text))
         return method
 
     return mark if method is None else mark(method)
@@ -81,7 +81,7 @@ def tool_functions(kind: type) -> dict[str, Callable[..., Any]]:
 
 
 def any_tools_of(server: object) -> list[Callable[..., Any]]:
-    """The method that `@any_tool` marks; at most one is of use."""
+    """The methods marked with `@any_tool`. Only the first is used."""
     marked = [name for name, member in _members_of(server).items() if getattr(member, _ANY_MARK, None) is True]
     return [getattr(server, name) for name in marked]
 

@@ -65,7 +65,7 @@ class Query:
         try:
             return float(self.text(name, str(default)))
         except ValueError as error:
-            raise FilterError(f"The parameter '{name}' is no number.") from error
+            raise FilterError(f"The parameter '{name}' is not a number.") from error
 
     def words(self, name: str) -> list[str]:
         return [word for word in self._values.get(name, []) if word][:20]
@@ -77,7 +77,7 @@ class Query:
         except ValueError as error:
             raise FilterError(f"The parameter '{name}' is not JSON.") from error
         if not isinstance(found, list) or not all(isinstance(key, str | int) for key in found):
-            raise FilterError(f"The parameter '{name}' is no list of keys.")
+            raise FilterError(f"The parameter '{name}' is not a list of keys.")
         return tuple(found)
 
 

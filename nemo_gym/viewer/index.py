@@ -296,7 +296,7 @@ def _place(path: Path, kept_from_bytes: int) -> tuple[Path, bool]:
     """Where the index of a file is, and whether it is only for this process.
 
     That of a large file is kept beside it, or in the cache if that folder is read-only. A small file is indexed again
-    in no time, and the offsets of an unpacked file end with the process."""
+    quickly, and the offsets of an unpacked file end with the process."""
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:20]
     if path.suffix in COMPRESSED or path.stat().st_size < kept_from_bytes:
         return cache_folder() / f"{os.getpid()}-{digest}.sqlite", True

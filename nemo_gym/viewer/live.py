@@ -10,10 +10,11 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.client.head import run_token
+from nemo_gym.client.head import base_url, run_token
+from nemo_gym.client.pool import HttpClient
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.live import live_folder
-from nemo_gym.runtime.run_metrics import get_raw
+from nemo_gym.runtime.run_metrics import metrics_page
 
 ASK_TIMEOUT_S = 5.0
 _SAMPLE = re.compile(r"(\w+?)(?:\{(.*)\})? (\S+)$")
@@ -132,12 +133,8 @@ async def _head_metrics(head: dict[str, Any] | None) -> str | None:
     """The metrics of the run whose servers a collector uses."""
     if head is None:
         return None
-    try:
-        async with asyncio.timeout(ASK_TIMEOUT_S):
-            status, body = await get_raw(head["host"], head["port"], "/metrics", token=run_token(head["port"]))
-    except (OSError, TimeoutError, ValueError, KeyError):
-        return None
-    return body.decode(errors="replace") if status == 200 else None
+    async with HttpClient() as http:
+        return await metrics_page(http, base_url(head["host"], head["port"]), token=run_token(head["port"]))
 
 
 def _is_alive(pid: int) -> bool:

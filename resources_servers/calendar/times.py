@@ -8,7 +8,7 @@ _CONSTRAINT = re.compile(r"(before|after|at) (.+)|between (.+) and (.+)")
 
 
 def minutes_of(time: Any) -> int:
-    """`10am`, `10:30pm`, `10 am` or `13:05`. A bare hour is no time, nor are capitals."""
+    """`10am`, `10:30pm`, `10 am` or `13:05`. A bare hour or capitals are not a time."""
     found = _CLOCK.fullmatch(time.strip()) if isinstance(time, str) else None
     if found is None or not (found["half"] or found["minute"]):
         raise ValueError("expected a time such as 10am, 10:30pm or 13:05")

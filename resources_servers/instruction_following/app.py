@@ -1,4 +1,4 @@
-"""Writing constraints that a program can check: how many words, which words, in what shape."""
+"""Writing constraints that a program can check: length, keywords, format."""
 
 from typing import Any, Literal
 
@@ -21,13 +21,13 @@ class InstructionFollowingResourcesServerConfig(BaseResourcesServerConfig, extra
     """CPU time limit for checking an answer. Keywords are regexes from the data and may never finish."""
 
 
-# A field called `kwargs` confuses mypy's plugin for pydantic, hence the two remarks.
+# A field called `kwargs` confuses mypy's plugin for pydantic, hence the two ignores.
 class InstructionFollowingVerifyRequest(BaseVerifyRequest):  # type: ignore[no-redef]
     id: int
     instruction_id_list: list[str]
     prompt: str
     kwargs: list[dict[str, Any] | None]
-    """What each instruction is about."""
+    """The arguments of each instruction."""
     grading_mode: Literal["binary", "fraction"] = "binary"
 
 
@@ -39,7 +39,7 @@ class InstructionFollowingVerifyResponse(BaseVerifyResponse):  # type: ignore[no
     prompt: str
     grading_mode: Literal["binary", "fraction"]
     timed_out: bool
-    """Whether checking took more time, or memory, than it may; no instruction counts as followed then."""
+    """True if checking exceeded its time or memory limit. No instruction counts as followed then."""
 
 
 class InstructionFollowingResourcesServer(SimpleResourcesServer):
@@ -71,14 +71,14 @@ class InstructionFollowingResourcesServer(SimpleResourcesServer):
         )
 
     async def _followed(self, text: str, instructions: list[Instruction], compute: Compute) -> list[bool]:
-        """Whether each instruction is followed. What may take long leaves the loop."""
+        """Whether each instruction is followed. Slow checks run outside the event loop."""
         if not may_take_long(text, instructions):
             return followed(text, instructions)
         return await compute.run(followed, text, instructions, timeout_s=self.config.check_timeout_s)
 
 
 def reward(results: list[bool], *, fraction: bool) -> float:
-    """The share of what is followed, or whether all is. Of no instructions none is followed."""
+    """The share of instructions followed, or 1.0 if all are. Without instructions it is 0.0."""
     if not results:
         return 0.0
     return sum(results) / len(results) if fraction else float(all(results))

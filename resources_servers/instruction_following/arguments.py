@@ -1,5 +1,5 @@
-"""What a row may say about an instruction. What does not fit (missing, misspelt, of another kind, empty, below zero)
-makes the instruction count as not followed."""
+"""Types of the arguments of instructions. An instruction with a missing, unknown or invalid argument counts as not
+followed."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ Relation = Literal["at least", "less than"]
 Count = Annotated[float, Field(strict=True, ge=0)]
 Index = Annotated[int, Field(strict=True, ge=0)]
 Ordinal = Annotated[int, Field(strict=True, ge=1)]
-"""A place counted from 1."""
+"""A position, counted from 1."""
 
 Text = Annotated[str, Field(min_length=1)]
 Letter = Annotated[str, Field(pattern="^[A-Za-z]$"), AfterValidator(str.lower)]
@@ -21,18 +21,18 @@ _SPECIAL = frozenset("\\.^$*+?{}[]|()")
 
 
 def is_plain(word: str) -> bool:
-    """Whether a pattern is just a word, which no text can make slow to look for."""
+    """True if a pattern is a plain word: searching for it takes linear time in any text."""
     return len(word) <= MAX_PLAIN and _SPECIAL.isdisjoint(word)
 
 
 def compiled(pattern: Any) -> Any:
-    """A pattern as all of them are meant: without regard to case."""
+    """A pattern, ignoring case."""
     if not isinstance(pattern, str) or not pattern:
-        raise ValueError("a pattern is a text, and not empty")
+        raise ValueError("expected a pattern that is not empty")
     try:
         return re.compile(pattern, re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"not a pattern: {error}") from error
+        raise ValueError(f"invalid pattern: {error}") from error
 
 
 def _whole_word(pattern: Any) -> Any:
@@ -52,9 +52,9 @@ StrippedPattern = Annotated[re.Pattern[str], BeforeValidator(_stripped)]
 """A pattern without leading and trailing white space."""
 WholeWord = Annotated[re.Pattern[str], BeforeValidator(_whole_word)]
 FirstText = Annotated[Text, BeforeValidator(_first)]
-"""A text, or a list of which the first counts."""
+"""A text, or the first item of a list."""
 
 
-def stands_in(count: int, relation: Relation, wanted: float) -> bool:
-    """Whether a count is at least, or less than, what is wanted."""
+def satisfies(count: int, relation: Relation, wanted: float) -> bool:
+    """True if `count` is at least, or less than, `wanted`."""
     return count >= wanted if relation == "at least" else count < wanted

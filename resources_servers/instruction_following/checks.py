@@ -1,4 +1,4 @@
-"""The 54 instructions that can be checked by a program, by their ids."""
+"""The 54 instructions, by their ids."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from resources_servers.instruction_following.words import CHECKS as WORD_CHECKS
 from resources_servers.instruction_following.words import PATTERNED as PATTERNED_WORDS
 
 Instruction = tuple[str, Mapping[str, Any] | None]
-"""An id, and what the row says about it."""
+"""An id and its arguments."""
 
 CHECKS: dict[str, Callable[..., bool]] = {
     name: validate_call(check)
@@ -31,7 +31,7 @@ PATTERNED = PATTERNED_WORDS | PATTERNED_LAYOUT
 
 
 def warm_up() -> None:
-    """Load what telling languages and tokens takes, before any check and its time limit."""
+    """Load the models for languages and tokens before the first check and its time limit."""
     language_of("A few plain words.")
     tokens("A few plain words.")
 
@@ -42,7 +42,7 @@ def followed(text: str, instructions: Iterable[Instruction]) -> list[bool]:
 
 
 def _is_followed(text: str, name: str, arguments: Mapping[str, Any]) -> bool:
-    """An id that nobody knows is not followed, nor one with arguments that do not fit."""
+    """An unknown id, or invalid arguments, count as not followed."""
     check = CHECKS.get(name)
     if check is None:
         return False
@@ -54,7 +54,7 @@ def _is_followed(text: str, name: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def may_take_long(text: str, instructions: Iterable[Instruction]) -> bool:
-    """Whether checking may hold up others, or never end: then it belongs where it can be killed."""
+    """True if checking may block the event loop or never finish, so that it must run in a process to be killed."""
     return len(text) > LONG_TEXT or any(
         name in SLOW or (name in PATTERNED and not all(map(_is_harmless, _texts(arguments or {}))))
         for name, arguments in instructions
@@ -66,6 +66,6 @@ def _is_harmless(pattern: str) -> bool:
 
 
 def _texts(arguments: Mapping[str, Any]) -> Iterable[str]:
-    """The texts in arguments, also those in lists."""
+    """The texts in arguments, including those in lists."""
     for value in arguments.values():
         yield from (text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str))

@@ -30,7 +30,7 @@ END_PHRASES = ("That is all I know.", "Come and see for yourself.", "The rest is
 
 @dataclass(slots=True)
 class Draft:
-    """A text in the making."""
+    """A text that instructions add to."""
 
     sentences: list[str]
     heading: list[str] = field(default_factory=list)

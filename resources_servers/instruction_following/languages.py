@@ -12,10 +12,10 @@ Language = Literal[
 
 
 def language_of(text: str) -> str | None:
-    """The code of the language that the text is most likely in; None if that cannot be told."""
+    """The code of the most likely language of the text; None if none is detected."""
     from langdetect import DetectorFactory, LangDetectException, detect  # type: ignore[import-untyped]
 
-    DetectorFactory.seed = 0  # it draws samples, and would answer differently from one time to the next
+    DetectorFactory.seed = 0  # it samples, so results would differ between runs
     try:
         return str(detect(text))
     except LangDetectException:

@@ -1,5 +1,5 @@
-"""Instructions about the shape of a text: paragraphs, lists, marks. Every check takes time in proportion to the text,
-except that for a postscript, whose marker may be a pattern that can do anything."""
+"""Instructions about the format of a text: paragraphs, lists, marks. Every check takes time linear in the text, except
+that of a postscript, whose marker is a pattern."""
 
 import json
 import re
@@ -14,7 +14,7 @@ DIVIDER = re.compile(r"\s?\*\*\*\s?")
 _HIGHLIGHTS = (re.compile(r"\*([^\n*]*)\*"), re.compile(r"\*\*([^\n*]*)\*\*"))
 _FENCES = ("```json", "```Json", "```JSON", "```")
 POSTSCRIPTS = {"P.S.": r"p\.\s?s\.", "P.P.S": r"p\.\s?p\.\s?s"}
-"""The markers that are not patterns, and what is looked for instead."""
+"""Markers that are not patterns, and the patterns used for them."""
 
 
 def _postscript(marker: Any) -> Any:
@@ -24,7 +24,7 @@ def _postscript(marker: Any) -> Any:
 Postscript = Annotated[re.Pattern[str], BeforeValidator(_postscript)]
 
 
-def has_so_many_paragraphs(text: str, /, *, num_paragraphs: Count) -> bool:
+def has_paragraph_count(text: str, /, *, num_paragraphs: Count) -> bool:
     return _count(DIVIDER.split(text)) == num_paragraphs
 
 
@@ -51,7 +51,7 @@ def _count(pieces: Sequence[str]) -> int | None:
 def has_first_word_in_paragraph(
     text: str, /, *, num_paragraphs: Count, nth_paragraph: Ordinal, first_word: Text
 ) -> bool:
-    """So many paragraphs, the nth of which begins with a word. A blank piece takes a place but does not count."""
+    """The number of paragraphs, and the first word of the nth one. A blank piece has an index but does not count."""
     pieces = text.split("\n\n")
     count = sum(1 for piece in pieces if piece.strip())
     if count != num_paragraphs or nth_paragraph > count:
@@ -65,7 +65,7 @@ def has_placeholders(text: str, /, *, num_placeholders: Count) -> bool:
 
 
 def _brackets(line: str) -> int:
-    """How many `[...]` there are, each as short as can be."""
+    """The number of `[...]`, each as short as possible."""
     count, start = 0, line.find("[")
     while start != -1 and (end := line.find("]", start)) != -1:
         count, start = count + 1, line.find("[", end)
@@ -114,7 +114,7 @@ def _titled(line: str) -> bool:
 
 
 CHECKS: dict[str, Callable[..., bool]] = {
-    "length_constraints:number_paragraphs": has_so_many_paragraphs,
+    "length_constraints:number_paragraphs": has_paragraph_count,
     "length_constraints:nth_paragraph_first_word": has_first_word_in_paragraph,
     "paragraphs:paragraphs": has_two_paragraphs,
     "paragraphs:paragraphs2": has_two_paragraphs_between_blank_lines,

@@ -1,8 +1,8 @@
-"""The tables of Punkt, the model by which NLTK finds sentences. NLTK does not bring them along, and without them six
-instructions could not be checked: `ensure_tables` finds or fetches them, or says loudly that it cannot.
+"""The tables of Punkt, NLTK's model of sentences. NLTK does not include them, and six instructions need them, so
+`ensure_tables` finds or downloads them, or raises an error.
 
-They are four small text files in the wheel of llama-index-core, which is on every package index; that package itself
-is not installed. `python -m resources_servers.instruction_following.punkt <folder>` puts them into a folder."""
+They are four small text files in the wheel of llama-index-core. That package itself is not installed.
+`python -m resources_servers.instruction_following.punkt <folder>` writes them into a folder."""
 
 import hashlib
 import logging
@@ -30,13 +30,13 @@ INSTALL_TIMEOUT_S = 300.0
 
 
 class MissingTablesError(StartupError):
-    """The tables are nowhere, and cannot be fetched."""
+    """The tables are not installed and cannot be downloaded."""
 
 
 def folders() -> list[Path]:
-    """Where the tables may be, in the order in which they are looked for. The last one is ours to write to."""
-    told = [Path(place) for place in os.environ.get("NLTK_DATA", "").split(os.pathsep) if place]
-    return [*told, Path(sys.prefix) / "nltk_data", Path(os.path.expanduser("~/nltk_data")), cache_dir() / "nltk_data"]
+    """Where the tables may be, in search order. The last folder is ours to write to."""
+    named = [Path(place) for place in os.environ.get("NLTK_DATA", "").split(os.pathsep) if place]
+    return [*named, Path(sys.prefix) / "nltk_data", Path(os.path.expanduser("~/nltk_data")), cache_dir() / "nltk_data"]
 
 
 def find_tables() -> Path | None:
@@ -49,7 +49,7 @@ def has_tables(folder: Path) -> bool:
 
 
 def ensure_tables() -> Path:
-    """The folder that has the tables; they are fetched if there is none."""
+    """The folder with the tables, which are downloaded if there is none."""
     found = find_tables()
     if found is not None:
         return found
@@ -57,7 +57,7 @@ def ensure_tables() -> Path:
     try:
         fetch_tables(place)
     except OSError as error:
-        raise MissingTablesError(_told(f"they could not be written: {error}")) from error
+        raise MissingTablesError(_missing_tables_message(f"they could not be written: {error}")) from error
     return place
 
 
@@ -65,13 +65,13 @@ def read_table(name: str) -> list[list[str]]:
     """The lines of one of the tables, each as its columns."""
     found = find_tables()
     if found is None:
-        raise MissingTablesError(_told("only a server that starts fetches them, and it found them then."))
+        raise MissingTablesError(_missing_tables_message("only a server fetches them, when it starts."))
     lines = (found / TABLES / name).read_text(encoding="utf-8").split("\n")
     return [line.split("\t") for line in lines if line]
 
 
 def fetch_tables(folder: Path) -> None:
-    """Put the tables into a folder, unless they are there, and make sure that they are what they should be."""
+    """Download the tables into a folder, unless they are there, and check their hashes."""
     if has_tables(folder):
         return
     logger.info("fetching the Punkt tables from the wheel %s into %s", WHEEL, folder)
@@ -82,20 +82,26 @@ def fetch_tables(folder: Path) -> None:
             source, copy = Path(unpacked, PLACE_IN_WHEEL, TABLES, name), Path(unpacked, name)
             content = source.read_bytes() if source.is_file() else b""
             if hashlib.sha256(content).hexdigest() != expected:
-                raise MissingTablesError(_told(f"'{name}' in {WHEEL} is not what it was when this was written."))
+                raise MissingTablesError(
+                    _missing_tables_message(f"'{name}' in {WHEEL} has another hash than expected.")
+                )
             copy.write_bytes(content)
             copy.replace(folder / TABLES / name)
 
 
 def _unpack_wheel(place: str) -> None:
-    """Install the wheel alone, without what it depends on, into a folder of its own."""
+    """Install the wheel without its dependencies into a folder of its own."""
     command = [*_install(), "--quiet", "--no-deps", "--target", place, WHEEL]
     try:
         subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=True)
     except subprocess.TimeoutExpired as error:
-        raise MissingTablesError(_told(f"'{' '.join(command)}' took more than {INSTALL_TIMEOUT_S:g} s.")) from error
+        raise MissingTablesError(
+            _missing_tables_message(f"'{' '.join(command)}' took more than {INSTALL_TIMEOUT_S:g} s.")
+        ) from error
     except subprocess.CalledProcessError as error:
-        raise MissingTablesError(_told(f"'{' '.join(command)}' failed:\n{error.stderr.strip()}")) from error
+        raise MissingTablesError(
+            _missing_tables_message(f"'{' '.join(command)}' failed:\n{error.stderr.strip()}")
+        ) from error
 
 
 def _install() -> list[str]:
@@ -105,7 +111,7 @@ def _install() -> list[str]:
         return [sys.executable, "-m", "pip", "install"]
 
 
-def _told(why: str) -> str:
+def _missing_tables_message(why: str) -> str:
     places = ", ".join(str(folder) for folder in folders())
     return (
         f"instruction_following needs the tables of Punkt, NLTK's model of sentences ('{TABLES}' with "

@@ -1,4 +1,4 @@
-"""Sentences by a list of rules, and instructions about them. Rewards depend on each rule and on their order."""
+"""Sentence splitting by rules, and instructions about sentences. Rewards depend on each rule and on their order."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from resources_servers.instruction_following.arguments import FirstText, Text
 from resources_servers.instruction_following.words import is_last_word
 
 _DOT, _BREAK = "\ufdd0", "\ufdd1"
-"""A full stop that ends no sentence, and the end of a sentence. Unicode keeps both free for uses like this one."""
+"""A full stop that ends no sentence, and the end of a sentence. Both are noncharacters of Unicode."""
 
 _STARTERS = r"(Mr|Mrs|Ms|Dr|Prof|Capt|Cpt|Lt|(?:He|She|It|They|Their|Our|We|But|However|That|This)\s|Wherever)"
 _LETTER, _SUFFIX = "([A-Za-z])", "(Inc|Ltd|Jr|Sr|Co)"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from resources_servers.instruction_following.arguments import Count, FirstText, Ordinal, Relation, stands_in
+from resources_servers.instruction_following.arguments import Count, FirstText, Ordinal, Relation, satisfies
 from resources_servers.instruction_following.layout import DIVIDER
 from resources_servers.instruction_following.punkt import read_table
 from resources_servers.instruction_following.sentences import sentences
@@ -36,7 +36,7 @@ def _word_tokenizer() -> "NLTKWordTokenizer":
 
 @cache
 def _sentence_tokenizer() -> "PunktSentenceTokenizer":
-    """Made from the tables themselves: NLTK's own loader refuses files for who may write to them."""
+    """Made from the tables directly: NLTK's own loader refuses files by their permissions."""
     from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
     parameters = PunktParameters()
@@ -48,16 +48,16 @@ def _sentence_tokenizer() -> "PunktSentenceTokenizer":
     return PunktSentenceTokenizer(parameters)
 
 
-def has_so_many_sentences(text: str, /, *, num_sentences: Count, relation: Relation) -> bool:
-    return stands_in(len(punkt_sentences(text)), relation, num_sentences)
+def has_sentence_count(text: str, /, *, num_sentences: Count, relation: Relation) -> bool:
+    return satisfies(len(punkt_sentences(text)), relation, num_sentences)
 
 
 def has_capital_words(text: str, /, *, capital_frequency: Count, capital_relation: Relation) -> bool:
-    return stands_in(sum(map(str.isupper, tokens(text))), capital_relation, capital_frequency)
+    return satisfies(sum(map(str.isupper, tokens(text))), capital_relation, capital_frequency)
 
 
 def is_composed(text: str, /, *, n_sent: Count, n_words: Count) -> bool:
-    """Three pieces, each of so many sentences, each of so many tokens. A blank piece has no sentences."""
+    """Three pieces with `n_sent` sentences each, and `n_words` tokens in each sentence."""
     pieces = [sentences(piece) for piece in DIVIDER.split(text)]
     return len(pieces) == 3 and all(
         len(piece) == n_sent and all(len(tokens(sentence)) == n_words for sentence in piece) for piece in pieces
@@ -80,7 +80,7 @@ def ends_as_it_starts(text: str, /) -> bool:
 
 
 CHECKS: dict[str, Callable[..., bool]] = {
-    "length_constraints:number_sentences": has_so_many_sentences,
+    "length_constraints:number_sentences": has_sentence_count,
     "change_case:capital_word_frequency": has_capital_words,
     "count:counting_composition": is_composed,
     "count:count_unique": has_unique_tokens,

@@ -1,5 +1,5 @@
-"""Instructions about words and letters. Words are what white space separates; every check takes time in proportion to
-the text, except those of `PATTERNED`, which may be given a pattern that can do anything."""
+"""Instructions about words and letters. Words are separated by white space. Every check takes time linear in the text,
+except those of `PATTERNED`, whose arguments are patterns."""
 
 import re
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from resources_servers.instruction_following.arguments import (
     StrippedPattern,
     Text,
     WholeWord,
-    stands_in,
+    satisfies,
 )
 
 _WORD = re.compile(r"\w+")
@@ -31,8 +31,8 @@ def has_keywords(text: str, /, *, keywords: Annotated[list[Pattern], Field(min_l
     return all(keyword.search(text) for keyword in keywords)
 
 
-def has_keyword_so_often(text: str, /, *, keyword: StrippedPattern, frequency: Count, relation: Relation) -> bool:
-    return stands_in(_matches(keyword, text), relation, frequency)
+def has_keyword_count(text: str, /, *, keyword: StrippedPattern, frequency: Count, relation: Relation) -> bool:
+    return satisfies(_matches(keyword, text), relation, frequency)
 
 
 def has_keyword_once(text: str, /, *, keyword: Pattern) -> bool:
@@ -51,16 +51,16 @@ def lacks_spaced_word(text: str, /, *, keyword: Text) -> bool:
     return f" {keyword} " not in text
 
 
-def has_letter_so_often(text: str, /, *, letter: Letter, let_frequency: Count, let_relation: Relation) -> bool:
-    return stands_in(text.lower().count(letter), let_relation, let_frequency)
+def has_letter_count(text: str, /, *, letter: Letter, let_frequency: Count, let_relation: Relation) -> bool:
+    return satisfies(text.lower().count(letter), let_relation, let_frequency)
 
 
-def has_so_many_letters(text: str, /, *, N: Count, relation: Relation) -> bool:  # noqa: N803
-    return stands_in(_matches(_LETTER, text), relation, N)
+def has_ascii_letter_count(text: str, /, *, N: Count, relation: Relation) -> bool:  # noqa: N803
+    return satisfies(_matches(_LETTER, text), relation, N)
 
 
-def has_so_many_words(text: str, /, *, num_words: Count, relation: Relation) -> bool:
-    return stands_in(_matches(_WORD, text), relation, num_words)
+def has_word_count(text: str, /, *, num_words: Count, relation: Relation) -> bool:
+    return satisfies(_matches(_WORD, text), relation, num_words)
 
 
 def has_few_lower_case_words(text: str, /, *, N: Count) -> bool:  # noqa: N803
@@ -98,7 +98,7 @@ def ends_with_word(text: str, /, *, last_word: Text) -> bool:
 
 
 def is_last_word(word: str, text: str) -> bool:
-    """Whether a text ends with a word, whatever the case and the punctuation."""
+    """True if a text ends with a word, ignoring case and punctuation."""
     return [_PUNCTUATION.sub("", last).lower() for last in text.split()[-1:]] == [word.lower()]
 
 
@@ -116,7 +116,7 @@ def has_words_in_brackets(text: str, /) -> bool:
 
 
 def has_wrapped_bigrams(text: str, /) -> bool:
-    """Words two by two in `<<` and `>>`; a lone last word is not looked at."""
+    """Pairs of words in `<<` and `>>`; an odd last word is ignored."""
     words = text.split()
     pairs = zip(words[::2], words[1::2], strict=False)
     return all(first.startswith("<<") and second.endswith(">>") for first, second in pairs)
@@ -138,13 +138,13 @@ def is_copy_of_span(text: str, /, *, prompt_to_repeat: Text, n_start: Index, n_e
     return _bare(text) == _bare(prompt_to_repeat[n_start:n_end])
 
 
-def is_so_many_copies(text: str, /, *, prompt_to_repeat: Text, N: Count) -> bool:  # noqa: N803
+def has_copies(text: str, /, *, prompt_to_repeat: Text, N: Count) -> bool:  # noqa: N803
     pieces = text.split("******")
     return len(pieces) == N and all(_bare(piece) == _bare(prompt_to_repeat) for piece in pieces)
 
 
 def repeats_phrase_with_a_change(text: str, /, *, phrase: Text, small_n: Count) -> bool:
-    """The phrase so many times, each time with at most one word changed, and the last time with exactly one."""
+    """The phrase `small_n` times, each with at most one word changed, and the last with exactly one."""
     wanted = phrase.split()
     found = _stretches(text, wanted[0], wanted[-1]) if wanted else []
     if not found or len(found) != small_n or any(len(words) != len(wanted) for words in found):
@@ -175,19 +175,19 @@ def _bare(text: str) -> str:
 
 CHECKS: dict[str, Callable[..., bool]] = {
     "keywords:existence": has_keywords,
-    "keywords:frequency": has_keyword_so_often,
+    "keywords:frequency": has_keyword_count,
     "keywords:forbidden_words": lacks_words,
-    "keywords:letter_frequency": has_letter_so_often,
+    "keywords:letter_frequency": has_letter_count,
     "keywords:no_adjacent_consecutive": has_no_consecutive_initials,
     "keywords:word_once": has_keyword_once,
-    "keywords:word_count_different_numbers": has_keyword_so_often,
+    "keywords:word_count_different_numbers": has_keyword_count,
     "keywords:exclude_word_harder": lacks_spaced_word,
     "keywords:palindrome": has_palindrome,
     "count:count_increment_word": has_keywords_once_and_twice,
     "count:lowercase_counting": has_few_lower_case_words,
-    "letters:letter_counting": has_so_many_letters,
-    "letters:letter_counting2": has_letter_so_often,
-    "length_constraints:number_words": has_so_many_words,
+    "letters:letter_counting": has_ascii_letter_count,
+    "letters:letter_counting2": has_letter_count,
+    "length_constraints:number_words": has_word_count,
     "punctuation:no_comma": lacks_comma,
     "punctuation:punctuation_dot": lacks_full_stop,
     "punctuation:punctuation_exclamation": lacks_exclamation_mark,
@@ -201,7 +201,7 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "combination:repeat_prompt": begins_with_prompt,
     "copy:copy": is_copy,
     "copy:copying_simple": is_copy,
-    "copy:copying_multiple": is_so_many_copies,
+    "copy:copying_multiple": has_copies,
     "copy:repeat_phrase": repeats_phrase_with_a_change,
     "new:copy_span_idx": is_copy_of_span,
 }

@@ -113,7 +113,7 @@ class HarnessTrace:
 
 
 def chat_items(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    """Chat messages as items. One that cannot be told so is kept as it is."""
+    """Chat messages as items. A message that cannot be converted is kept as it is."""
     items: list[JsonObject] = []
     for message in messages:
         try:
@@ -159,7 +159,7 @@ def _extended(digest: bytes, item: JsonObject) -> bytes:
 
 
 def _text(content: Any) -> Any:
-    """The text of a content, however it is written; parts that are no text stay as they are."""
+    """The text of a content, however it is written; other parts stay as they are."""
     parts = content if isinstance(content, list) else [{"text": content or ""}]
     return "".join(str(part["text"]) for part in parts if "text" in part), [
         part for part in parts if "text" not in part

@@ -62,7 +62,7 @@ class MiniSWEAgentConfig(BaseResponsesAPIAgentConfig, extra="forbid"):
     cost_per_million_input_tokens: float = Field(default=0.0, ge=0)
     cost_per_million_output_tokens: float = Field(default=0.0, ge=0)
     collapse_limit: int = Field(default=3, ge=0)
-    """The same command so many times in a row gives a warning, once more ends the attempt. 0 for neither."""
+    """Warn after this many identical commands in a row, and end the attempt at the next one. 0 turns this off."""
     grader: Grader = "auto"
     """Who reads the test log: `swebench` (an extra) for its images, `pytest` for the toy repositories."""
     results_dirpath: Path = Path("results")

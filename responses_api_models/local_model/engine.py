@@ -1,6 +1,6 @@
-"""llama.cpp, as a worker sees it: a child process that serves one model on loopback, and what to ask it.
+"""llama.cpp as a child process that serves one model on loopback, and a client for it.
 
-The child ends with its standard input, so it never outlives the worker, however that dies."""
+The child ends when its standard input is closed, so it never outlives the worker."""
 
 import asyncio
 import contextlib
@@ -26,23 +26,23 @@ logger = logging.getLogger(__name__)
 LOAD_TIMEOUT_S = 600.0
 """A model of many gigabytes on a slow disk."""
 STOP_TIMEOUT_S = 3.0
-LAST_WORDS_BYTES = 2000
+MAX_ERROR_BYTES = 2000
 
 _NO_REUSE = {"Connection": "close"}
-"""The engine closes an idle connection after seconds, maybe just when it is used again. A new one costs nothing."""
+"""The engine closes idle connections after seconds, which may race with the next request."""
 _EVENT = b"data: {"
 _SPECIAL = re.compile(r"<[^<>\s]+>")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What the engine is started with."""
+    """Parameters of the engine."""
 
     gguf: Path
     context_tokens: int
-    """For each request, its reply included."""
+    """For each request, including its reply."""
     slots: int
-    """Requests that are worked on at once; they share the work of a step, which costs little more than for one."""
+    """Concurrent requests, which are computed as one batch."""
     threads: int
     chat_template: str | None
     max_queued: int
@@ -50,7 +50,7 @@ class EngineSettings:
 
 
 class Engine:
-    """A running engine, inside `async with`. One that has died is started again by the next request."""
+    """An async context manager that runs the engine. If it dies, the next request restarts it."""
 
     def __init__(self, settings: EngineSettings, *, http: Callable[[], HttpClient]) -> None:
         self._settings = settings
@@ -68,21 +68,21 @@ class Engine:
         self._in_flight = 0
         self.template_knows_tools = False
         self.turn_end = ""
-        """The token that ends a reply in the chat template, as the template writes it; nothing if it has none."""
+        """The token that ends a reply in the chat template; empty if there is none."""
 
     @property
     def url(self) -> str:
-        """Where it listens. With `/v1` it is an endpoint of its own that speaks the OpenAI API."""
+        """Its address. With `/v1` it is an OpenAI-compatible endpoint."""
         return self._client.base_url
 
     @property
     def api_key(self) -> str:
-        """What it asks of its callers. Made fresh, so that others on this machine cannot use it."""
+        """Its API key, random, so that other users of this machine cannot use it."""
         return self._key
 
     @property
     def pid(self) -> int | None:
-        """The process it runs in, if it does."""
+        """The id of its process, if it runs."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def __aenter__(self) -> Self:
@@ -97,17 +97,17 @@ class Engine:
             await _end(self._process)
 
     async def ask(self, path: str, body: JsonObject) -> Any:
-        """A question that takes no time, such as how a text is tokenised."""
+        """A cheap request, such as `/tokenize`."""
         await self._ensure_running()
         return orjson.loads(await self._client.post(path, encode(body)))
 
     async def generate(self, path: str, body: JsonObject) -> list[JsonObject]:
-        """What the model says, in one piece, or in several if `body` asks for a stream.
+        """The generation: one object, or several if `body` asks for a stream.
 
-        The engine stops working for a caller that goes away only if it streams to it.
+        The engine cancels a request whose client disconnects only if it is a stream.
         """
         if self._in_flight >= self._settings.slots + self._settings.max_queued:
-            text = f"{self._settings.max_queued} requests wait for their turn already (max_queued_requests)"
+            text = f"{self._settings.max_queued} requests are waiting already (max_queued_requests)"
             raise UpstreamError(self.url, 429, text, cause="model")
         self._in_flight += 1
         try:
@@ -118,7 +118,7 @@ class Engine:
         events = _events(raw) if body.get("stream") else [orjson.loads(raw)]
         failed = next((event for event in events if "error" in event), None)
         if failed is not None or not events:
-            raise UpstreamError(self.url, 200, f"no whole answer: {failed}", cause="model")
+            raise UpstreamError(self.url, 200, f"incomplete reply: {failed}", cause="model")
         return events
 
     async def _learn_template(self) -> None:
@@ -140,7 +140,7 @@ class Engine:
 
     async def _start(self) -> str:
         settings = self._settings
-        told = {**asdict(settings), "gguf": str(settings.gguf), "key": self._key}
+        parameters = {**asdict(settings), "gguf": str(settings.gguf), "key": self._key}
         with tempfile.TemporaryFile() as errors:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", str(Path(__file__).with_name("host.py"))),
@@ -150,22 +150,22 @@ class Engine:
                 start_new_session=True,
             )
             try:
-                answer = await _first_words(process, encode(told))
+                answer = await _handshake(process, encode(parameters))
             except BaseException:
                 await _end(process)
                 raise
             if "url" not in answer:
                 await _end(process)
-                raise StartupError(_why(settings.gguf, answer, process.returncode, _tail(errors)))
+                raise StartupError(_load_error(settings.gguf, answer, process.returncode, _tail(errors)))
         self._process = process
         return str(answer["url"])
 
 
-async def _first_words(process: asyncio.subprocess.Process, told: bytes) -> JsonObject:
+async def _handshake(process: asyncio.subprocess.Process, parameters: bytes) -> JsonObject:
     if process.stdin is None or process.stdout is None:
-        raise AssertionError("both were asked to be pipes")
+        raise AssertionError("standard input and output are pipes")
     with contextlib.suppress(ConnectionError):
-        process.stdin.write(told + b"\n")
+        process.stdin.write(parameters + b"\n")
         await process.stdin.drain()
     try:
         async with asyncio.timeout(LOAD_TIMEOUT_S):
@@ -187,14 +187,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _why(gguf: Path, answer: JsonObject, code: int | None, words: str) -> str:
+def _load_error(gguf: Path, answer: JsonObject, code: int | None, output: str) -> str:
     reason = answer.get("error") or f"it ended with exit code {code}"
-    return f"The engine could not load {gguf}: {reason}\n{words}".strip()
+    return f"The engine could not load {gguf}: {reason}\n{output}".strip()
 
 
 def _tail(errors: Any) -> str:
     size = errors.seek(0, 2)
-    errors.seek(max(0, size - LAST_WORDS_BYTES))
+    errors.seek(max(0, size - MAX_ERROR_BYTES))
     return str(errors.read().decode(errors="replace"))
 
 

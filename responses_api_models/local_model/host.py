@@ -1,7 +1,7 @@
-"""The process that the engine runs in. It loads the model and serves it on loopback until its input ends.
+"""The process of the engine: it loads the model and serves it on loopback until its standard input is closed.
 
-In a process of its own the engine cannot hold up a worker's loop while it loads, nor take the worker along when it
-crashes. It is told what to do in one line of JSON and answers in one line: where it listens, or why it does not.
+In its own process the engine neither blocks the event loop of a worker while it loads, nor crashes the worker.
+It reads its parameters as one line of JSON, and writes one line: its URL, or an error.
 """
 
 import json
@@ -11,38 +11,38 @@ from importlib import import_module
 from typing import Any
 
 PROMPT_CACHE_MIB = 256
-"""For conversations that wait for their next turn. The engine's own default is 8 GiB."""
+"""For conversations between turns. The engine's own default is 8 GiB."""
 
 ERRORS_ONLY = 1
 
 
 def main() -> None:
-    told = json.loads(sys.stdin.readline())
+    parameters = json.loads(sys.stdin.readline())
     try:
-        server = _served(told)
+        server = _start_server(parameters)
         answer = {"url": server.listening_address}
-    except Exception as error:  # whatever it is, the one who asked is to know
+    except Exception as error:  # reported to the worker
         answer = {"error": str(error) or type(error).__name__}
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
     sys.stdin.read()
-    os._exit(0)  # the engine's own way to stop may wait for ever
+    os._exit(0)  # the engine's own shutdown may hang
 
 
-def _served(told: dict[str, Any]) -> Any:
+def _start_server(parameters: dict[str, Any]) -> Any:
     xllamacpp = import_module("xllamacpp")
     params = xllamacpp.CommonParams()
-    params.model.path = told["gguf"]
-    params.n_ctx = told["context_tokens"] * told["slots"]
-    params.n_parallel = told["slots"]
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = told["threads"]
-    params.api_keys = [told["key"]]
+    params.model.path = parameters["gguf"]
+    params.n_ctx = parameters["context_tokens"] * parameters["slots"]
+    params.n_parallel = parameters["slots"]
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = parameters["threads"]
+    params.api_keys = [parameters["key"]]
     params.ui = False
     params.fit_params = False
     params.verbosity = ERRORS_ONLY
     params.cache_ram_mib = PROMPT_CACHE_MIB
-    if told["chat_template"] is not None:
-        params.chat_template = told["chat_template"]
+    if parameters["chat_template"] is not None:
+        params.chat_template = parameters["chat_template"]
     return xllamacpp.Server(params)
 
 

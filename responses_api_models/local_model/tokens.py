@@ -37,18 +37,18 @@ async def complete_tokens(engine: Engine, params: JsonObject, *, with_tokens: bo
     if (params.get("n") or 1) > 1:
         raise UnsupportedError(f"'n': {params['n']}", "1, where tools or tokens are asked for")
     messages = params["messages"]
-    goes_on = bool(messages) and messages[-1]["role"] == "assistant"
-    offer = Offer() if goes_on else offer_of(params)
+    continues_reply = bool(messages) and messages[-1]["role"] == "assistant"
+    offer = Offer() if continues_reply else offer_of(params)
     start = PREFILL if offer.tools else ""
     prompt = await _prompt(engine, messages, as_plain_chat(messages, offer), start)
     grammar = grammar_of(offer, end=engine.turn_end)
     found = await engine.generate("/completion", _request(params, prompt, grammar, with_tokens=with_tokens))
     text = start + "".join(part["content"] for part in found)
-    told = [entry for part in found for entry in part.get("completion_probabilities") or ()]
+    probabilities = [entry for part in found for entry in part.get("completion_probabilities") or ()]
     message = _message(text, offer)
     if with_tokens:
         message |= await token_fields(engine, prompt, found[-1])
-    return _completion(message, found[-1], _logprobs(told, params))
+    return _completion(message, found[-1], _logprobs(probabilities, params))
 
 
 def _request(params: JsonObject, prompt: list[int], grammar: str | None, *, with_tokens: bool) -> JsonObject:
@@ -75,7 +75,7 @@ async def _prompt(
         rest = await _rest(engine, text, before)
         if rest is not None:
             return before + await _tokenize(engine, rest, special=False)
-        logger.warning("a conversation was changed since the model wrote it; re-tokenising all of it")
+        logger.warning("the text of a conversation differs from its token ids; tokenizing all of it again")
     return await _tokenize(engine, text, special=True)
 
 
@@ -115,24 +115,24 @@ def _message(text: str, offer: Offer) -> JsonObject:
     return message
 
 
-def _logprobs(told: list[JsonObject], params: JsonObject) -> JsonObject | None:
+def _logprobs(probabilities: list[JsonObject], params: JsonObject) -> JsonObject | None:
     if not params.get("logprobs"):
         return None
     top = params.get("top_logprobs") or 0
-    return {"content": [{**entry, "top_logprobs": entry["top_logprobs"][:top]} for entry in told]}
+    return {"content": [{**entry, "top_logprobs": entry["top_logprobs"][:top]} for entry in probabilities]}
 
 
 def _completion(message: JsonObject, last: JsonObject, logprobs: JsonObject | None) -> JsonObject:
-    heard, spoken = last["tokens_evaluated"], last["tokens_predicted"]
+    prompt_tokens, completion_tokens = last["tokens_evaluated"], last["tokens_predicted"]
     finish = "length" if last["stop_type"] == "limit" else "tool_calls" if message.get("tool_calls") else "stop"
     return {
         "id": f"chatcmpl-{uuid4().hex}",
         "created": int(time.time()),
         "choices": [{"index": 0, "finish_reason": finish, "message": message, "logprobs": logprobs}],
         "usage": {
-            "prompt_tokens": heard,
-            "completion_tokens": spoken,
-            "total_tokens": heard + spoken,
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": last["timings"]["cache_n"]},
         },
     }

@@ -1,9 +1,9 @@
-"""Tools for a model whose chat template knows none: offered in words, called in JSON, held to their schemas by a
-grammar.
+"""Tool calls for a model whose chat template does not support tools: described in the system message, called as JSON,
+constrained to their schemas by a grammar.
 
 Where tools are offered, a reply begins with a decision: `{"tool": "<name>", "arguments": {...}}`, or `{"tool": null}`
-and then the answer. Its first characters, `PREFILL`, are put into the model's mouth. `written` gives a message back
-exactly as the model wrote it, so that the tokens of a conversation stay valid from turn to turn.
+and then the answer. Its first characters, `PREFILL`, are part of the prompt. `written` restores a message exactly
+as the model wrote it, so that the tokens of a conversation stay valid from turn to turn.
 """
 
 import json
@@ -26,20 +26,20 @@ To use a tool, reply {{"tool": "<name>", "arguments": {{...}}}}. \
 To answer the user, reply {{"tool": null}} and then your answer."""
 
 _RESULT = 'Result: {}\n\nTo answer: {{"tool": null}}'
-"""With how to go on: a model of 135 million parameters would else do what it did before, and call the tool again."""
+"""Repeats how to answer: otherwise a model of 135 million parameters calls the tool again."""
 
 _COMPACT = {"lenient": True, "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""How the grammar takes a schema: words it does not know are no error, and no room for endless white space."""
+"""Options of schemas in the grammar: ignore unknown keywords, allow no optional white space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a reply may be."""
+    """The replies that a request allows."""
 
     tools: Sequence[JsonObject] = ()
-    """All that are told of."""
+    """All tools of the request."""
     allowed: Sequence[JsonObject] = ()
-    """Those that may be called now."""
+    """The tools that may be called."""
     may_answer: bool = True
     several_calls: bool = False
     answer_schema: JsonObject | None = None
@@ -98,7 +98,7 @@ def _answer_schema(wanted: Mapping[str, Any]) -> JsonObject | None:
 
 
 def as_plain_chat(messages: Sequence[Mapping[str, Any]], offer: Offer) -> list[JsonObject]:
-    """The conversation in the words of a template that knows a system, a user and an assistant, and texts only."""
+    """The conversation for a template that supports system, user and assistant messages with texts only."""
     plain: list[JsonObject] = []
     for message in messages:
         role, text = message["role"], _text(message.get("content"))
@@ -116,15 +116,15 @@ def as_plain_chat(messages: Sequence[Mapping[str, Any]], offer: Offer) -> list[J
 
 
 def _explain(plain: list[JsonObject], offer: Offer) -> None:
-    told = _HOW_TO.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in offer.tools))
+    explanation = _HOW_TO.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in offer.tools))
     if plain and plain[0]["role"] == "system":
-        plain[0]["content"] += f"\n\n{told}"
+        plain[0]["content"] += f"\n\n{explanation}"
     else:
-        plain.insert(0, {"role": "system", "content": told})
+        plain.insert(0, {"role": "system", "content": explanation})
 
 
 def written(text: str, calls: Sequence[Mapping[str, Any]], offer: Offer) -> str:
-    """What the model wrote when it said this."""
+    """A message as the model wrote it."""
     functions = [call["function"] for call in calls]
     lines = [f"{PREFILL} {json.dumps(call['name'])}{_ARGUMENTS}{call['arguments']}}}" for call in functions]
     if text and lines:
@@ -147,9 +147,9 @@ def _text(content: Any) -> str:
 
 
 def grammar_of(offer: Offer, *, end: str) -> str | None:
-    """The replies that are allowed, in the language of llguidance; None if any is. They begin after `PREFILL`.
+    """A grammar of the allowed replies for llguidance; None if any reply is allowed. They begin after `PREFILL`.
 
-    `end` is the token that ends a reply. Without it any that ends a text would do, and a small model picks wrongly.
+    `end` is the token that ends a reply. Without it every end token is allowed, and a small model picks a wrong one.
     """
     if not offer.tools and offer.answer_schema is None:
         return None
@@ -191,7 +191,7 @@ def _literal(text: str) -> str:
 
 
 def parse_reply(text: str, offer: Offer) -> ParsedReply:
-    """A reply, prefill included. One that was cut off before it said what it is, is taken as a text."""
+    """Parse a reply, including the prefill. A reply that was cut off too early to be parsed is a text."""
     if not offer.tools:
         return ParsedReply(text, [])
     if text.startswith(_ANSWERS.rstrip()):
@@ -203,7 +203,7 @@ def parse_reply(text: str, offer: Offer) -> ParsedReply:
 
 
 def _calls(text: str) -> list[JsonObject]:
-    """Every call with its arguments as they stand. A ValueError if there is anything else."""
+    """The calls, with their arguments as written. Raises ValueError if there is any other text."""
     calls, at = [], 0
     while at < len(text):
         name, at = _READ(text, _after(text, at, f"{PREFILL} "))

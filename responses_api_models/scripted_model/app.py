@@ -1,6 +1,6 @@
-"""A model that says what a script tells it to: by rule or in turn, with latency and faults on demand.
+"""A model that replies from a script: by rule or in turn, with latency and faults on demand.
 
-It stands in for a remote LLM, in the same worker or, served over HTTP, as an endpoint for the other model servers."""
+It replaces a remote LLM, in the same worker or, over HTTP, as an endpoint for the other model servers."""
 
 import asyncio
 import time
@@ -22,11 +22,11 @@ _REPEATED = (
     *("instructions", "max_output_tokens", "metadata", "reasoning", "temperature", "text", "tool_choice", "tools"),
     *("top_p", "truncation", "user"),
 )
-"""What a response repeats of its request."""
+"""Fields of a request that its response repeats."""
 
 
 class ScriptedModelConfig(BaseResponsesAPIModelConfig, extra="forbid"):
-    """Where the script is, or the script itself."""
+    """The script, or the path of its file."""
 
     script_fpath: str | None = None
     replies: list[Reply] | None = None
@@ -54,10 +54,10 @@ class ScriptedModel(SimpleResponsesAPIModel):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any] | ServerReply:
         conversation = ScriptInput.of_responses(body.input)
         reply = self._script.reply(conversation)
-        fault = await self._behave(reply)
+        fault = await self._latency_and_fault(reply)
         if fault is not None:
             return fault
-        heard, spoken = conversation.words + len((body.instructions or "").split()), _words(reply)
+        prompt_tokens, completion_tokens = conversation.words + len((body.instructions or "").split()), _words(reply)
         return {
             **{name: getattr(body, name) for name in _REPEATED},
             "id": f"resp_{uuid4().hex}",
@@ -69,11 +69,11 @@ class ScriptedModel(SimpleResponsesAPIModel):
             "output": _output(reply),
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "usage": {
-                "input_tokens": heard,
+                "input_tokens": prompt_tokens,
                 "input_tokens_details": {"cached_tokens": 0},
-                "output_tokens": spoken,
+                "output_tokens": completion_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": heard + spoken,
+                "total_tokens": prompt_tokens + completion_tokens,
             },
         }
 
@@ -82,10 +82,10 @@ class ScriptedModel(SimpleResponsesAPIModel):
     ) -> dict[str, Any] | ServerReply:
         conversation = ScriptInput.of_chat([dict(message) for message in body.messages])
         reply = self._script.reply(conversation)
-        fault = await self._behave(reply)
+        fault = await self._latency_and_fault(reply)
         if fault is not None:
             return fault
-        heard, spoken = conversation.words, _words(reply)
+        prompt_tokens, completion_tokens = conversation.words, _words(reply)
         finish = "tool_calls" if reply.call else "stop"
         if reply.incomplete:
             finish = "length" if reply.incomplete == "max_output_tokens" else reply.incomplete
@@ -95,11 +95,15 @@ class ScriptedModel(SimpleResponsesAPIModel):
             "model": self.config.model,
             "object": "chat.completion",
             "choices": [{"index": 0, "finish_reason": finish, "logprobs": None, "message": _message(reply)}],
-            "usage": {"prompt_tokens": heard, "completion_tokens": spoken, "total_tokens": heard + spoken},
+            "usage": {
+                "prompt_tokens": prompt_tokens,
+                "completion_tokens": completion_tokens,
+                "total_tokens": prompt_tokens + completion_tokens,
+            },
         }
 
-    async def _behave(self, reply: Reply) -> ServerReply | None:
-        """Take the time the script says, and give the fault it asks for."""
+    async def _latency_and_fault(self, reply: Reply) -> ServerReply | None:
+        """Wait for the latency of the reply, and return its fault, if it has one."""
         latency_s = self.config.latency_s if reply.latency_s is None else reply.latency_s
         if latency_s > 0:
             await asyncio.sleep(latency_s)

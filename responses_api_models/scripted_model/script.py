@@ -1,4 +1,4 @@
-"""Scripts: lists of replies, each with the conditions under which it is given. No I/O but reading the file."""
+"""Scripts: lists of replies with conditions. The only I/O is reading the file."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -32,8 +32,8 @@ class ToolCall(BaseModel):
 
 
 class Reply(BaseModel):
-    """What to say, and when: the first reply whose conditions hold is given. Those without any are given in turn, the
-    last of them from then on."""
+    """A reply and its conditions. The first reply whose conditions hold is given. Those without conditions are given
+    in turn, and the last of them is repeated."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
@@ -42,7 +42,7 @@ class Reply(BaseModel):
     tool_output: str | None = None
     """Only if the conversation ends with a tool's answer in which this pattern is found."""
     turn: int | None = None
-    """Only if the model has spoken this many times since the last user message."""
+    """Only if the model has replied this many times since the last user message."""
     times: int | None = None
     """At most this many times in all."""
 
@@ -70,7 +70,7 @@ class Reply(BaseModel):
         try:
             re.compile(pattern or "")
         except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
         return pattern
 
     @model_validator(mode="after")
@@ -87,18 +87,18 @@ class Reply(BaseModel):
         return self.user is None and self.tool_output is None and self.turn is None and self.times is None
 
 
-class _Told(NamedTuple):
+class _Turn(NamedTuple):
     """One item of a conversation."""
 
     role: str
     text: str
     opens_reply: bool = False
-    """Whether the model starts anew here, even right after something else that it said."""
+    """True if a new reply starts here, even right after another item of the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptInput:
-    """As much of a conversation as a script looks at."""
+    """The parts of a conversation that conditions depend on."""
 
     user: str
     tool_output: str | None
@@ -110,26 +110,26 @@ class ScriptInput:
         """From the input of a Responses request."""
         if isinstance(items, str):
             return cls(user=items, tool_output=None, turn=0, words=len(items.split()))
-        return cls._of([_told(item) for item in items])
+        return cls._of([_turn_of(item) for item in items])
 
     @classmethod
     def of_chat(cls, messages: Iterable[dict[str, Any]]) -> Self:
         """From the messages of a Chat Completions request."""
-        return cls._of([_Told(message["role"], _text(message.get("content")), True) for message in messages])
+        return cls._of([_Turn(message["role"], _text(message.get("content")), True) for message in messages])
 
     @classmethod
-    def _of(cls, told: list[_Told]) -> Self:
-        last_user = max((index for index, item in enumerate(told) if item.role == "user"), default=-1)
-        since = told[last_user + 1 :]
-        turns = sum(
+    def _of(cls, turns: list[_Turn]) -> Self:
+        last_user = max((index for index, item in enumerate(turns) if item.role == "user"), default=-1)
+        since = turns[last_user + 1 :]
+        replies = sum(
             item.role == "assistant" and (item.opens_reply or before.role != "assistant")
-            for before, item in zip([_Told("user", ""), *since], since, strict=False)
+            for before, item in zip([_Turn("user", ""), *since], since, strict=False)
         )
         return cls(
-            user=told[last_user].text if last_user >= 0 else "",
-            tool_output=told[-1].text if told and told[-1].role == "tool" else None,
-            turn=turns,
-            words=sum(len(item.text.split()) for item in told),
+            user=turns[last_user].text if last_user >= 0 else "",
+            tool_output=turns[-1].text if turns and turns[-1].role == "tool" else None,
+            turn=replies,
+            words=sum(len(item.text.split()) for item in turns),
         )
 
 
@@ -155,7 +155,7 @@ class Script:
         )
 
     def reply(self, conversation: ScriptInput) -> Reply:
-        """The first reply whose conditions hold, filled in; its use is counted."""
+        """The first reply whose conditions hold, with group references replaced. Counts its use."""
         for index, reply in enumerate(self._replies):
             if not self._may_be_given(index, reply, conversation.turn):
                 continue
@@ -218,12 +218,12 @@ def _parsed(file: Path, number: int, line: str) -> Reply:
         raise ConfigError(f"{file}, line {number}: {place}: {found['msg']}. Found: {line[:200]}") from error
 
 
-def _told(item: NeMoGymResponseInputItem) -> _Told:
+def _turn_of(item: NeMoGymResponseInputItem) -> _Turn:
     if isinstance(item, NeMoGymFunctionCallOutput):
-        return _Told("tool", _text(item.output))
+        return _Turn("tool", _text(item.output))
     if isinstance(item, NeMoGymEasyInputMessage | NeMoGymMessage | NeMoGymResponseOutputMessage):
-        return _Told(item.role, _text(item.content))
-    return _Told("assistant", "", opens_reply=isinstance(item, NeMoGymResponseReasoningItem))
+        return _Turn(item.role, _text(item.content))
+    return _Turn("assistant", "", opens_reply=isinstance(item, NeMoGymResponseReasoningItem))
 
 
 def _text(content: Any) -> str:

@@ -18,7 +18,7 @@ SHAPE = Shape(vocabulary=len(WORDS), layers=1)
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """A reply in the making."""
+    """A reply while it is sampled."""
 
     prompt: list[int]
     max_tokens: int

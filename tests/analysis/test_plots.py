@@ -1,7 +1,6 @@
 """Plots are SVG that parses, with what they were given."""
 
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -13,8 +12,9 @@ from nemo_gym.analysis.plots import MAX_POINTS, Sample, bars, curve, figure, his
 from nemo_gym.analysis.profile import ProfileConfig, profile_rollouts
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.testing import example_row, running_servers, server_spec
+from nemo_gym.testing import example_row, running_servers
 from tests.jsonl import write_lines
+from tests.stacks import counter, scripted_servers
 
 SVG = "{http://www.w3.org/2000/svg}"
 finite = st.floats(-1e6, 1e6)
@@ -56,15 +56,7 @@ def test_a_sample_is_bounded_and_spread(count: int) -> None:
 async def test_a_profile_of_a_collection_has_all_four_plots_and_the_hardest_rows(tmp_path: Path) -> None:
     rows = [example_row(f"add {number}", initial_count=0, expected_count=number % 2) for number in range(4)]
     paths = {"input_jsonl_fpath": str(write_lines(tmp_path / "rows.jsonl", rows))}
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "counter"},
-        "model_server": {"type": "responses_api_models", "name": "policy_model"},
-    }
-    servers = [
-        server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent"),
-        server_spec("policy_model", "responses_api_models", "scripted_model", replies=[{"say": "Done."}]),
-        server_spec("agent", "responses_api_agents", "simple_agent", **references),
-    ]
+    servers = scripted_servers(counter(), [{"say": "Done."}])
     collected = {"agent_name": "agent", "num_repeats": 2, "output_jsonl_fpath": str(tmp_path / "rollouts.jsonl")}
     async with running_servers(servers) as client:
         config = RolloutCollectionConfig.model_validate({**paths, **collected})

@@ -14,9 +14,10 @@ from nemo_gym.analysis.records import StoredRolloutsError
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.testing import example_row, rows_of, running_servers, server_spec
+from nemo_gym.testing import example_row, rows_of, running_servers
 from tests.commands import ng
 from tests.jsonl import write_lines
+from tests.stacks import scripted_servers, weather
 
 ROWS = [example_row(prompt, level=level) for level, prompt in enumerate("abc")]
 FILES = {"input": "rows", "rollouts": "rollouts", "output": "profiled"}
@@ -65,15 +66,7 @@ async def test_rollouts_without_marks_are_found_by_their_prompt(tmp_path: Path) 
         num_repeats=2,
         responses_create_params={"temperature": 0.5},
     )
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "weather"},
-        "model_server": {"type": "responses_api_models", "name": "model"},
-    }
-    servers = [
-        server_spec("weather", "resources_servers", "example_simple_weather", domain="agent"),
-        server_spec("model", "responses_api_models", "scripted_model", replies=[{"say": "Hm."}]),
-        server_spec("agent", "responses_api_agents", "simple_agent", **references),
-    ]
+    servers = scripted_servers(weather(), [{"say": "Hm."}])
     async with running_servers(servers) as client:
         await RolloutCollectionHelper().run_from_config(collection, client=client)
     marked = rows_of(config.rollouts_jsonl_fpath)

@@ -30,6 +30,7 @@ from nemo_gym.testing import (
 )
 from tests.commands import free_port, ng, started
 from tests.jsonl import write_lines
+from tests.stacks import counter, scripted_servers
 
 UNSURE = Path(__file__).parent.parent / "servers/resources_servers/unsure"
 TOOLS: list[dict[str, Any]] = [
@@ -38,20 +39,12 @@ TOOLS: list[dict[str, Any]] = [
 
 
 def servers() -> list[ServerSpec]:
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "counter"},
-        "model_server": {"type": "responses_api_models", "name": "model"},
-    }
     script = [
         {"user": r"add (\d+)", "turn": 0, "call": [{"name": "increment_counter", "arguments": '{"count": \\1}'}]},
         {"turn": 1, "call": [{"name": "get_counter_value"}]},
         {"say": "Done."},
     ]
-    return [
-        server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent"),
-        server_spec("model", "responses_api_models", "scripted_model", replies=script),
-        server_spec("agent", "responses_api_agents", "simple_agent", **references),
-    ]
+    return scripted_servers(counter(), script)
 
 
 def counter_row(number: int, *, expected: int = 3, start: int = 0) -> dict[str, Any]:
@@ -242,16 +235,11 @@ async def test_sessions_do_not_outlive_their_rollout(tmp_path: Path) -> None:
 
 def fragile_servers() -> list[ServerSpec]:
     """An environment that fails while there is a file, and a model that answers each row once."""
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "fragile"},
-        "model_server": {"type": "responses_api_models", "name": "model"},
-    }
     script = [{"user": "mute", "status": 400}, {"user": "once", "times": 1, "say": "Done."}]
-    return [
+    return scripted_servers(
         server_spec("fragile", "resources_servers", "fragile", folder=UNSURE.parent / "fragile", domain="other"),
-        server_spec("model", "responses_api_models", "scripted_model", replies=script),
-        server_spec("agent", "responses_api_agents", "simple_agent", **references),
-    ]
+        script,
+    )
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -191,17 +191,17 @@ async def test_only_time_that_ran_out_at_the_endpoint_counts_as_an_objection() -
     stalling = await asyncio.start_server(stall, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{stalling.sockets[0].getsockname()[1]}/v1"
     async with stalling, HttpClient() as http:
-        with track_retries() as tally, pytest.raises((RolloutError, UpstreamError), match=r"within 0\.5 s"):
+        with track_retries() as stats, pytest.raises((RolloutError, UpstreamError), match=r"within 0\.5 s"):
             async with timeout(0.5, what="The call"):
                 await chat(pool([url], http))
-        assert tally.throttled == 1
-        with track_retries() as tally:
+        assert stats.throttled == 1
+        with track_retries() as stats:
             asking = asyncio.create_task(chat(pool([url], http)))
             await until(lambda: connections == 2)
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
-        assert tally.throttled == 0
+        assert stats.throttled == 0
         await until(lambda: closed == 2)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.config.loading import load_config
-from nemo_gym.config.servers import ServerInstance, server_instances
+from nemo_gym.config.servers import ServerSpec, server_instances
 from nemo_gym.errors import ConfigError, MissingPathError
 
 WEATHER = "resources_servers/weather"
@@ -22,7 +22,7 @@ def resources(implementation: str = "weather", **fields: Any) -> dict[str, Any]:
     return {"resources_servers": {implementation: {"entrypoint": "app.py", "domain": "agent", **fields}}}
 
 
-def instances(config: dict[str, Any], *, fill_ports: bool = True) -> list[ServerInstance]:
+def instances(config: dict[str, Any], *, fill_ports: bool = True) -> list[ServerSpec]:
     return server_instances(load_config(initial=config, use_dotenv=False, fill_ports=fill_ports))
 
 
@@ -34,7 +34,7 @@ def test_a_server_instance_has_all_that_is_needed_to_start_it(tmp_path: Path) ->
         "agent": {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py"}}},
     }
     sky, agent = instances(config, fill_ports=False)
-    assert sky == ServerInstance(
+    assert sky == ServerSpec(
         name="sky",
         server_type="resources_servers",
         implementation="weather",

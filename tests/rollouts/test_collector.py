@@ -24,11 +24,7 @@ from nemo_gym.rollouts.store import JsonlFile
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, running_servers, server_spec
-
-AGENT_REFERENCES: dict[str, Any] = {
-    "resources_server": {"type": "resources_servers", "name": "counter"},
-    "model_server": {"type": "responses_api_models", "name": "policy_model"},
-}
+from tests.stacks import counter, scripted_servers
 
 
 def servers(**agent: Any) -> list[ServerSpec]:
@@ -38,11 +34,7 @@ def servers(**agent: Any) -> list[ServerSpec]:
         {"user": r"add (\d+)", "turn": 0, "call": [{"name": "increment_counter", "arguments": '{"count": \\1}'}]},
         {"say": "Done."},
     ]
-    return [
-        server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent"),
-        server_spec("policy_model", "responses_api_models", "scripted_model", replies=script),
-        server_spec("agent", "responses_api_agents", "simple_agent", **AGENT_REFERENCES, **agent),
-    ]
+    return scripted_servers(counter(), script, **agent)
 
 
 TOOL = {"type": "function", "name": "increment_counter", "parameters": {}}

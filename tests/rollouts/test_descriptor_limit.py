@@ -17,23 +17,10 @@ from aiohttp import web
 from nemo_gym.rollouts.concurrency import limit_to_descriptors
 from nemo_gym.testing import example_row, says
 from tests.commands import BIN
+from tests.stacks import agent_config
 
 LIMIT = 256
 ROWS = 400
-CONFIG = """
-weather:
-  resources_servers:
-    example_simple_weather: {entrypoint: app.py, domain: agent}
-agent:
-  responses_api_agents:
-    simple_agent:
-      entrypoint: app.py
-      resources_server: {type: resources_servers, name: weather}
-      model_server: {type: responses_api_models, name: policy_model}
-policy_model:
-  responses_api_models:
-    openai_model: {entrypoint: app.py, openai_base_url: URL, openai_api_key: key, openai_model: m}
-"""
 
 
 @dataclass
@@ -91,7 +78,9 @@ def collect(folder: Path) -> "subprocess.CompletedProcess[str]":
 async def test_a_low_limit_of_open_files_costs_no_row(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text((json.dumps(example_row("hello")) + "\n") * (ROWS - 1) + '{"bad": 1}\n')
     async with slow_endpoint() as endpoint:
-        (tmp_path / "config.yaml").write_text(CONFIG.replace("URL", endpoint.url))
+        model = {"openai_base_url": endpoint.url, "openai_api_key": "key", "openai_model": "m"}
+        config = agent_config("example_simple_weather", model="openai_model", **model)
+        (tmp_path / "config.yaml").write_text(config)
         done = await asyncio.to_thread(collect, tmp_path)
     assert done.returncode == 1, done.stderr  # the bad row
     assert len((tmp_path / "out.jsonl").read_bytes().splitlines()) == ROWS - 1

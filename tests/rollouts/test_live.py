@@ -11,15 +11,11 @@ import pytest
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.live import live_folder
-from nemo_gym.testing import example_row, running_servers, server_spec
+from nemo_gym.testing import example_row, running_servers
 from nemo_gym.viewer.live import LiveRun, cancel, find_runs, statuses
 from tests.jsonl import write_lines
 from tests.polling import until
-
-AGENT: dict[str, Any] = {
-    "resources_server": {"type": "resources_servers", "name": "counter"},
-    "model_server": {"type": "responses_api_models", "name": "policy_model"},
-}
+from tests.stacks import counter, scripted_servers
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +25,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def servers() -> list[Any]:
     script = [{"user": "never", "latency_s": 600, "say": "late"}, {"user": "fail", "status": 400}, {"say": "Done."}]
-    return [
-        server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent"),
-        server_spec("policy_model", "responses_api_models", "scripted_model", replies=script),
-        server_spec("agent", "responses_api_agents", "simple_agent", **AGENT),
-    ]
+    return scripted_servers(counter(), script)
 
 
 def config_for(tmp_path: Path, prompts: list[str]) -> RolloutCollectionConfig:

@@ -13,19 +13,12 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.output_files import all_paths, scored_path
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import example_row, running_servers, server_spec
+from nemo_gym.testing import example_row, running_servers
+from tests.stacks import scripted_servers, weather
 
 
 def servers() -> list[ServerSpec]:
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "weather"},
-        "model_server": {"type": "responses_api_models", "name": "policy_model"},
-    }
-    return [
-        server_spec("weather", "resources_servers", "example_simple_weather", domain="agent"),
-        server_spec("policy_model", "responses_api_models", "scripted_model", replies=[{"say": "Hi."}]),
-        server_spec("agent", "responses_api_agents", "simple_agent", **references),
-    ]
+    return scripted_servers(weather(), [{"say": "Hi."}])
 
 
 async def collect(folder: Path, output: str, *rows: dict[str, Any]) -> None:

@@ -5,9 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
+from nemo_gym.config.loading import load_config
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
+from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.server_files import WHOLE_BYTES, describe_file_changes, hash_server_files
-from tests.commands import ng
+from nemo_gym.testing import running_servers, servers_of
+from tests.stacks import agent_config
 
 VERIFIER = """
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
@@ -17,20 +23,7 @@ class MineResourcesServer(SimpleResourcesServer):
     async def verify(self, body: BaseVerifyRequest) -> float:
         return 1.0
 """
-CONFIG = """
-mine:
-  resources_servers:
-    mine: {entrypoint: app.py, domain: other}
-agent:
-  responses_api_agents:
-    simple_agent:
-      entrypoint: app.py
-      resources_server: {type: resources_servers, name: mine}
-      model_server: {type: responses_api_models, name: policy_model}
-policy_model:
-  responses_api_models:
-    scripted_model: {entrypoint: app.py, script_fpath: script.jsonl}
-"""
+CONFIG = agent_config("mine", script_fpath="script.jsonl")
 
 
 @pytest.fixture
@@ -105,23 +98,24 @@ def test_a_file_that_does_not_exist_and_a_value_that_is_not_a_path_are_ignored(f
     ) == (hash_server_files(settings()))
 
 
-def test_a_resumed_run_names_the_file_that_changed(folder: Path) -> None:
+async def test_a_resumed_run_names_the_file_that_changed(folder: Path) -> None:
     (folder / "config.yaml").write_text(CONFIG)
     (folder / "script.jsonl").write_text('{"say": "Hi."}\n')
     (folder / "rows.jsonl").write_text(json.dumps({"responses_create_params": {"input": "Hello."}}) + "\n")
-    arguments = (
-        "+config_paths=[config.yaml]",
-        "+agent_name=agent",
-        "+input_jsonl_fpath=rows.jsonl",
-        "+output_jsonl_fpath=out.jsonl",
-        "+head_server.port=1",
+    options = RolloutCollectionConfig(
+        agent_name="agent", input_jsonl_fpath="rows.jsonl", output_jsonl_fpath="out.jsonl"
     )
-    assert ng("ng_collect_rollouts", *arguments, cwd=folder).returncode == 0
-    assert ng("ng_collect_rollouts", *arguments, cwd=folder).returncode == 0, "nothing has changed"
+    settings: Any = OmegaConf.to_container(load_config(["config_paths=[config.yaml]"], use_dotenv=False))
+
+    async def collect() -> None:
+        async with running_servers(servers_of("config.yaml")) as client:
+            await RolloutCollectionHelper().run_from_config(options, client=client, settings=settings)
+
+    await collect()
+    await collect()  # nothing has changed
     (folder / "resources_servers/mine/app.py").write_text(VERIFIER.replace("1.0", "0.0"))
     (folder / "script.jsonl").write_text('{"say": "Hello."}\n')
-    asked = ng("ng_collect_rollouts", *arguments, cwd=folder)
-    assert asked.returncode == 2
-    assert "resources_servers/mine/app.py was changed" in asked.stderr
-    assert "script.jsonl was changed" in asked.stderr
-    assert "+resume=continue" in asked.stderr
+    with pytest.raises(ConfigError, match=r"\+resume=continue") as asked:
+        await collect()
+    assert "resources_servers/mine/app.py was changed" in str(asked.value)
+    assert "script.jsonl was changed" in str(asked.value)

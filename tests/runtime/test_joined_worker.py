@@ -14,12 +14,12 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym.cli.health import health_thread
 from nemo_gym.client.server_client import CookieJar
 from nemo_gym.client.workers import list_workers
 from nemo_gym.config.loading import load_config
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.runtime.health import health_thread
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.membership import FIRST_INDEX, Members
 from nemo_gym.server.uvicorn_runner import bind

@@ -18,8 +18,9 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.connect import connect_servers
 from nemo_gym.runtime.tracing import tracing_of
-from nemo_gym.testing import TRANSPORTS, Transport, running_servers, server_spec
+from nemo_gym.testing import TRANSPORTS, Transport, running_servers
 from tests.otlp_receiver import otlp_receiver
+from tests.stacks import references, scripted_model, simple_agent, weather
 
 REPLIES = [
     {"turn": 0, "call": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]},
@@ -27,10 +28,6 @@ REPLIES = [
 ]
 TOOL = {"type": "function", "name": "get_weather", "parameters": {}, "strict": False}
 ROW = {"responses_create_params": {"input": "How is the weather?", "tools": [TOOL]}}
-REFERENCES: dict[str, Any] = {
-    "resources_server": {"type": "resources_servers", "name": "weather"},
-    "model_server": {"type": "responses_api_models", "name": "policy_model"},
-}
 STAGES = Counter(
     ["rollout", "agent/run", "weather/seed_session", "weather/get_weather", "weather/verify"]
     + 2 * ["policy_model/v1/responses"]
@@ -38,11 +35,7 @@ STAGES = Counter(
 
 
 def weather_servers(**model: Any) -> list[Any]:
-    return [
-        server_spec("weather", "resources_servers", "example_simple_weather", domain="agent"),
-        server_spec("policy_model", "responses_api_models", "scripted_model", **(model or {"replies": REPLIES})),
-        server_spec("agent", "responses_api_agents", "simple_agent", **REFERENCES),
-    ]
+    return [weather(), scripted_model(**(model or {"replies": REPLIES})), simple_agent("weather")]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -71,7 +64,7 @@ async def test_one_trace_a_rollout_across_processes(tmp_path: Path, monkeypatch:
             "resources_servers": {"example_simple_weather": {"entrypoint": "app.py", "domain": "agent"}},
         },
         "policy_model": {"responses_api_models": {"scripted_model": {"entrypoint": "app.py", "replies": REPLIES}}},
-        "agent": {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py", **REFERENCES}}},
+        "agent": {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py", **references("weather")}}},
     }
     blocks["weather"]["resources_servers"]["example_simple_weather"]["isolation"] = "process"
     blocks["policy_model"]["responses_api_models"]["scripted_model"]["isolation"] = "process"

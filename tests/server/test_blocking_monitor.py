@@ -11,6 +11,7 @@ from nemo_gym.server.blocking_monitor import BLOCKED_AFTER_S
 from nemo_gym.testing import running_servers, server_spec
 from tests.commands import ng
 from tests.polling import until
+from tests.stacks import agent_config
 
 SERVERS = Path(__file__).parent.parent / "servers" / "resources_servers"
 LONG_S = 4 * BLOCKED_AFTER_S
@@ -26,20 +27,7 @@ class SlowResourcesServer(SimpleResourcesServer):
         time.sleep(2)
         return 1.0
 """
-CONFIG = """
-slow:
-  resources_servers:
-    slow: {entrypoint: app.py, domain: other}
-agent:
-  responses_api_agents:
-    simple_agent:
-      entrypoint: app.py
-      resources_server: {type: resources_servers, name: slow}
-      model_server: {type: responses_api_models, name: policy_model}
-policy_model:
-  responses_api_models:
-    scripted_model: {entrypoint: app.py, replies: [{say: Done.}]}
-"""
+CONFIG = agent_config("slow", replies=[{"say": "Done."}])
 
 
 def environment(implementation: str, *, name: str = "environment") -> ServerSpec:

@@ -22,6 +22,7 @@ from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.server.error_responses import redact_errors
 from nemo_gym.testing import client_for, example_row, response_of
+from tests.stacks import agent_config
 
 MORTAL = """
 import os
@@ -39,20 +40,7 @@ class MortalResourcesServer(SimpleResourcesServer):
             os._exit(3)
         return 1.0
 """
-CONFIG = """
-mortal:
-  resources_servers:
-    mortal: {entrypoint: app.py, domain: other, isolation: process}
-agent:
-  responses_api_agents:
-    simple_agent:
-      entrypoint: app.py
-      resources_server: {type: resources_servers, name: mortal}
-      model_server: {type: responses_api_models, name: policy_model}
-policy_model:
-  responses_api_models:
-    scripted_model: {entrypoint: app.py, replies: [{say: Done.}]}
-"""
+CONFIG = agent_config("mortal", isolation="process", replies=[{"say": "Done."}])
 
 
 class Failing(SimpleResourcesServer):

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import orjson
 import pytest
-from pydantic import ValidationError
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SessionState, SimpleResourcesServer, tool
 from nemo_gym.client.pool import HttpClient
@@ -189,6 +188,5 @@ def test_the_connection_limit_leaves_descriptors_for_outgoing_requests() -> None
 
 @pytest.mark.parametrize("settings", [{"max_sessions": 0}, {"max_header_bytes": "many"}, {"header_timeout_s": -1}])
 def test_a_limit_that_is_no_limit_is_a_config_error(settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(settings))) as caught:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
         ServerLimits.of(settings)
-    assert isinstance(caught.value.__cause__, ValidationError)

@@ -15,12 +15,9 @@ from nemo_gym.server.uvicorn_runner import serving
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.testing import bind, server_spec
 from tests.polling import until
+from tests.stacks import scripted_model, simple_agent, weather
 
 SERVERS = Path(__file__).parent.parent / "servers"
-REFERENCES: dict[str, Any] = {
-    "resources_server": {"type": "resources_servers", "name": "weather"},
-    "model_server": {"type": "responses_api_models", "name": "policy_model"},
-}
 CALL_AND_SAY = [
     {"turn": 0, "call": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]},
     {"turn": 1, "say": "It is cold."},
@@ -30,16 +27,8 @@ ROW = {"responses_create_params": {"input": "How is the weather?", "tools": [TOO
 
 
 def weather_stack(**model: Any) -> Stack:
-    model = model or {"replies": CALL_AND_SAY}
-    return Stack(
-        StackSpec(
-            [
-                server_spec("weather", "resources_servers", "example_simple_weather", domain="agent"),
-                server_spec("policy_model", "responses_api_models", "scripted_model", **model),
-                server_spec("agent", "responses_api_agents", "simple_agent", **REFERENCES),
-            ]
-        )
-    )
+    servers = [weather(), scripted_model(**(model or {"replies": CALL_AND_SAY})), simple_agent("weather")]
+    return Stack(StackSpec(servers))
 
 
 def values(page: bytes, name: str) -> dict[str, float]:

@@ -9,7 +9,8 @@ import pytest
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, ToolError, tool
 from nemo_gym.rollouts.attempts import attempt, numeric_fields
 from nemo_gym.rollouts.types import Row, RowId, Scored
-from nemo_gym.testing import TRANSPORTS, Transport, client_for, example_row, running_servers, says, server_spec
+from nemo_gym.testing import TRANSPORTS, Transport, client_for, example_row, running_servers, says
+from tests.stacks import scripted_servers, weather
 
 
 class Files(SimpleResourcesServer):
@@ -59,17 +60,9 @@ async def test_a_verifier_that_returns_text_is_named() -> None:
     )
 
 
-def weather(**settings: Any) -> list[Any]:
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "weather"},
-        "model_server": {"type": "responses_api_models", "name": "policy"},
-    }
+def weather_servers(**settings: Any) -> list[Any]:
     replies = [{"turn": 0, "call": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}, {"say": "Take a coat."}]
-    return [
-        server_spec("agent", "responses_api_agents", "simple_agent", **references),
-        server_spec("weather", "resources_servers", "example_simple_weather", domain="agent", **settings),
-        server_spec("policy", "responses_api_models", "scripted_model", replies=replies),
-    ]
+    return scripted_servers(weather(**settings), replies)
 
 
 async def played(servers: list[Any], row: dict[str, Any], transport: Transport = "direct") -> dict[str, Any]:
@@ -83,7 +76,7 @@ async def played(servers: list[Any], row: dict[str, Any], transport: Transport =
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_row_without_tools_gets_those_of_its_environment(transport: Transport) -> None:
     row = {"responses_create_params": {"input": "What is the weather in Oslo?"}}
-    record = await played(weather(), row, transport)
+    record = await played(weather_servers(), row, transport)
     assert [tool["name"] for tool in record["responses_create_params"]["tools"]] == ["get_weather"]
     outputs = [item["output"] for item in record["response"]["output"] if item["type"] == "function_call_output"]
     assert "Oslo" in outputs[0]
@@ -91,7 +84,7 @@ async def test_a_row_without_tools_gets_those_of_its_environment(transport: Tran
 
 async def test_a_row_that_says_there_are_no_tools_gets_none() -> None:
     row = {"responses_create_params": {"input": "What is the weather in Oslo?", "tools": []}}
-    record = await played(weather(), row)
+    record = await played(weather_servers(), row)
     assert record["responses_create_params"]["tools"] == []
     outputs = [item["output"] for item in record["response"]["output"] if item["type"] == "function_call_output"]
     assert "There is no tool 'get_weather'" in outputs[0]
@@ -99,7 +92,7 @@ async def test_a_row_that_says_there_are_no_tools_gets_none() -> None:
 
 async def test_a_record_carries_the_fields_of_its_row_but_they_are_no_results() -> None:
     row = {"responses_create_params": {"input": "Oslo?"}, "answer": "coat", "level": 3, "_row_hash": "forged"}
-    record = await played(weather(), row)
+    record = await played(weather_servers(), row)
     assert (record["answer"], record["level"], record["_row_fields"]) == ("coat", 3, ["answer", "level"])
     assert record["_row_hash"] == "0" * 16
     assert not {"answer", "level"} & set(numeric_fields(record))
@@ -107,7 +100,7 @@ async def test_a_record_carries_the_fields_of_its_row_but_they_are_no_results() 
 
 async def test_an_environment_can_keep_the_fields_of_its_rows_out_of_records() -> None:
     row = {"responses_create_params": {"input": "Oslo?"}, "answer": "coat"}
-    record = await played(weather(record_row_fields=False), row)
+    record = await played(weather_servers(record_row_fields=False), row)
     assert not {"answer", "_row_fields"} & set(record)
 
 

@@ -19,28 +19,14 @@ from nemo_gym.viewer.files import Files
 from tests.commands import started
 from tests.jsonl import write_lines
 from tests.polling import until_sync
+from tests.stacks import agent_config
 from tests.viewer.sample_files import HOSTILE, math_records, record, write_sample
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt install chromium")
 PATIENCE_MS = 60_000
-LIVE_CONFIG = """
-counter:
-  resources_servers:
-    example_stateful_counter: {entrypoint: app.py, domain: agent}
-agent:
-  responses_api_agents:
-    simple_agent:
-      entrypoint: app.py
-      resources_server: {type: resources_servers, name: counter}
-      model_server: {type: responses_api_models, name: policy_model}
-policy_model:
-  responses_api_models:
-    scripted_model:
-      entrypoint: app.py
-      replies: [{user: never, latency_s: 600, say: late}, {say: Done.}]
-"""
+LIVE_REPLIES = [{"user": "never", "latency_s": 600, "say": "late"}, {"say": "Done."}]
 
 
 @contextmanager
@@ -363,7 +349,7 @@ def test_a_live_run_is_watched_and_a_rollout_cancelled(page: Any, tmp_path: Path
     """A real collection by the command; its scripted model never answers the second row."""
     rows = [example_row(prompt, initial_count=0, expected_count=0) for prompt in ("hello", "never")]
     write_lines(tmp_path / "rows.jsonl", rows)
-    (tmp_path / "config.yaml").write_text(LIVE_CONFIG)
+    (tmp_path / "config.yaml").write_text(agent_config("example_stateful_counter", replies=LIVE_REPLIES))
     options = ("+agent_name=agent", "+input_jsonl_fpath=rows.jsonl", "+output_jsonl_fpath=out.jsonl")
     collect = ("ng_collect_rollouts", "+config_paths=[config.yaml]", "+head_server.port=1", "+tolerated_failures=1")
     with started(*collect, *options, cwd=tmp_path) as running, visiting(page, tmp_path / "rows.jsonl") as address:

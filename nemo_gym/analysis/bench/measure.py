@@ -33,7 +33,7 @@ _SECONDS = re.compile(rb'"_seconds":([0-9.e+-]+)')
 
 
 class BenchError(GymError):
-    """What was to be measured did not work, so there is no figure."""
+    """The measured program failed, so there is no figure."""
 
 
 @dataclass(frozen=True, slots=True)

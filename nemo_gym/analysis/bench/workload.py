@@ -16,7 +16,7 @@ MODEL_CONFIG = "responses_api_models/openai_model/configs/openai_model.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What is measured: configs, an agent of theirs, and rows for it."""
+    """What is measured: configs, one of their agents, and rows for it."""
 
     config_paths: Sequence[str]
     agent_name: str

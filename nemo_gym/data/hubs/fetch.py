@@ -30,7 +30,7 @@ def validate_backend_credentials(source: DataSource, config: Mapping[str, Any]) 
 def fetch_missing(
     datasets: Sequence[AgentDataset], source: DataSource, config: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Download what is missing. All datasets are tried; what failed is told in one error."""
+    """Download what is missing. All datasets are tried; the failures are raised as one error."""
     missing = [each.dataset for each in datasets if not each.is_on_disk]
     failures = []
     for dataset in {each.jsonl_fpath: each for each in missing}.values():

@@ -48,7 +48,7 @@ class Uploaded(NamedTuple):
     repo_id: str
     pull_request_url: str | None
     notes: list[str]
-    """What could not be done, for want of access."""
+    """The steps that failed because access was denied."""
 
 
 class UnfitRowsError(HubError):

@@ -1,4 +1,4 @@
-"""What the Hugging Face commands can be told."""
+"""Parameters of the Hugging Face commands."""
 
 from pathlib import PurePath
 from typing import Literal, Self

@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym import PARENT_DIR
 from nemo_gym.testing import (
     client_for,
     example_row,
     message,
     response_of,
     rows_of,
-    running_servers,
     says,
     server_spec,
     tool_output,
@@ -26,11 +24,10 @@ from resources_servers.calendar.generate import generate_rows
 from resources_servers.calendar.schedule import scheduled
 from resources_servers.calendar.state import first_list, is_expected
 from resources_servers.calendar.times import clock, minutes_of, spoken
+from tests.example_rows import own_rows, row_files
+from tests.stacks import rollout_of, verified_by
 
-OWN_ROWS = PARENT_DIR / "resources_servers/calendar/data/example.jsonl"
-PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/calendar/example.jsonl"
-WITH_PUBLIC_DATA = pytest.mark.skipif(not PUBLIC_ROWS.is_file(), reason="the public rows are not on this machine")
-ROWS = [OWN_ROWS, pytest.param(PUBLIC_ROWS, marks=WITH_PUBLIC_DATA)]
+OWN_ROWS, ROWS = own_rows("calendar"), row_files("calendar")
 
 
 def event(constraint: str | None = None, duration: int = 60, number: int = 0) -> dict[str, Any]:
@@ -220,12 +217,9 @@ def test_an_expectation_that_cannot_be_read_is_not_met(expected: dict[str, Any])
 
 
 async def reward_of(response: dict[str, Any], expected: dict[str, Any] = ONE) -> float:
-    async with client_for(CalendarResourcesServer) as environment:
-        answer = await environment.post("/verify", json=example_row(exp_cal_state=expected, response=response))
-        assert answer.status == 200, answer.text
-        assert set(answer.json()) == {"responses_create_params", "response", "reward"}
-        reward: float = answer.json()["reward"]
-        return reward
+    record = await verified_by(CalendarResourcesServer, example_row(exp_cal_state=expected, response=response))
+    assert set(record) == {"responses_create_params", "response", "reward"}
+    return float(record["reward"])
 
 
 REFUSAL = {**message(""), "content": [{"type": "refusal", "refusal": GOOD}]}
@@ -268,21 +262,11 @@ def test_a_day_without_a_place_for_everything_has_no_calendar() -> None:
     assert scheduled({}) == []
 
 
-def stack(replies: list[dict[str, Any]]) -> list[Any]:
-    environment = {"type": "resources_servers", "name": "calendar"}
-    model = {"type": "responses_api_models", "name": "policy_model"}
-    return [
-        server_spec("calendar", "resources_servers", "calendar", domain="agent"),
-        server_spec("policy_model", "responses_api_models", "scripted_model", replies=replies),
-        server_spec("agent", "responses_api_agents", "simple_agent", resources_server=environment, model_server=model),
-    ]
+ENVIRONMENT = server_spec("calendar", "resources_servers", "calendar", domain="agent")
 
 
 async def rollout(row: dict[str, Any], *replies: dict[str, Any]) -> float:
-    async with running_servers(stack(list(replies))) as client:
-        record = await (await client.post("agent", "/run", json=row)).json()
-        reward: float = record["reward"]
-        return reward
+    return float((await rollout_of(ENVIRONMENT, row, replies))["reward"])
 
 
 @pytest.mark.parametrize("file", ROWS)

@@ -12,9 +12,9 @@ from nemo_gym.testing import BrowserLikeClient, client_for, example_row, rows_of
 from resources_servers.code_gen.app import CodeGenResourcesServer
 from resources_servers.code_gen.generate import generate_rows
 from resources_servers.code_gen.runner import difference, extract_code, is_equal_value, shortened
+from tests.example_rows import WITH_PUBLIC_DATA, own_rows, public_rows
 
-PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/code_gen/example.jsonl"
-OWN_ROWS = PARENT_DIR / "resources_servers/code_gen/data/example.jsonl"
+OWN_ROWS = own_rows("code_gen")
 
 SOLUTIONS = {
     "sum": "input()\nprint(sum(n for n in map(int, input().split()) if n % 2 == 0))",
@@ -264,10 +264,9 @@ async def test_a_model_cannot_score_itself() -> None:
     assert await rewards([{"turn": 0, "call": calls}, {"say": "I am done."}]) == [0.0] * 5
 
 
+@WITH_PUBLIC_DATA
 async def test_the_public_rows_reward_a_program_that_knows_the_answers() -> None:
-    if not PUBLIC_ROWS.exists():
-        pytest.skip("the public rows are not on this machine")
-    rows = rows_of(PUBLIC_ROWS)
+    rows = rows_of(public_rows("code_gen"))
     assert len(rows) == 5
     async with client_for(CodeGenResourcesServer) as environment:
         for one in rows:

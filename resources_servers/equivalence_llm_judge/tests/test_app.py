@@ -5,17 +5,16 @@ from typing import Any
 
 import pytest
 
-from nemo_gym import PARENT_DIR
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.server_utils import ServerClient, ServerReply
 from nemo_gym.testing import ServerSpec, example_row, rows_of, running_servers, says, server_spec, servers_of
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import extract
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest
+from tests.example_rows import PUBLIC_DATA, WITH_PUBLIC_DATA
 
 FOLDER = Path("resources_servers/equivalence_llm_judge")
 CONFIG = f"{FOLDER}/configs/equivalence_llm_judge.yaml"
-PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/equivalence_llm_judge/example_openqa.jsonl"
 SCRIPTED_MODEL = "responses_api_models/scripted_model/configs/scripted_model.yaml"
 
 EQUAL, DIFFERENT = "[[A=B]]", "[[A!=B]]"
@@ -332,9 +331,9 @@ async def test_our_rows_are_judged_by_what_they_ask_for(name: str) -> None:
     await all_judged_equal(rows)
 
 
-@pytest.mark.skipif(not PUBLIC_ROWS.is_file(), reason="the public rows are not on this machine")
+@WITH_PUBLIC_DATA
 async def test_the_public_rows_are_judged_by_what_they_ask_for() -> None:
-    await all_judged_equal(rows_of(PUBLIC_ROWS))
+    await all_judged_equal(rows_of(PUBLIC_DATA / "equivalence_llm_judge/example_openqa.jsonl"))
 
 
 WRAPPED = (

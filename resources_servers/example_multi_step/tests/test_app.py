@@ -7,17 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym import PARENT_DIR
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.testing import BrowserLikeClient, calls, client_for, example_row, response_of, rows_of, says, tool_output
 from resources_servers.example_multi_step.app import MultiStepResourcesServer, handed_in
+from tests.example_rows import PUBLIC_DATA, WITH_PUBLIC_DATA, own_rows, public_rows
 
-OWN_ROWS = Path("resources_servers/example_multi_step/data/example.jsonl")
-PUBLIC_DATA = PARENT_DIR.parent / "shared/data"
-PUBLIC_ROWS = PUBLIC_DATA / "example_multi_step/example.jsonl"
+OWN_ROWS = own_rows("example_multi_step")
 BENCHMARK_ROWS = PUBLIC_DATA / "multineedle/multineedle_benchmark.jsonl"
-WITH_PUBLIC_DATA = pytest.mark.skipif(not PUBLIC_DATA.is_dir(), reason="the public rows are not on this machine")
 
 SYNONYMS = ["Stroll", "Amble", "Saunter"]
 VALUES = [640, 481, 738]
@@ -224,7 +221,7 @@ async def test_handing_in_needs_a_list_of_numbers(environment: BrowserLikeClient
     ("path", "count"),
     [
         pytest.param(OWN_ROWS, 5, id="own"),
-        pytest.param(PUBLIC_ROWS, 5, id="public", marks=WITH_PUBLIC_DATA),
+        pytest.param(public_rows("example_multi_step"), 5, id="public", marks=WITH_PUBLIC_DATA),
         pytest.param(BENCHMARK_ROWS, 77, id="benchmark", marks=WITH_PUBLIC_DATA),
     ],
 )

@@ -3,12 +3,9 @@ from typing import Any
 
 import pytest
 
-from nemo_gym import PARENT_DIR
 from nemo_gym.testing import calls, client_for, example_row, response_of, rows_of, says
 from resources_servers.example_simple_weather.app import SimpleWeatherResourcesServer
-
-OWN_ROWS = Path("resources_servers/example_simple_weather/data/example.jsonl")
-PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/example_simple_weather/example.jsonl"
+from tests.example_rows import row_files
 
 RESPONSES: list[dict[str, Any]] = [
     says("It is cold."),
@@ -81,14 +78,7 @@ async def test_any_row_seeds_and_the_answer_is_empty() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(OWN_ROWS, id="own"),
-        pytest.param(
-            PUBLIC_ROWS,
-            id="public",
-            marks=pytest.mark.skipif(not PUBLIC_ROWS.is_file(), reason="the public rows are not on this machine"),
-        ),
-    ],
+    row_files("example_simple_weather"),
 )
 async def test_every_example_row_offers_the_one_tool_and_is_scored(path: Path) -> None:
     rows = rows_of(path)

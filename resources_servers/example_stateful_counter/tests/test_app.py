@@ -4,14 +4,9 @@ from typing import Any
 
 import pytest
 
-from nemo_gym import PARENT_DIR
 from nemo_gym.testing import BrowserLikeClient, client_for, example_row, response_of, rows_of, says
 from resources_servers.example_stateful_counter.app import StatefulCounterResourcesServer
-
-OWN_ROWS = Path("resources_servers/example_stateful_counter/data/example.jsonl")
-PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/example_stateful_counter/example.jsonl"
-
-WITH_PUBLIC_DATA = pytest.mark.skipif(not PUBLIC_ROWS.is_file(), reason="the public rows are not on this machine")
+from tests.example_rows import row_files
 
 
 async def reward(environment: BrowserLikeClient, *, expected: int) -> float:
@@ -170,10 +165,7 @@ async def test_the_output_is_not_read(response: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(OWN_ROWS, id="own"),
-        pytest.param(PUBLIC_ROWS, id="public", marks=WITH_PUBLIC_DATA),
-    ],
+    row_files("example_stateful_counter"),
 )
 async def test_rows_expect_what_their_prompt_adds(path: Path) -> None:
     for row in rows_of(path):

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pytest
 from pydantic import ValidationError
 
-from nemo_gym import PARENT_DIR
 from nemo_gym.testing import (
     BrowserLikeClient,
     client_for,
@@ -29,11 +28,10 @@ from resources_servers.google_search.app import GoogleSearchResourcesServer, Goo
 from resources_servers.google_search.extraction import shortened
 from resources_servers.google_search.tests.stand_in import StandIn, stand_in
 from resources_servers.google_search.web import is_public, masked
+from tests.example_rows import own_rows, row_files
+from tests.stacks import scripted_servers
 
-OWN_ROWS = PARENT_DIR / "resources_servers/google_search/data/example.jsonl"
-PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/google_search/example.jsonl"
-WITH_PUBLIC_DATA = pytest.mark.skipif(not PUBLIC_ROWS.is_file(), reason="the public rows are not on this machine")
-ROWS = [OWN_ROWS, pytest.param(PUBLIC_ROWS, marks=WITH_PUBLIC_DATA)]
+OWN_ROWS, ROWS = own_rows("google_search"), row_files("google_search")
 KEY = "AIza secret/key+1"
 ROW = example_row(expected_answer="C", task_difficulty_qwen3_32b_avg_8=0.5)
 
@@ -275,13 +273,8 @@ async def test_every_field_of_a_row_is_required(field: str) -> None:
 
 
 def stack(url: str, replies: list[dict[str, Any]]) -> list[Any]:
-    environment = {"type": "resources_servers", "name": "google_search"}
-    model = {"type": "responses_api_models", "name": "policy_model"}
-    return [
-        server_spec("google_search", "resources_servers", "google_search", domain="agent", **settings(url)),
-        server_spec("policy_model", "responses_api_models", "scripted_model", replies=replies),
-        server_spec("agent", "responses_api_agents", "simple_agent", resources_server=environment, model_server=model),
-    ]
+    environment = server_spec("google_search", "resources_servers", "google_search", domain="agent", **settings(url))
+    return scripted_servers(environment, replies)
 
 
 def research(url: str) -> list[dict[str, Any]]:

@@ -1,27 +1,17 @@
 """What is read, how it is graded, and what hostile rows and answers cost."""
 
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
-from nemo_gym import PARENT_DIR
-from nemo_gym.testing import (
-    calls,
-    client_for,
-    example_row,
-    message,
-    response_of,
-    rows_of,
-    running_servers,
-    says,
-    server_spec,
-)
-from resources_servers.instruction_following.app import InstructionFollowingResourcesServer
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.testing import calls, example_row, message, response_of, rows_of, running_servers, says, server_spec
 from resources_servers.instruction_following.checks import CHECKS
+from tests.example_rows import WITH_PUBLIC_DATA, own_rows, public_rows
 
-PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/instruction_following"
-OWN_ROWS = PARENT_DIR / "resources_servers/instruction_following/data"
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 NO_COMMA = ("punctuation:no_comma", None)
 TWO_WORDS = ("length_constraints:number_words", {"num_words": 2, "relation": "at least"})
 TWO_SENTENCES = ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "at least"})
@@ -33,17 +23,30 @@ FIELDS = {
 
 
 def row(*instructions: tuple[str, dict[str, Any] | None], response: Any, **fields: Any) -> dict[str, Any]:
-    names, arguments = [name for name, _ in instructions], [given for _, given in instructions]
-    told = {"id": 7, "instruction_id_list": names, "kwargs": arguments, "prompt": "Write.", **fields}
-    return {**example_row("Write.", response=response), **told}
+    names, arguments = [name for name, _ in instructions], [kwargs for _, kwargs in instructions]
+    given = {"id": 7, "instruction_id_list": names, "kwargs": arguments, "prompt": "Write.", **fields}
+    return {**example_row("Write.", response=response), **given}
 
 
-async def verified(body: dict[str, Any], **config: Any) -> dict[str, Any]:
-    async with client_for(InstructionFollowingResourcesServer, **config) as environment:
-        answer = await environment.post("/verify", json=body)
-        assert answer.status == 200, answer.text
-        record: dict[str, Any] = answer.json()
-        return record
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def client() -> AsyncIterator[ServerClient]:
+    """One stack for all tests, since the libraries for tokens and languages take seconds to import."""
+    limits = {"checked": 30, "impatient": 1}
+    folder = "instruction_following"
+    async with running_servers(
+        [
+            server_spec(name, "resources_servers", folder, domain=folder, check_timeout_s=limit)
+            for name, limit in limits.items()
+        ]
+    ) as stack:
+        yield stack
+
+
+async def verified(client: ServerClient, body: dict[str, Any], *, server: str = "checked") -> dict[str, Any]:
+    answer = await client.post(server, "/verify", json=body)
+    assert answer.status == 200
+    record: dict[str, Any] = await answer.json()
+    return record
 
 
 @pytest.mark.parametrize(
@@ -58,17 +61,17 @@ async def verified(body: dict[str, Any], **config: Any) -> dict[str, Any]:
     ],
 )
 async def test_all_instructions_count_or_their_share(
-    instructions: Any, text: str, results: list[bool], binary: float, fraction: float
+    client: ServerClient, instructions: Any, text: str, results: list[bool], binary: float, fraction: float
 ) -> None:
     for mode, reward in (("binary", binary), ("fraction", fraction)):
-        record = await verified(row(*instructions, response=says(text), grading_mode=mode))
+        record = await verified(client, row(*instructions, response=says(text), grading_mode=mode))
         assert (record["reward"], record["follow_instruction_list"]) == (reward, results)
         assert record["follow_all_instructions"] is (binary == 1.0)
         assert (record["grading_mode"], record["timed_out"]) == (mode, False)
 
 
-async def test_the_record_echoes_the_instructions_and_holds_no_more() -> None:
-    record = await verified(row(NO_COMMA, TWO_WORDS, response=says("two words"), extra=1))
+async def test_the_record_echoes_the_instructions_and_holds_no_more(client: ServerClient) -> None:
+    record = await verified(client, row(NO_COMMA, TWO_WORDS, response=says("two words"), extra=1))
     assert set(record) == FIELDS
     assert record["instruction_id_list"] == [NO_COMMA[0], TWO_WORDS[0]]
     assert record["kwargs"] == [None, TWO_WORDS[1]]
@@ -76,8 +79,8 @@ async def test_the_record_echoes_the_instructions_and_holds_no_more() -> None:
 
 
 @pytest.mark.parametrize("given", [{"kwargs": [None]}, {"instruction_id_list": [NO_COMMA[0]]}])
-async def test_the_shorter_list_decides(given: dict[str, Any]) -> None:
-    record = await verified(row(NO_COMMA, TWO_WORDS, response=says("one"), **given))
+async def test_the_shorter_list_decides(client: ServerClient, given: dict[str, Any]) -> None:
+    record = await verified(client, row(NO_COMMA, TWO_WORDS, response=says("one"), **given))
     assert (record["follow_instruction_list"], record["reward"]) == ([True], 1.0)
 
 
@@ -97,27 +100,26 @@ TWO_PARTS = {**message(""), "content": [{"type": "output_text", "text": text} fo
         ([], True),
     ],
 )
-async def test_only_the_first_part_of_the_last_item_is_read(output: list[dict[str, Any]], followed: bool) -> None:
-    record = await verified(row(NO_COMMA, response=response_of(*output)))
+async def test_only_the_first_part_of_the_last_item_is_read(
+    client: ServerClient, output: list[dict[str, Any]], followed: bool
+) -> None:
+    record = await verified(client, row(NO_COMMA, response=response_of(*output)))
     assert record["reward"] == float(followed)
 
 
 @pytest.mark.parametrize(
     "bad", [{"id": "x"}, {"kwargs": "x"}, {"kwargs": [1]}, {"prompt": None}, {"grading_mode": "loose"}]
 )
-async def test_a_row_that_does_not_fit_is_refused(bad: dict[str, Any]) -> None:
-    async with client_for(InstructionFollowingResourcesServer) as environment:
-        assert (await environment.post("/verify", json=row(NO_COMMA, response=says("x"), **bad))).status == 422
+async def test_a_row_that_does_not_fit_is_refused(client: ServerClient, bad: dict[str, Any]) -> None:
+    assert (await client.post("checked", "/verify", json=row(NO_COMMA, response=says("x"), **bad))).status == 422
 
 
-async def test_a_catastrophic_keyword_ends_on_time_and_the_next_row_is_not_delayed() -> None:
-    async with client_for(InstructionFollowingResourcesServer, check_timeout_s=2) as environment:
-        hostile = row(NO_COMMA, CATASTROPHIC, response=says("a" * 50 + "b"), grading_mode="fraction")
-        record = (await environment.post("/verify", json=hostile)).json()
-        assert (record["reward"], record["timed_out"]) == (0.0, True)
-        assert record["follow_instruction_list"] == [False, False]
-        good = row(CATASTROPHIC, response=says("a"))
-        assert (await environment.post("/verify", json=good)).json()["reward"] == 1.0
+async def test_a_catastrophic_keyword_ends_on_time_and_the_next_row_is_not_delayed(client: ServerClient) -> None:
+    hostile = row(NO_COMMA, CATASTROPHIC, response=says("a" * 50 + "b"), grading_mode="fraction")
+    record = await verified(client, hostile, server="impatient")
+    assert (record["reward"], record["timed_out"]) == (0.0, True)
+    assert record["follow_instruction_list"] == [False, False]
+    assert (await verified(client, row(CATASTROPHIC, response=says("a")), server="impatient"))["reward"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -128,22 +130,18 @@ async def test_a_catastrophic_keyword_ends_on_time_and_the_next_row_is_not_delay
         (("count:count_unique", None), 0.0, True),
     ],
 )
-async def test_an_answer_of_five_megabytes_ends_on_time(instruction: Any, reward: float, timed_out: bool) -> None:
-    domain, limit_s = "instruction_following", 1 if timed_out else 30
-    server = server_spec(
-        "checked", "resources_servers", "instruction_following", domain=domain, check_timeout_s=limit_s
-    )
+async def test_an_answer_of_five_megabytes_ends_on_time(
+    client: ServerClient, instruction: Any, reward: float, timed_out: bool
+) -> None:
     text = "These are words, and there are many of them. " * 110_000
-    async with running_servers([server]) as client:
-        answer = await client.post("checked", "/verify", json=row(instruction, response=says(text)))
-    record = await answer.json()
+    body = row(instruction, response=says(text))
+    record = await verified(client, body, server="impatient" if timed_out else "checked")
     assert (record["reward"], record["timed_out"]) == (reward, timed_out)
 
 
-async def test_language_detection_gives_the_same_answer_every_time() -> None:
+async def test_language_detection_gives_the_same_answer_every_time(client: ServerClient) -> None:
     unclear = row(("language:response_language", {"language": "en"}), response=says("no na taxi hotel"))
-    async with client_for(InstructionFollowingResourcesServer) as environment:
-        rewards = {(await environment.post("/verify", json=unclear)).json()["reward"] for _ in range(10)}
+    rewards = {(await verified(client, unclear))["reward"] for _ in range(10)}
     assert len(rewards) == 1
 
 
@@ -157,23 +155,13 @@ OWN_REPLIES = {
 }
 
 
-async def test_each_of_our_rows_can_be_followed() -> None:
-    rows = rows_of(OWN_ROWS / "example.jsonl")
+async def test_each_of_our_rows_can_be_followed(client: ServerClient) -> None:
+    rows = rows_of(own_rows("instruction_following"))
     assert len(rows) >= 5
-    async with client_for(InstructionFollowingResourcesServer) as environment:
-        for one in rows:
-            good, bad = says(OWN_REPLIES[one["id"]]), says("Well, gravity, [")
-            rewards = [
-                (await environment.post("/verify", json={**one, "response": response})).json()["reward"]
-                for response in (good, bad)
-            ]
-            assert rewards == [1.0, 0.0], one["prompt"]
-
-
-def public_rows(folder: Path) -> list[dict[str, Any]]:
-    if not folder.is_dir():
-        pytest.skip("the public rows are not on this machine")
-    return rows_of(folder / "example.jsonl")
+    for one in rows:
+        replies = says(OWN_REPLIES[one["id"]]), says("Well, gravity, [")
+        rewards = [(await verified(client, {**one, "response": reply}))["reward"] for reply in replies]
+        assert rewards == [1.0, 0.0], one["prompt"]
 
 
 PUBLIC_REPLIES = {
@@ -185,11 +173,10 @@ PUBLIC_REPLIES = {
 }
 
 
-async def test_the_public_rows_can_be_followed() -> None:
-    async with client_for(InstructionFollowingResourcesServer) as environment:
-        for one in public_rows(PUBLIC_ROWS):
-            assert set(one["instruction_id_list"]) <= set(CHECKS)
-            good = await environment.post("/verify", json={**one, "response": says(PUBLIC_REPLIES[one["id"]])})
-            assert good.json()["reward"] == 1.0, good.json()["follow_instruction_list"]
-            bad = await environment.post("/verify", json={**one, "response": says("An inevitable part, x")})
-            assert bad.json()["reward"] == 0.0
+@WITH_PUBLIC_DATA
+async def test_the_public_rows_can_be_followed(client: ServerClient) -> None:
+    for one in rows_of(public_rows("instruction_following")):
+        assert set(one["instruction_id_list"]) <= set(CHECKS)
+        good = await verified(client, {**one, "response": says(PUBLIC_REPLIES[one["id"]])})
+        assert good["reward"] == 1.0, good["follow_instruction_list"]
+        assert (await verified(client, {**one, "response": says("An inevitable part, x")}))["reward"] == 0.0

@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym import PARENT_DIR
 from nemo_gym.testing import (
     client_for,
     example_row,
     message,
     response_of,
     rows_of,
-    running_servers,
     server_spec,
     tool_output,
 )
@@ -25,11 +23,10 @@ from resources_servers.math_advanced_calculations.calculators import CALCULATORS
 from resources_servers.math_advanced_calculations.expressions import evaluate
 from resources_servers.math_advanced_calculations.generate import generate_rows
 from resources_servers.math_advanced_calculations.schemas import tool_schemas
+from tests.example_rows import WITH_PUBLIC_DATA, own_rows, public_rows, row_files
+from tests.stacks import rollout_of, verified_by
 
-OWN_ROWS = PARENT_DIR / "resources_servers/math_advanced_calculations/data/example.jsonl"
-PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/math_advanced_calculations/example.jsonl"
-WITH_PUBLIC_DATA = pytest.mark.skipif(not PUBLIC_ROWS.is_file(), reason="the public rows are not on this machine")
-ROWS = [OWN_ROWS, pytest.param(PUBLIC_ROWS, marks=WITH_PUBLIC_DATA)]
+OWN_ROWS, ROWS = own_rows("math_advanced_calculations"), row_files("math_advanced_calculations")
 ROW = example_row(id=0, ground_truth="[5.2]", depth=1, breadth=1)
 
 numbers = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e6, max_value=1e6)
@@ -109,12 +106,9 @@ async def test_a_call_has_a_solution_or_a_reason(name: str, arguments: Any, stat
 async def reward_of(outputs: list[Any], ground_truth: Any = "[5.2]", **fields: Any) -> float:
     items = [tool_output(output if isinstance(output, str) else json.dumps(output)) for output in outputs]
     row = {**ROW, "ground_truth": ground_truth, "response": response_of(*items), **fields}
-    async with client_for(MathAdvancedCalculationsResourcesServer) as environment:
-        answer = await environment.post("/verify", json=row)
-        assert answer.status == 200, answer.text
-        assert set(answer.json()) == {"responses_create_params", "response", "reward"}
-        reward: float = answer.json()["reward"]
-        return reward
+    record = await verified_by(MathAdvancedCalculationsResourcesServer, row)
+    assert set(record) == {"responses_create_params", "response", "reward"}
+    return float(record["reward"])
 
 
 @pytest.mark.parametrize(
@@ -174,7 +168,7 @@ def test_all_calculators_are_described_with_their_arguments() -> None:
 
 @WITH_PUBLIC_DATA
 def test_our_schemas_offer_what_the_public_ones_do() -> None:
-    public = rows_of(PUBLIC_ROWS)[0]["responses_create_params"]["tools"]
+    public = rows_of(public_rows("math_advanced_calculations"))[0]["responses_create_params"]["tools"]
     shapes = [
         [(tool["name"], tool["parameters"]["required"], tool["strict"]) for tool in tools]
         for tools in (public, tool_schemas())
@@ -197,21 +191,11 @@ def test_what_cannot_be_evaluated_is_refused(prompt: str) -> None:
         evaluate(prompt)
 
 
-def stack(replies: list[dict[str, Any]]) -> list[Any]:
-    environment = {"type": "resources_servers", "name": "calculators"}
-    model = {"type": "responses_api_models", "name": "policy_model"}
-    return [
-        server_spec("calculators", "resources_servers", "math_advanced_calculations", domain="agent"),
-        server_spec("policy_model", "responses_api_models", "scripted_model", replies=replies),
-        server_spec("agent", "responses_api_agents", "simple_agent", resources_server=environment, model_server=model),
-    ]
+ENVIRONMENT = server_spec("calculators", "resources_servers", "math_advanced_calculations", domain="agent")
 
 
 async def rollout(row: dict[str, Any], replies: list[dict[str, Any]]) -> dict[str, Any]:
-    async with running_servers(stack(replies)) as client:
-        answer = await client.post("agent", "/run", json=row)
-        record: dict[str, Any] = await answer.json()
-        return record
+    return await rollout_of(ENVIRONMENT, row, replies)
 
 
 def called(name: str, **arguments: Any) -> dict[str, Any]:

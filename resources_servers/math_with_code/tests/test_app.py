@@ -25,9 +25,9 @@ from nemo_gym.testing import (
 )
 from resources_servers.math_with_code.app import PythonExecutorResourcesServer, first_flat_box
 from resources_servers.math_with_code.generate import KINDS, generate_rows
+from tests.example_rows import WITH_PUBLIC_DATA, own_rows, public_rows
 
-PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/math_with_code/example.jsonl"
-OWN_ROWS = PARENT_DIR / "resources_servers/math_with_code/data/example.jsonl"
+OWN_ROWS = own_rows("math_with_code")
 
 CODE = {
     "divisible by 7": "print(sum(n % 7 == 0 and n % 11 != 0 for n in range(1, 1001)))",
@@ -245,10 +245,9 @@ async def rewards(rows: list[Any], replies: list[dict[str, Any]], transport: Tra
     return [record["reward"] for record in records]
 
 
+@WITH_PUBLIC_DATA
 async def test_the_public_rows_reward_the_expected_result(environment: BrowserLikeClient) -> None:
-    if not PUBLIC_ROWS.exists():
-        pytest.skip("the public rows are not on this machine")
-    rows = rows_of(PUBLIC_ROWS)
+    rows = rows_of(public_rows("math_with_code"))
     assert len(rows) == 5
     for row in rows:
         can_be_right = "}" not in row["expected_result"]  # a box ends at its first brace

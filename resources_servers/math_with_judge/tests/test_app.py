@@ -10,7 +10,6 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from nemo_gym import PARENT_DIR
 from nemo_gym.errors import RolloutError
 from nemo_gym.server_utils import Compute, ServerClient, ServerReply
 from nemo_gym.testing import (
@@ -26,11 +25,11 @@ from nemo_gym.testing import (
 )
 from resources_servers.math_with_judge.engine import check
 from resources_servers.math_with_judge.tests.metric import metric
+from tests.example_rows import WITH_PUBLIC_DATA, public_rows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FOLDER = Path("resources_servers/math_with_judge")
-PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/math_with_judge/example.jsonl"
 
 EQUAL, DIFFERENT = "The same. [[A=B]]", "Not the same. [[A!=B]]"
 ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
@@ -235,9 +234,9 @@ async def test_our_rows_are_solved_by_their_own_answers(client: ServerClient) ->
             assert (await sent(client, "library", {**row, "response": says(reply)}))["reward"] == reward, row
 
 
-@pytest.mark.skipif(not PUBLIC_ROWS.is_file(), reason="the public rows are not on this machine")
+@WITH_PUBLIC_DATA
 async def test_the_public_rows_are_solved_by_their_own_answers(client: ServerClient) -> None:
-    for row in rows_of(PUBLIC_ROWS):
+    for row in rows_of(public_rows("math_with_judge")):
         answer = await sent(client, "library", {**row, "response": says(f"\\boxed{{{row['expected_answer']}}}")})
         assert (answer["reward"], answer["timed_out"]) == (1.0, False), row
 

@@ -1,6 +1,7 @@
 """The rules of the letter, line by line; and what hostile rows and answers cost."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from nemo_gym import PARENT_DIR
 from nemo_gym.testing import client_for, example_row, message, response_of, rows_of, running_servers, says, server_spec
 from resources_servers.mcqa.app import McqaResourcesServer
 from resources_servers.mcqa.extraction import GradingMode, extracted, lettered
+from tests.stacks import verified_by
 
 PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/mcqa"
 OWN_ROWS = PARENT_DIR / "resources_servers/mcqa/data"
@@ -20,12 +22,7 @@ OPTIONS = [{"A": "Circle"}, {"B": "Square"}, {"C": "Big Square"}]
 CATASTROPHIC = r"(a+)+$"
 
 
-async def verified(row: dict[str, Any], **config: Any) -> dict[str, Any]:
-    async with client_for(McqaResourcesServer, **config) as environment:
-        answer = await environment.post("/verify", json=row)
-        assert answer.status == 200, answer.text
-        record: dict[str, Any] = answer.json()
-        return record
+verified = partial(verified_by, McqaResourcesServer)
 
 
 def row(*texts: str, **fields: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from nemo_gym import PARENT_DIR
 from nemo_gym.testing import client_for, example_row, message, response_of, rows_of, running_servers, says, server_spec
 from resources_servers.structured_outputs.app import StructuredOutputsResourcesServer
 from resources_servers.structured_outputs.schemas import fits, make_strict
+from tests.stacks import verified_by
 
 PUBLIC_ROWS = PARENT_DIR.parent / "shared/data/structured_outputs"
 OWN_ROWS = PARENT_DIR / "resources_servers/structured_outputs/data"
@@ -105,12 +107,7 @@ def test_strictness_reaches_through_objects_but_not_through_lists() -> None:
     assert schema["properties"]["c"]["anyOf"] == [of(d={})]
 
 
-async def verified(body: dict[str, Any], **config: Any) -> dict[str, Any]:
-    async with client_for(StructuredOutputsResourcesServer, **config) as environment:
-        answer = await environment.post("/verify", json=body)
-        assert answer.status == 200, answer.text
-        record: dict[str, Any] = answer.json()
-        return record
+verified = partial(verified_by, StructuredOutputsResourcesServer)
 
 
 async def test_a_reply_over_two_messages_is_one_reply() -> None:

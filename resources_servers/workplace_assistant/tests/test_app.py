@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 
-from nemo_gym import PARENT_DIR
 from nemo_gym.errors import ConfigError
-from nemo_gym.testing import calls, client_for, example_row, response_of, rows_of, running_servers, says, server_spec
+from nemo_gym.testing import calls, client_for, example_row, response_of, rows_of, says, server_spec
 from resources_servers.workplace_assistant.app import WorkplaceAssistantResourcesServer
 from resources_servers.workplace_assistant.generate import generate_rows
 from resources_servers.workplace_assistant.make_tables import FOLDER, make_tables
 from resources_servers.workplace_assistant.schemas import tool_schemas
 from resources_servers.workplace_assistant.tables import load_office
 from resources_servers.workplace_assistant.toolbox import TOOLS
+from tests.example_rows import WITH_PUBLIC_DATA, own_rows, public_rows
+from tests.stacks import rollout_of
 
-OWN_ROWS = PARENT_DIR / "resources_servers/workplace_assistant/data/example.jsonl"
-PUBLIC_DATA = PARENT_DIR.parent / "shared/data/workplace_assistant"
-PUBLIC_TABLES = PUBLIC_DATA / "csv_data"
-WITH_PUBLIC_DATA = pytest.mark.skipif(not PUBLIC_DATA.is_dir(), reason="the public rows are not on this machine")
+OWN_ROWS, PUBLIC_ROWS = own_rows("workplace_assistant"), public_rows("workplace_assistant")
+PUBLIC_TABLES = PUBLIC_ROWS.parent / "csv_data"
 SEND = {"recipient": "mara.lindqvist@larkhill.example", "subject": "Zebra", "body": "Stripes."}
 
 
@@ -193,7 +192,7 @@ def test_our_schemas_offer_what_the_public_ones_do() -> None:
         kinds = {name: argument["type"] for name, argument in parameters["properties"].items()}
         return tool["name"], kinds, parameters["required"], parameters["additionalProperties"], tool["strict"]
 
-    public = rows_of(PUBLIC_DATA / "example.jsonl")[0]["responses_create_params"]["tools"]
+    public = rows_of(PUBLIC_ROWS)[0]["responses_create_params"]["tools"]
     assert [shape(tool) for tool in tool_schemas()] == [shape(tool) for tool in public]
 
 
@@ -203,7 +202,7 @@ def test_every_tool_is_described() -> None:
 
 ROWS = [
     pytest.param(OWN_ROWS, str(FOLDER), id="own"),
-    pytest.param(PUBLIC_DATA / "example.jsonl", str(PUBLIC_TABLES), id="public", marks=WITH_PUBLIC_DATA),
+    pytest.param(PUBLIC_ROWS, str(PUBLIC_TABLES), id="public", marks=WITH_PUBLIC_DATA),
 ]
 
 
@@ -217,30 +216,10 @@ async def test_a_row_is_solved_by_its_ground_truth_and_by_nothing_less(file: Pat
                 assert answer.json()["reward"] == reward
 
 
-def stack(replies: list[dict[str, Any]], tables: str) -> list[Any]:
-    environment = {"type": "resources_servers", "name": "workplace_assistant"}
-    model = {"type": "responses_api_models", "name": "policy_model"}
-    return [
-        server_spec(
-            "workplace_assistant", "resources_servers", "workplace_assistant", domain="agent", tables_dirpath=tables
-        ),
-        server_spec("policy_model", "responses_api_models", "scripted_model", replies=replies),
-        server_spec(
-            "agent",
-            "responses_api_agents",
-            "simple_agent",
-            resources_server=environment,
-            model_server=model,
-            max_steps=6,
-        ),
-    ]
-
-
 async def rollout(each: dict[str, Any], replies: list[dict[str, Any]], tables: str) -> dict[str, Any]:
-    async with running_servers(stack(replies, tables)) as client:
-        answer = await client.post("agent", "/run", json=each)
-        record: dict[str, Any] = await answer.json()
-        return record
+    name = "workplace_assistant"
+    environment = server_spec(name, "resources_servers", name, domain="agent", tables_dirpath=tables)
+    return await rollout_of(environment, each, replies, max_steps=6)
 
 
 @pytest.mark.parametrize(("file", "tables"), ROWS)

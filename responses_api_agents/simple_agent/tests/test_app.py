@@ -10,7 +10,6 @@ import pytest
 from nemo_gym.server_utils import ServerClient, base_url
 from nemo_gym.testing import (
     TRANSPORTS,
-    ServerSpec,
     Stack,
     StackSpec,
     Transport,
@@ -20,6 +19,7 @@ from nemo_gym.testing import (
     says,
     server_spec,
 )
+from tests.stacks import simple_agent
 
 Replies = list[dict[str, Any]]
 
@@ -38,21 +38,13 @@ def transport(request: pytest.FixtureRequest) -> Transport:
     return chosen
 
 
-def agent(**config: Any) -> ServerSpec:
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "environment"},
-        "model_server": {"type": "responses_api_models", "name": "policy_model"},
-    }
-    return server_spec("agent", "responses_api_agents", "simple_agent", **references, **config)
-
-
 @asynccontextmanager
 async def stack(transport: Transport, *replies: dict[str, Any], **config: Any) -> AsyncIterator[ServerClient]:
     """An agent with a model that follows this script, in an awkward environment."""
     servers = [
         server_spec("policy_model", "responses_api_models", "scripted_model", replies=list(replies)),
         server_spec("environment", "resources_servers", "awkward", folder=AWKWARD),
-        agent(**config),
+        simple_agent("environment", **config),
     ]
     async with running_servers(servers, transport=transport) as client:
         yield client
@@ -389,7 +381,7 @@ async def test_a_server_out_of_reach_is_a_failure_at_its_boundary(path: str, cau
     spoken = noted if path == "/note" else says("Done.")
     async with breaking_off_at(path, {"/v1/responses": spoken}) as url:
         addresses = {"environment": url, "policy_model": url}
-        async with Stack(StackSpec([agent()], addresses=addresses)) as held_agent:
+        async with Stack(StackSpec([simple_agent("environment")], addresses=addresses)) as held_agent:
             status, told = await run(held_agent.client)
     assert (status, told["error"]["cause"]) == (502, cause)
     assert "closed the connection" in told["error"]["message"]

@@ -14,23 +14,16 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.server_utils import base_url
-from nemo_gym.testing import ServerSpec, Stack, StackSpec, example_row, running_servers, says, server_spec
+from nemo_gym.testing import ServerSpec, Stack, StackSpec, example_row, running_servers, says
+from tests.stacks import counter, scripted_servers, simple_agent
 
 TOOL = {"type": "function", "name": "increment_counter"}
-REFERENCES: dict[str, Any] = {
-    "resources_server": {"type": "resources_servers", "name": "counter"},
-    "model_server": {"type": "responses_api_models", "name": "policy_model"},
-}
 
 
 def servers(**config: Any) -> list[ServerSpec]:
     """An agent, a counter, and a model that calls the counter's tool for ever."""
     forever = [{"call": [{"name": "increment_counter", "arguments": {"count": 1}}]}]
-    return [
-        server_spec("agent", "responses_api_agents", "simple_agent", **REFERENCES, **config),
-        server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent"),
-        server_spec("policy_model", "responses_api_models", "scripted_model", replies=forever),
-    ]
+    return scripted_servers(counter(), forever, **config)
 
 
 @pytest.mark.parametrize(("config", "steps"), [({"max_steps": 3}, 3), ({}, 200)])
@@ -71,7 +64,7 @@ async def replying(reply: dict[str, Any]) -> AsyncIterator[str]:
 @pytest.mark.parametrize("status", ["queued", "in_progress", "failed", "cancelled"])
 async def test_a_reply_that_is_not_finished_is_no_result_of_the_model(status: str) -> None:
     async with replying({**says("Half an ans"), "status": status}) as url:
-        spec = StackSpec(servers()[:2], addresses={"policy_model": url})
+        spec = StackSpec([counter(), simple_agent("counter")], addresses={"policy_model": url})
         async with Stack(spec) as stack:
             with pytest.raises(RolloutError, match=status) as caught:
                 await stack.client.call("agent", "/run", example_row(initial_count=0, expected_count=0), answer=dict)

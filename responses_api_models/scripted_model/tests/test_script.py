@@ -150,7 +150,7 @@ def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
         ("no JSON", "Invalid JSON"),
         ('{"sya": "Hello."}', "sya"),
         ('{"say": 7}', "say"),
-        ('{"user": "(", "say": "Hello."}', "no regular expression"),
+        ('{"user": "(", "say": "Hello."}', "not a regular expression"),
         ('{"user": "(a)", "say": "\\\\2"}', "only 1"),
         ('{"call": [{"arguments": {}}]}', "call.0.name"),
     ],
@@ -165,5 +165,5 @@ def test_a_mistake_in_a_file_is_told_with_its_line(tmp_path: Path, line: str, to
 
 
 def test_a_mistake_in_a_list_of_replies_is_a_mistake_too() -> None:
-    with pytest.raises(ValidationError, match="no regular expression"):
+    with pytest.raises(ValidationError, match="not a regular expression"):
         Reply(tool_output="[")

@@ -1,8 +1,5 @@
 """An environment's tools over MCP, called by the protocol's own client package."""
 
-import asyncio
-import io
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +8,7 @@ import orjson
 import pytest
 
 from nemo_gym.client.server_client import CookieJar, base_url
-from nemo_gym.server.mcp import McpHttpApp, McpToolServer, ToolResult, serve_stdio, session_tools
+from nemo_gym.gateway.mcp import McpHttpApp, McpToolServer, ToolResult, session_tools
 from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.testing import ServerSpec, example_row, rows_of, running_servers, says, server_spec
 
@@ -74,21 +71,6 @@ async def test_a_client_lists_and_calls_the_tools_in_one_session() -> None:
         assert await reward() == 1.0
 
 
-async def test_a_client_over_standard_input_and_output() -> None:
-    mcp = client_package()
-    program = f"""
-import asyncio
-from nemo_gym.server.mcp import McpToolServer, ToolResult, serve_stdio
-async def echo(name, arguments):
-    return ToolResult(name + " " + arguments.decode())
-asyncio.run(serve_stdio(McpToolServer("test", {TOOLS!r}, echo)))
-"""
-    parameters = mcp.StdioServerParameters(command=sys.executable, args=["-c", program])
-    async with mcp.Client(mcp.stdio_client(parameters)) as session:
-        said = await session.call_tool("increment_counter", {"count": 1})
-        assert said.content[0].text == 'increment_counter {"count":1}'
-
-
 @pytest.mark.parametrize(
     ("asked", "given"), [("2025-03-26", "2025-03-26"), ("1999-01-01", "2025-11-25"), (None, "2025-11-25")]
 )
@@ -136,12 +118,3 @@ async def test_notifications_and_replies_get_no_reply_and_a_batch_gets_one_for_e
     assert await ask({"jsonrpc": "2.0", "id": 1, "result": {}}) is None
     assert await ask([notification]) is None
     assert await ask([ping, notification, ping]) == [{"jsonrpc": "2.0", "id": 7, "result": {}}] * 2
-
-
-async def test_lines_in_lines_out() -> None:
-    lines = io.BytesIO(b'{"id":1,"method":"ping"}\n\n{"method":"notifications/initialized"}\nnonsense\n')
-    replies = io.BytesIO()
-    async with asyncio.timeout(60):
-        await serve_stdio(McpToolServer("test", TOOLS, echo), lines, replies)
-    answers = [orjson.loads(line) for line in replies.getvalue().splitlines()]
-    assert [("result" in answer, answer["id"]) for answer in answers] == [(True, 1), (False, None)]

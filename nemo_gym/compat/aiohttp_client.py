@@ -1,4 +1,4 @@
-"""Functions that servers written for the public interface call, kept for them. Our own code does not."""
+"""The aiohttp session and request function of the public interface."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -12,14 +12,15 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym.analysis.recording import FILE, first_difference, record_or_replay
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.recording import FILE, first_difference, record_or_replay
 from nemo_gym.rollouts.store import StorageError
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import example_row, running_servers, server_spec
+from nemo_gym.testing import example_row, running_servers
+from tests.stacks import counter, scripted_servers
 
 ADD = {"name": "increment_counter", "arguments": {"count": 1}}
 SCRIPT: list[dict[str, Any]] = [{"turn": 0, "call": [ADD, ADD]}, {"say": "Done."}]
@@ -27,15 +28,7 @@ SETTINGS: dict[str, Any] = {"policy_model": {"responses_api_models": {"scripted_
 
 
 def servers(replies: list[dict[str, Any]]) -> list[ServerSpec]:
-    references: dict[str, Any] = {
-        "resources_server": {"type": "resources_servers", "name": "counter"},
-        "model_server": {"type": "responses_api_models", "name": "policy_model"},
-    }
-    return [
-        server_spec("counter", "resources_servers", "example_stateful_counter", domain="agent"),
-        server_spec("policy_model", "responses_api_models", "scripted_model", replies=replies),
-        server_spec("agent", "responses_api_agents", "simple_agent", **references),
-    ]
+    return scripted_servers(counter(), replies)
 
 
 def write_rows(folder: Path, *, start: int = 0) -> None:

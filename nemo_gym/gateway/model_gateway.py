@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.client.server_client import ServerReply, base_url
-from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.gateway.mcp import McpHttpApp, McpToolServer
+from nemo_gym.gateway.unix_bridge import bridge_socket
 from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.disconnect import cancel_on_disconnect
 from nemo_gym.server.endpoint import Call, Endpoint
 from nemo_gym.server.limits import ServerLimits
-from nemo_gym.server.mcp import McpHttpApp, McpToolServer
-from nemo_gym.server.model_endpoints import answer_about_models, estimate_tokens, model_endpoints
+from nemo_gym.server.model_endpoints import answer_about_models, model_endpoints
 from nemo_gym.server.request_checks import check_json, check_origin
-from nemo_gym.server.unix_bridge import bridge_socket
 from nemo_gym.server.uvicorn_runner import bind, serving
 
 LOOPBACK = "127.0.0.1"
@@ -71,7 +70,7 @@ class ModelGateway:
     ) -> Iterator[str]:
         """A path for one program. After the block nothing answers there."""
         path = f"/{secrets.token_urlsafe(16)}"
-        listed = model_endpoints(chat_completions, responses, count_tokens=_estimate, reads_only=True)
+        listed = model_endpoints(chat_completions, responses, reads_only=True)
         endpoints = {endpoint.path: endpoint for endpoint in listed}
         self._rooms[path] = _Room(endpoints, model, McpHttpApp(tools), contextvars.copy_context())
         try:
@@ -118,7 +117,3 @@ class ModelGateway:
         async with cancel_on_disconnect(receive):
             return await self._core.run(endpoint, call)
         return None
-
-
-async def _estimate(params: NeMoGymResponseCreateParamsNonStreaming) -> int:
-    return estimate_tokens(params)

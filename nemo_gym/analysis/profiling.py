@@ -11,12 +11,12 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nemo_gym.analysis.flame_graph import StackSampler, flame_graph_page
 from nemo_gym.common.atomic_files import atomic_write, make_folder
-from nemo_gym.config.command_options import CommandConfig
+from nemo_gym.config.types import GlobalKeys
 from nemo_gym.errors import ConfigError, MissingExtraError
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.core import ServerCore
-from nemo_gym.server.flame_graph import StackSampler, flame_graph_page
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _server: ContextVar[int] = ContextVar("nemo_gym_profiled_server", default=0)
 """The number of the server that the running code works for, from 1."""
 
 
-class ProfilingMiddlewareConfig(CommandConfig):
+class ProfilingMiddlewareConfig(GlobalKeys):
     """Global keys of a configuration."""
 
     profiling_enabled: bool = False
@@ -50,16 +50,21 @@ class ProfiledServer(NamedTuple):
 
 
 @contextlib.contextmanager
-def profiling_of(
-    config: Mapping[str, Any], servers: Sequence[ProfiledServer], *, worker: int = 0, has_replicas: bool = False
+def profile_servers(
+    config: Mapping[str, Any],
+    apps: Mapping[str, ServerApp],
+    entrypoints: Mapping[str, Path],
+    *,
+    worker: int = 0,
+    has_replicas: bool = False,
 ) -> Iterator[None]:
     """Profile this process while the block runs, if `config` asks for it, and write the results when it ends. Files
     have the number of the worker if others have the same servers."""
-    names = [name for name in ProfilingMiddlewareConfig.model_fields if config.get(name) is not None]
-    settings = ProfilingMiddlewareConfig.read({name: config[name] for name in names})
+    settings = ProfilingMiddlewareConfig.of(config)
     if not settings.profiling_enabled:
         yield
         return
+    servers = [ProfiledServer(app, entrypoints[name]) for name, app in apps.items()]
     if settings.profiling_results_dirpath is None:
         raise ConfigError("profiling_enabled needs a folder for the results: +profiling_results_dirpath=<folder>")
     folder = Path(settings.profiling_results_dirpath)

@@ -3,11 +3,9 @@
 Only what a server of tools needs is here, in every version of the protocol with a handshake, so it needs no package.
 """
 
-import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -158,13 +156,3 @@ class McpHttpApp:
         check_json(headers)
         reply = await self.server.reply(await read_body(limit_body(receive, MAX_BODY_BYTES)))
         return ServerReply(self.server.name, 202 if reply is None else 200, reply)
-
-
-async def serve_stdio(server: McpToolServer, source: BinaryIO | None = None, sink: BinaryIO | None = None) -> None:
-    """Answer the client that started this process, one message a line, until it closes our standard input."""
-    lines, replies = source or sys.stdin.buffer, sink or sys.stdout.buffer
-    while line := await asyncio.to_thread(lines.readline):
-        reply = await server.reply(line) if line.strip() else None
-        if reply is not None:
-            replies.write(reply + b"\n")
-            replies.flush()

@@ -6,25 +6,23 @@ they did. The first difference ends the rollout with an error that names it."""
 import asyncio
 import contextlib
 import hashlib
-import itertools
 import logging
 import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
 from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.config.blocks import blocks_in
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.rollouts.attempt_context import RecordingContext, current_attempt
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.output_files import manifest_path
 from nemo_gym.rollouts.store import JsonlFile, StorageError
-from nemo_gym.rollouts.types import RowId
 from nemo_gym.server.tools import NOT_TOOLS
 
 logger = logging.getLogger(__name__)
@@ -33,31 +31,6 @@ FILE = "traffic.jsonl"
 COMPLETED = "/run"
 """The last call of an attempt that was scored."""
 Send = Callable[[], Awaitable[ServerReply]]
-_attempt_numbers = itertools.count()
-
-
-@dataclass(slots=True)
-class RecordingContext:
-    """The attempt that the running task belongs to, and how many calls it has made."""
-
-    row: RowId
-    attempt: int
-    number: int = field(default_factory=lambda: next(_attempt_numbers))
-    """Unique in this process: a hedged rollout has two attempts of the same number at once."""
-    calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-
-
-_context: ContextVar[RecordingContext | None] = ContextVar("nemo_gym_recording", default=None)
-
-
-@contextlib.contextmanager
-def recording_context(row: RowId, attempt: int) -> Iterator[None]:
-    """Calls made inside belong to this attempt."""
-    token = _context.set(RecordingContext(row, attempt))
-    try:
-        yield
-    finally:
-        _context.reset(token)
 
 
 class _Call(NamedTuple):
@@ -71,7 +44,7 @@ class _Call(NamedTuple):
 
 def _call_of(server: str, path: str, body: Any, models: frozenset[str]) -> _Call | None:
     """The call to record; None if it belongs to no rollout, or goes neither to a model nor to a tool."""
-    current = _context.get()
+    current = current_attempt()
     if current is None or path[1:] in NOT_TOOLS or ("/v1/" in path and server not in models):
         return None
     request = b"" if body is None else encode(body, exclude_unset=True)
@@ -102,7 +75,7 @@ class Recorder:
     async def __call__(self, server: str, path: str, body: Any, send: Send) -> ServerReply:
         call = _call_of(server, path, body, self._models)
         reply = await send()
-        context = _context.get()
+        context = current_attempt()
         if call is not None:
             fields = {"call": call.name, "status": reply.status, "request": call.request.decode()}
             self._write(call.context, {**fields, "answer": reply.text()})
@@ -202,9 +175,7 @@ def record_or_replay(
         raise ConfigError("Both record and replay are given. Expected one of them.")
     if not client.local:
         raise ConfigError("Traffic can be recorded and replayed only by a command that holds the servers itself.")
-    models = frozenset(
-        name for name, block in settings.items() if isinstance(block, dict) and "responses_api_models" in block
-    )
+    models = frozenset(block.name for block in blocks_in(settings) if block.server_type == "responses_api_models")
     resume = config.resume != "restart" and manifest_path(Path(config.output_jsonl_fpath)).exists()
     tap: Recorder | Replayer = (
         Recorder(Path(config.record), models, resume=resume)

@@ -165,7 +165,7 @@ def _input_part(part: Mapping[str, Any]) -> JsonObject:
 
 
 def split_responses_input_output_items(items: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Split items before the first that a model wrote. What a tool answered is no such item."""
+    """Split items before the first that a model wrote. Tool outputs do not count as written by a model."""
     at = next((index for index, item in enumerate(items) if _is_by_model(item)), len(items))
     return list(items[:at]), list(items[at:])
 

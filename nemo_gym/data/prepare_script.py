@@ -1,6 +1,6 @@
 """Runs the `prepare()` of a benchmark in the interpreter that its folder needs, and prints the file that it wrote.
 
-Usage: python -m nemo_gym.runtime.prepare_script <script> <arguments as JSON>
+Usage: python -m nemo_gym.data.prepare_script <script> <arguments as JSON>
 """
 
 import importlib.util

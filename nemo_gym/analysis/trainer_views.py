@@ -7,9 +7,9 @@ view can be read back into the tokens it was made of.
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from nemo_gym.analysis.training_samples import TrainingSample
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.token_traces import FlatTokens
-from nemo_gym.rollouts.training_samples import TrainingSample
 
 
 class TrainerView(NamedTuple):
