@@ -24,7 +24,7 @@ from nemo_gym.testing import client_for, rows_of, says
 from resources_servers.code_gen.app import CodeGenResourcesServer
 from resources_servers.math_with_code.app import PythonExecutorResourcesServer
 
-LAUNCHES, ACTIONS, VERIFIES = 40, 300, 40
+LAUNCHES, ACTIONS, VERIFIES = 60, 300, 40
 
 
 class Cost(NamedTuple):
@@ -59,21 +59,27 @@ async def bare(argv: list[str]) -> None:
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)  # noqa: ASYNC221 - what is being measured
 
 
-async def local_costs(name: str) -> list[Cost]:
-    provider: LocalProvider = get_provider_class(name)()
+async def launch_cost(what: str, name: str, *, command: list[str] | None = None, fork_server: bool) -> Cost:
+    """Sandboxes one after another. The start of the fork server, about 15 ms, is part of the sum."""
+    provider: LocalProvider = get_provider_class(name)(fork_server=fork_server)
 
     async def launch() -> None:
-        await provider.release(await provider.open())
-
-    async def launch_and_run() -> None:
         sandbox = await provider.open()
-        await sandbox.exec(["/bin/true"])
+        if command:
+            await sandbox.exec(command)
         await provider.release(sandbox)
 
+    return await measured(f"{name}: {what}", LAUNCHES, launch, provider.aclose)
+
+
+async def local_costs(name: str) -> list[Cost]:
+    true = ["/bin/true"]
     costs = [
-        await measured(f"{name}: launch and end", LAUNCHES, launch),
-        await measured(f"{name}: launch, /bin/true, end", LAUNCHES, launch_and_run),
+        await launch_cost("launch and end, the first of a provider", name, fork_server=False),
+        await launch_cost("launch and end", name, fork_server=True),
+        await launch_cost("launch, /bin/true, end", name, command=true, fork_server=True),
     ]
+    provider: LocalProvider = get_provider_class(name)(fork_server=False)
     for what, run in {
         "/bin/true, warm": lambda box: box.exec(["/bin/true"]),
         "Python program, warm": lambda box: box.program("pass"),

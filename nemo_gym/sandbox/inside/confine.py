@@ -29,10 +29,11 @@ class Confinement:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._filter: bytes = settings["seccomp"]
         self._ruleset = -1
-        self._is_namespaced: bool = settings["pid_namespace"]
+        self.is_namespaced: bool = settings["pid_namespace"]
+        """Then children have nothing to do to themselves before they run a command."""
         self._pid = os.getpid()
         prctl(PR_SET_DUMPABLE, 0)  # so that no child can read or write this process through /proc
-        if not self._is_namespaced:
+        if not self.is_namespaced:
             import ctypes  # noqa: F401 - once here, and not in every child
 
             prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -46,7 +47,9 @@ class Confinement:
         if os.getppid() != self._pid:
             os._exit(1)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        if not self._is_namespaced and os.geteuid() == 0:
+        if not self.is_namespaced and os.geteuid() == 0:
+            drop_bounding_set()
+            prctl(PR_SET_SECUREBITS, NO_ROOT_PRIVILEGES)
             drop_capabilities()
         if self._ruleset >= 0:
             landlock(LANDLOCK_RESTRICT_SELF, self._ruleset, 0)
@@ -62,12 +65,18 @@ def prctl(*arguments: int) -> None:
         raise OSError(f"prctl({arguments[0]}) failed")
 
 
+def drop_bounding_set() -> None:
+    import ctypes
+
+    change = ctypes.CDLL(None).prctl
+    for number in range(CAPABILITIES):
+        if change(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:  # the kernel knows no more
+            return
+
+
 def drop_capabilities() -> None:
     import ctypes
 
-    for number in range(CAPABILITIES):
-        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
-    prctl(PR_SET_SECUREBITS, NO_ROOT_PRIVILEGES)
     header, none = struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(24)
     if ctypes.CDLL(None).capset(header, none) < 0:
         raise OSError("capabilities could not be dropped")
