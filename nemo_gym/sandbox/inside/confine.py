@@ -23,6 +23,7 @@ CAPABILITY_VERSION_3 = 0x20080522
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 LANDLOCK_RULE_PATH_BENEATH = 1
 SIGKILL = 9
+_OPENED: list[Any] = []
 
 
 class Confinement:
@@ -66,19 +67,14 @@ def prctl(*arguments: int) -> None:
 
 
 def drop_bounding_set() -> None:
-    import ctypes
-
-    change = ctypes.CDLL(None).prctl
     for number in range(CAPABILITIES):
-        if change(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:  # the kernel knows no more
+        if libc().prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:  # the kernel knows no more
             return
 
 
 def drop_capabilities() -> None:
-    import ctypes
-
     header, none = struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(24)
-    if ctypes.CDLL(None).capset(header, none) < 0:
+    if libc().capset(header, none) < 0:
         raise OSError("capabilities could not be dropped")
 
 
@@ -100,13 +96,27 @@ def landlock_ruleset(landlock_settings: dict[str, Any]) -> int:
 def landlock(number: int, *arguments: int | bytes) -> int:
     import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    words = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-    result: int = libc.syscall(ctypes.c_long(number), *words)
+    result: int = libc().syscall(*words((number, *arguments)))
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"Landlock system call {number}: {os.strerror(error)}")
     return result
+
+
+def libc() -> Any:
+    """The C library, opened once."""
+    if not _OPENED:
+        import ctypes
+
+        _OPENED.append(ctypes.CDLL(None, use_errno=True))
+    return _OPENED[0]
+
+
+def words(arguments: tuple[int | bytes | None, ...]) -> list[Any]:
+    """Arguments of a C function, integers as wide as the registers they are passed in."""
+    import ctypes
+
+    return [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
 
 
 def load_filter(program: bytes) -> None:
@@ -114,5 +124,5 @@ def load_filter(program: bytes) -> None:
 
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
-    if ctypes.CDLL(None).prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0) < 0:
+    if libc().prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0) < 0:
         raise OSError("the seccomp filter could not be loaded")

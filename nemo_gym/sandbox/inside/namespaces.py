@@ -12,8 +12,10 @@ from nemo_gym.sandbox.inside.confine import (
     PR_SET_NO_NEW_PRIVS,
     drop_bounding_set,
     drop_capabilities,
+    libc,
     load_filter,
     prctl,
+    words,
 )
 
 TYPE_CHECKING = False
@@ -118,8 +120,6 @@ def mount(kind: str, path: str, flags: int, options: str = "") -> None:
 def call(name: str, *arguments: int | bytes | None) -> None:
     import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    words = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-    if getattr(libc, name)(*words) < 0:
+    if getattr(libc(), name)(*words(arguments)) < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{name}{arguments[:2]}: {os.strerror(error)}")
