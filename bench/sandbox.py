@@ -13,9 +13,13 @@ import statistics
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
+from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.sandbox.assessment import bubblewrap, landlock
 from nemo_gym.sandbox.local import LocalProvider
@@ -24,7 +28,7 @@ from nemo_gym.testing import client_for, rows_of, says
 from resources_servers.code_gen.app import CodeGenResourcesServer
 from resources_servers.math_with_code.app import PythonExecutorResourcesServer
 
-LAUNCHES, ACTIONS, VERIFIES = 40, 300, 40
+LAUNCHES, ACTIONS, VERIFIES = 60, 300, 40
 
 
 class Cost(NamedTuple):
@@ -59,21 +63,27 @@ async def bare(argv: list[str]) -> None:
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)  # noqa: ASYNC221 - what is being measured
 
 
-async def local_costs(name: str) -> list[Cost]:
-    provider: LocalProvider = get_provider_class(name)()
+async def launch_cost(what: str, name: str, *, command: list[str] | None = None, fork_server: bool) -> Cost:
+    """Sandboxes one after another. The start of the fork server, about 15 ms, is part of the sum."""
+    provider: LocalProvider = get_provider_class(name)(fork_server=fork_server)
 
     async def launch() -> None:
-        await provider.release(await provider.open())
-
-    async def launch_and_run() -> None:
         sandbox = await provider.open()
-        await sandbox.exec(["/bin/true"])
+        if command:
+            await sandbox.exec(command)
         await provider.release(sandbox)
 
+    return await measured(f"{name}: {what}", LAUNCHES, launch, provider.aclose)
+
+
+async def local_costs(name: str) -> list[Cost]:
+    true = ["/bin/true"]
     costs = [
-        await measured(f"{name}: launch and end", LAUNCHES, launch),
-        await measured(f"{name}: launch, /bin/true, end", LAUNCHES, launch_and_run),
+        await launch_cost("launch and end, the first of a provider", name, fork_server=False),
+        await launch_cost("launch and end", name, fork_server=True),
+        await launch_cost("launch, /bin/true, end", name, command=true, fork_server=True),
     ]
+    provider: LocalProvider = get_provider_class(name)(fork_server=False)
     for what, run in {
         "/bin/true, warm": lambda box: box.exec(["/bin/true"]),
         "Python program, warm": lambda box: box.program("pass"),
@@ -88,33 +98,32 @@ async def local_costs(name: str) -> list[Cost]:
     return costs
 
 
+async def request_cost(
+    what: str, count: int, server: type[SimpleResourcesServer], path: str, body: Any, **expected: Any
+) -> Cost:
+    """A request to an environment, with all that its sandboxes used until it was closed, and their start."""
+    async with AsyncExitStack() as stack:
+        environment = await stack.enter_async_context(client_for(server))
+
+        async def request() -> None:
+            answer = (await environment.post(path, json=body)).json()
+            assert answer == answer | expected, answer
+
+        return await measured(f"{server.__module__.split('.')[-2]}: {what}", count, request, stack.aclose)
+
+
 async def verify_costs() -> list[Cost]:
-    rows = rows_of("resources_servers/code_gen/data/example.jsonl")
+    programs = rows_of("resources_servers/code_gen/data/example.jsonl")
     program = says("```python\nprint(sum(n for n in map(int, open(0).read().split()[1:]) if n % 2 == 0))\n```")
-    async with client_for(CodeGenResourcesServer) as environment:
-        body = {**rows[0], "response": program}
-
-        async def verify() -> None:
-            assert (await environment.post("/verify", json=body)).json()["reward"] == 1.0
-
-        await verify()
-        code_gen = await measured("code_gen: verify, three tests", VERIFIES, verify)
-    rows = rows_of("resources_servers/math_with_code/data/example.jsonl")
-    async with client_for(PythonExecutorResourcesServer) as environment:
-        answer = {**rows[0], "response": says("\\boxed{130}")}
-
-        async def check() -> None:
-            assert (await environment.post("/verify", json=answer)).json()["reward"] == 1.0
-
-        async def execute() -> None:
-            await environment.post("/execute_python", json={"code": "sum(range(100))"})
-
-        await execute()
-        return [
-            code_gen,
-            await measured("math_with_code: verify, over HTTP", ACTIONS, check),
-            await measured("math_with_code: execute_python, over HTTP", ACTIONS, execute),
-        ]
+    sums = rows_of("resources_servers/math_with_code/data/example.jsonl")
+    coding, executor = CodeGenResourcesServer, PythonExecutorResourcesServer
+    tested, checked = {**programs[0], "response": program}, {**sums[0], "response": says("\\boxed{130}")}
+    code = {"code": "sum(range(100))"}
+    return [
+        await request_cost("verify, three tests", VERIFIES, coding, "/verify", tested, reward=1.0),
+        await request_cost("verify, over HTTP", ACTIONS, executor, "/verify", checked, reward=1.0),
+        await request_cost("execute_python, over HTTP", ACTIONS, executor, "/execute_python", code),
+    ]
 
 
 async def alive(name: str, count: int) -> str:
@@ -136,13 +145,10 @@ async def alive(name: str, count: int) -> str:
 
 
 def left_over() -> tuple[int, int, int, int]:
-    own = str(os.getpid())
-    parents = [
-        path.read_text().rpartition(")")[2].split()[1] for path in Path("/proc").glob("[0-9]*/stat") if path.exists()
-    ]
+    processes = len(psutil.Process().children(recursive=True))
     mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
     folders = len(list(Path("/tmp").glob("nemo-gym-sandbox-*")))  # noqa: S108 - where they would be
-    return parents.count(own), mounts, len(os.listdir("/proc/self/fd")), folders
+    return processes, mounts, len(os.listdir("/proc/self/fd")), folders
 
 
 async def main() -> None:

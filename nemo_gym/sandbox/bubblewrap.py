@@ -4,15 +4,15 @@ import functools
 import importlib.util
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from nemo_gym.sandbox.contract import SHARED_MEMORY, TEMP, Level, SandboxSpec
 from nemo_gym.sandbox.errors import SandboxUnavailableError
+from nemo_gym.sandbox.launcher import ForkServer, Launch, boot_command
 from nemo_gym.sandbox.limits import MIB, Limits
-from nemo_gym.sandbox.local import WORK, LocalProvider, boot_command, unused_uid
-from nemo_gym.sandbox.process import Launch
+from nemo_gym.sandbox.local import WORK, LocalProvider, unused_uid
 from nemo_gym.sandbox.runtime import Runtime, host_runtime
 from nemo_gym.sandbox.seccomp import seccomp_filter
 
@@ -26,8 +26,14 @@ NOT_COVERED = (
 )
 
 SHARED_MEMORY_MB = 64
-UID_INSIDE = "1000"
+UID_INSIDE = 1000
 CAP_SYS_ADMIN = 21
+SERVER_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP")
+"""What a fork server needs for mounts, for the loopback interface, and to give it all up. No sandbox keeps any."""
+_SHARED = (
+    *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+    *("--die-with-parent", "--as-pid-1", "--new-session", "--clearenv", "--hostname", "sandbox", "--cap-drop", "ALL"),
+)
 
 
 class BubblewrapProvider(LocalProvider):
@@ -40,27 +46,51 @@ class BubblewrapProvider(LocalProvider):
         super().__init__(**options)
         self._bwrap = executable or bubblewrap_path()
 
-    def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime) -> Launch:
+    def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime, server: ForkServer | None = None) -> Launch:
         workdir = spec.workdir or WORK
         settings = self.settings(limits, runtime, workdir)
-        # Root makes the namespaces as root and then becomes a user of the sandbox's own. Anybody else needs a user
-        # namespace, in which the kernel counts processes separately.
-        is_root = has_capability(CAP_SYS_ADMIN) and os.geteuid() == 0
+        is_root = may_become_others()
         settings["uid"] = unused_uid() if is_root else None
+        if server is not None:
+            settings["namespaces"] = {
+                "folders": [(path, size_mb * MIB) for path, size_mb in folders(limits, workdir).items()],
+                "uid_inside": None if is_root else UID_INSIDE,
+                "filter": seccomp_filter(allow_sockets=True),
+            }
+            return Launch([], settings, server=server)
         filter_fd = _readable(seccomp_filter(allow_sockets=True))
-        sockets = spec.provider_options.get("sockets") or {}
-        argv = [self._bwrap, *_namespaces(is_root), *mounts(limits, runtime, workdir, sockets)]
+        argv = [self._bwrap, *_namespaces(), *mounts(limits, runtime, workdir, _sockets(spec))]
         argv += ["--chdir", "/", "--seccomp", str(filter_fd), "--", *boot_command(runtime.python)]
         return Launch(argv, settings, [filter_fd])
 
+    def server_launch(self, spec: SandboxSpec, runtime: Runtime) -> Launch | None:
+        if _sockets(spec):
+            return None
+        workdir = spec.workdir or WORK
+        settings = self.settings(self.limits, runtime, workdir)
+        # As an ordinary user bwrap makes the PID namespace in a user namespace that it then leaves.
+        settings |= {"is_fork_server": True, "owns_no_pid_namespace": not may_become_others()}
+        argv = [self._bwrap, *_namespaces(SERVER_CAPABILITIES), *mounts(self.limits, runtime, workdir)]
+        return Launch([*argv, "--chdir", "/", "--", *boot_command(runtime.python)], settings)
 
-def _namespaces(is_root: bool) -> list[str]:
-    shared = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    shared += ["--die-with-parent", "--as-pid-1", "--new-session", "--clearenv", "--hostname", "sandbox"]
-    shared += ["--cap-drop", "ALL"]
-    if is_root:
-        return [*shared, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    return ["--unshare-user", "--uid", UID_INSIDE, "--gid", UID_INSIDE, *shared]
+
+def may_become_others() -> bool:
+    """Root makes the namespaces as root and then becomes a user of the sandbox's own. Anybody else needs a user
+    namespace, in which the kernel counts processes separately."""
+    return has_capability(CAP_SYS_ADMIN) and os.geteuid() == 0
+
+
+def _sockets(spec: SandboxSpec) -> Mapping[str, str]:
+    return spec.provider_options.get("sockets") or {}
+
+
+def _namespaces(capabilities: Iterable[str] = ()) -> list[str]:
+    if may_become_others():
+        capabilities = {*capabilities, "CAP_SETUID", "CAP_SETGID"}
+        user = []
+    else:
+        user = ["--unshare-user", "--uid", str(UID_INSIDE), "--gid", str(UID_INSIDE)]
+    return [*user, *_SHARED, *(word for name in capabilities for word in ("--cap-add", name))]
 
 
 def mounts(limits: Limits, runtime: Runtime, workdir: str, sockets: Mapping[str, str] | None = None) -> list[str]:
@@ -70,14 +100,18 @@ def mounts(limits: Limits, runtime: Runtime, workdir: str, sockets: Mapping[str,
     at |= {path: ["--ro-bind", source, path] for source, path in runtime.binds}
     at |= {path: ["--symlink", target, path] for target, path in runtime.symlinks}
     at |= {path: ["--tmpfs", path, "--remount-ro", path] for path in runtime.masked}
-    at |= {path: _folder(path, limits.disk_mb) for path in (TEMP, workdir)}
+    at |= {path: _folder(path, size_mb) for path, size_mb in folders(limits, workdir).items()}
     at |= {path: ["--ro-bind", source, path] for path, source in (sockets or {}).items()}
-    at[SHARED_MEMORY] = _folder(SHARED_MEMORY, SHARED_MEMORY_MB)
     parents = {str(parent) for path in at for parent in Path(path).parents} - {"/", *at}
     # bwrap itself would make some of them for their owner alone.
     at |= {path: ["--perms", "0755", "--dir", path] for path in parents if not _is_inside(path, runtime)}
     in_order = sorted(at, key=lambda path: Path(path).parts)  # what lies in a mount comes after it
     return [*(word for path in in_order for word in at[path]), "--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def folders(limits: Limits, workdir: str) -> dict[str, int]:
+    """Those that can be written, and their sizes in MB."""
+    return {TEMP: limits.disk_mb, workdir: limits.disk_mb, SHARED_MEMORY: SHARED_MEMORY_MB}
 
 
 def _is_inside(path: str, runtime: Runtime) -> bool:
@@ -110,9 +144,8 @@ def has_capability(number: int) -> bool:
 
 def probe_command() -> list[str]:
     """A sandbox that does nothing, to see whether one can be made."""
-    is_root = has_capability(CAP_SYS_ADMIN) and os.geteuid() == 0
     runtime = host_runtime()
-    arguments = [*_namespaces(is_root), *mounts(Limits(), runtime, WORK)]
+    arguments = [*_namespaces(), *mounts(Limits(), runtime, WORK)]
     return [bubblewrap_path(), *arguments, "--", runtime.python, "-I", "-S", "-c", "pass"]
 
 

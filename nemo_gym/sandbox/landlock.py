@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 from nemo_gym.sandbox.contract import Level, SandboxSpec
 from nemo_gym.sandbox.errors import SandboxUnavailableError
+from nemo_gym.sandbox.launcher import ForkServer, Launch, boot_command
 from nemo_gym.sandbox.limits import Limits
-from nemo_gym.sandbox.local import LocalProvider, boot_command, unused_uid
-from nemo_gym.sandbox.process import Launch
+from nemo_gym.sandbox.local import LocalProvider, unused_uid
 from nemo_gym.sandbox.runtime import Runtime
 from nemo_gym.sandbox.seccomp import seccomp_filter
 
@@ -56,14 +56,16 @@ class LandlockProvider(LocalProvider):
                 "the kernel's command line)."
             )
 
-    def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime) -> Launch:
-        launch = folder_launch(self, limits, runtime)
+    def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime, server: ForkServer | None = None) -> Launch:
+        launch = folder_launch(self, limits, runtime, server)
         launch.settings["landlock"] = rules(runtime, launch.folder or Path())
         launch.settings["seccomp"] = seccomp_filter(allow_sockets=False)
         return launch
 
 
-def folder_launch(provider: LocalProvider, limits: Limits, runtime: Runtime) -> Launch:
+def folder_launch(
+    provider: LocalProvider, limits: Limits, runtime: Runtime, server: ForkServer | None = None
+) -> Launch:
     """A sandbox in a private folder of the host's, as a user of its own where that is possible."""
     folder = Path(tempfile.mkdtemp(prefix="nemo-gym-sandbox-"))
     work, temp, packages = folder / "work", folder / "tmp", folder / "packages"
@@ -91,7 +93,7 @@ def folder_launch(provider: LocalProvider, limits: Limits, runtime: Runtime) -> 
         "python_path": python_path,
         "rlimits": limits.rlimits(counts_processes=False) | processes,
     }
-    return Launch(boot_command(runtime.python), settings, folder=folder)
+    return Launch(boot_command(runtime.python), settings, folder=folder, server=server)
 
 
 def rules(runtime: Runtime, folder: Path) -> dict[str, Any]:

@@ -2,16 +2,12 @@
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import logging
-import marshal
 import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +15,7 @@ from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, PythonResult
 from nemo_gym.sandbox.errors import SandboxCreateError, SandboxError
 from nemo_gym.sandbox.inside import frames
 from nemo_gym.sandbox.inside.frames import frame, pack
+from nemo_gym.sandbox.launcher import HostProcess, Launch
 from nemo_gym.sandbox.limits import Limits
 from nemo_gym.sandbox.results import exec_result, job_outcome, python_result
 
@@ -27,57 +24,10 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S = 60.0
 REPLY_GRACE_S = 20.0
 """How long after an action's own limit the agent may still be silent before the sandbox is given up."""
-CLOSE_TIMEOUT_S = 5.0
 REMOVE_ATTEMPTS = 100
 """Each opens at least one level of folders that were made unreadable."""
 CHUNK_BYTES = 4 * 2**20
 MAX_DOWNLOAD_BYTES = 128 * 2**20
-_MODULES = ("frames", "usage", "confine", "jobs", "programs", "agent")
-BOOT = """\
-import marshal,os,sys
-os.dup2(int(sys.argv[1]),3)
-os.closerange(4,65536)
-def read(n):
-    b=b""
-    while len(b)<n:
-        p=os.read(3,n-len(b))
-        if not p: os._exit(1)
-        b+=p
-    return b
-modules=marshal.loads(read(int.from_bytes(read(4),"big")))
-settings=marshal.loads(read(int.from_bytes(read(4),"big")))
-for name in ("nemo_gym","nemo_gym.sandbox","nemo_gym.sandbox.inside"):
-    sys.modules[name]=type(sys)(name)
-for name,code in modules:
-    module=sys.modules[name]=type(sys)(name)
-    setattr(sys.modules["nemo_gym.sandbox.inside"],name.rpartition(".")[2],module)
-    exec(code,module.__dict__)
-sys.modules["nemo_gym.sandbox.inside.agent"].main(settings)
-"""
-
-
-@functools.cache
-def _agent_code() -> bytes:
-    """The agent's modules, compiled once by this interpreter, which is the one that sandboxes have."""
-    folder = Path(__file__).parent / "inside"
-    modules = []
-    for name in _MODULES:
-        source = (folder / f"{name}.py").read_text()
-        modules.append((f"nemo_gym.sandbox.inside.{name}", compile(source, f"<sandbox {name}>", "exec", optimize=2)))
-    return marshal.dumps(tuple(modules))
-
-
-@dataclass(slots=True)
-class Launch:
-    """How a provider starts the agent of one sandbox."""
-
-    argv: list[str]
-    """Ends with the interpreter's command; the control socket's number is appended."""
-    settings: dict[str, Any]
-    fds: list[int] = field(default_factory=list)
-    """Open files that the process inherits; closed here once it has them."""
-    folder: Path | None = None
-    """A folder of the host's that goes with the sandbox."""
 
 
 class SandboxGoneError(SandboxError):
@@ -102,7 +52,7 @@ class SandboxProcess:
         self._requests = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
         self._turn = asyncio.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: HostProcess | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._closing: asyncio.Future[None] | None = None
         self.agent_pid = 0
@@ -122,13 +72,13 @@ class SandboxProcess:
         errors = os.memfd_create("sandbox-errors", os.MFD_CLOEXEC)
         ready = self._waiting[0] = asyncio.get_running_loop().create_future()
         try:
-            with theirs:
-                self._spawn(theirs, errors)
-            self._transport, _ = await asyncio.get_running_loop().create_unix_connection(
-                lambda: _Frames(self._received, self._lost), sock=ours
-            )
-            self._send_code()
             async with asyncio.timeout(timeout_s):
+                with theirs:
+                    self._process = await self._launch.start(ours, theirs, errors)
+                self._transport, _ = await asyncio.get_running_loop().create_unix_connection(
+                    lambda: _Frames(self._received, self._lost), sock=ours
+                )
+                self._transport.write(self._launch.first_bytes())
                 kind, payload = await ready
             if kind != frames.READY:
                 raise SandboxGoneError(payload.decode(errors="replace"))
@@ -145,27 +95,6 @@ class SandboxProcess:
         finally:
             self._waiting.pop(0, None)
             os.close(errors)
-
-    def _spawn(self, theirs: socket.socket, errors: int) -> None:
-        try:
-            self._process = subprocess.Popen(
-                [*self._launch.argv, str(theirs.fileno())],
-                pass_fds=[theirs.fileno(), *self._launch.fds],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env={},
-                cwd="/",
-                start_new_session=True,
-            )
-        finally:
-            for fd in self._launch.fds:
-                os.close(fd)
-
-    def _send_code(self) -> None:
-        assert self._transport is not None
-        for part in (_agent_code(), marshal.dumps(self._launch.settings)):
-            self._transport.write(len(part).to_bytes(4, "big") + part)
 
     async def exec(
         self,
@@ -220,7 +149,7 @@ class SandboxProcess:
         if self._transport is not None:
             self._transport.abort()
         if self._process is not None:
-            await _ended(self._process)
+            await self._process.ended()
         if self._launch.folder is not None:
             await asyncio.to_thread(remove_folder, self._launch.folder)
         self._ended(self)
@@ -346,22 +275,3 @@ def remove_folder(folder: Path) -> None:
         if not folder.exists():
             return
     logger.warning("the sandbox folder %s could not be removed", folder)
-
-
-async def _ended(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for a process that was told to end, kill it if it does not, and reap it."""
-    loop = asyncio.get_running_loop()
-    pidfd = os.pidfd_open(process.pid)
-    gone = loop.create_future()
-    loop.add_reader(pidfd, lambda: None if gone.done() else gone.set_result(None))
-    try:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await asyncio.shield(gone)
-        if not gone.done():
-            process.kill()
-            await gone
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-    process.wait()

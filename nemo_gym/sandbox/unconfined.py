@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 from nemo_gym.sandbox.contract import Level, SandboxSpec
 from nemo_gym.sandbox.landlock import folder_launch
+from nemo_gym.sandbox.launcher import ForkServer, Launch
 from nemo_gym.sandbox.limits import Limits
 from nemo_gym.sandbox.local import LocalProvider
-from nemo_gym.sandbox.process import Launch
 from nemo_gym.sandbox.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -21,5 +21,5 @@ class UnconfinedProvider(LocalProvider):
         super().__init__(**options)
         logger.warning("sandbox provider 'unconfined': model-written code can read your files and use the network")
 
-    def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime) -> Launch:
-        return folder_launch(self, limits, runtime)
+    def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime, server: ForkServer | None = None) -> Launch:
+        return folder_launch(self, limits, runtime, server)

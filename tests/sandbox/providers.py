@@ -20,11 +20,15 @@ SECRET = "canary-7c1f"
 SMALL = {"memory_mb": 256, "processes": 24, "disk_mb": 16, "files": 2000, "open_files": 64, "cpu_s": 5.0}
 """Limits that an attack reaches soon."""
 ASSESSMENTS = {"bubblewrap": bubblewrap, "landlock": landlock}
-CONFINING = ("bubblewrap", "landlock")
+CONFINING = ("bubblewrap", "bubblewrap_forked", "landlock")
+FORKED = {"bubblewrap": None, "bubblewrap_forked": True, "landlock": True}
+"""Which of them fork their sandboxes from the first one on."""
 
 
 def provider(name: str, **options: Any) -> LocalProvider:
     """A provider, or a skipped test where it does not work."""
+    options = {"fork_server": FORKED[name], **options}
+    name = name.removesuffix("_forked")
     assessment = ASSESSMENTS[name]()
     if not assessment.works:
         pytest.skip(f"{name}: {assessment.reason}")

@@ -13,10 +13,10 @@ import stat
 import sys
 import time
 
-from nemo_gym.sandbox.inside import frames
+from nemo_gym.sandbox.inside import frames, namespaces
 from nemo_gym.sandbox.inside.confine import Confinement
 from nemo_gym.sandbox.inside.frames import frame, pack, read_exactly, unpack, write_all
-from nemo_gym.sandbox.inside.jobs import Job, Limit, run_child
+from nemo_gym.sandbox.inside.jobs import Command, Job, Limit, run_child
 from nemo_gym.sandbox.inside.programs import Session, run_command, run_program
 from nemo_gym.sandbox.inside.usage import inodes_used, is_folder_full, kill, kill_processes, processes
 
@@ -175,14 +175,16 @@ class Agent:
                 run_command(argv, env, folder)
             run_program(argv[0], argv[1:], env, folder)
 
-        self._start(Job(request, Limit(wall_ms, cpu_ms, output), stdin, self._cpu_total), body)
+        job = Job(request, Limit(wall_ms, cpu_ms, output), stdin, self._cpu_total)
+        is_command = kind == frames.EXEC and self._confinement.is_namespaced
+        self._start(job, body, Command(argv, env, folder) if is_command else None)
 
     def _start_file_job(self, request: int, body: Callable[[], None], *, output: int = 0) -> None:
         """Files are read and written by a confined child: links the model made lead nowhere else."""
         self._start(Job(request, Limit(60_000, 60_000, output + ERROR_BYTES), b"", self._cpu_total), body)
 
-    def _start(self, job: Job, body: Callable[[], None]) -> None:
-        job.start(self._confinement, body)
+    def _start(self, job: Job, body: Callable[[], None], command: Command | None = None) -> None:
+        job.start(self._confinement, body, command)
         self._jobs[job.request] = job
         for fd in job.streams:
             self._listen(fd, lambda fd=fd: None if job.drain(fd) else self._forget(fd))  # type: ignore[misc]
@@ -341,26 +343,40 @@ def set_limits(settings: dict[str, Any]) -> None:
         resource.setrlimit(number, (allowed, allowed))
 
 
-def prepare(settings: dict[str, Any]) -> None:
-    """Everything before the first request: limits, user, working folder, modules that children start with."""
+def prepare_interpreter(settings: dict[str, Any]) -> None:
+    """What children inherit from this interpreter: its environment and the modules it has imported."""
     os.umask(0o022)
     os.environ.clear()
     os.environ.update(settings["env"])
-    sys.path.extend(settings["python_path"])
+    sys.path.extend(path for path in settings["python_path"] if path not in sys.path)
     for name in settings["preload"]:
         __import__(name)
-    set_limits(settings)
-    os.chdir(settings["workdir"])
+    if "numpy.random" in sys.modules:  # imported before a fork, it would give every sandbox the same numbers
+        sys.modules["numpy.random"].seed()
     null = os.open("/dev/null", os.O_RDWR)
     for stream in range(3):
         os.dup2(null, stream)
     os.close(null)
 
 
+def confine(settings: dict[str, Any]) -> None:
+    """Everything before the first request: namespaces unless bubblewrap has made them, user, limits, folder."""
+    if inner := settings["namespaces"]:
+        namespaces.enter(inner)
+    become_user(settings)
+    if inner:
+        namespaces.give_up_privileges(inner)
+    prepare_interpreter(settings)
+    set_limits(settings)
+    os.chdir(settings["workdir"])
+    for fd in os.listdir("/proc/self/fd"):
+        if int(fd) > 2 and os.path.exists(f"/proc/self/fd/{fd}"):
+            os.set_inheritable(int(fd), False)  # commands get their three streams and nothing else
+
+
 def main(settings: dict[str, Any]) -> None:
     try:
-        become_user(settings)
-        prepare(settings)
+        confine(settings)
         agent = Agent(settings)
     except Exception as error:
         write_all(CONTROL_FD, frame(0, frames.FAILED, f"{type(error).__name__}: {error}".encode()))

@@ -23,16 +23,18 @@ CAPABILITY_VERSION_3 = 0x20080522
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 LANDLOCK_RULE_PATH_BENEATH = 1
 SIGKILL = 9
+_OPENED: list[Any] = []
 
 
 class Confinement:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._filter: bytes = settings["seccomp"]
         self._ruleset = -1
-        self._is_namespaced: bool = settings["pid_namespace"]
+        self.is_namespaced: bool = settings["pid_namespace"]
+        """Then children have nothing to do to themselves before they run a command."""
         self._pid = os.getpid()
         prctl(PR_SET_DUMPABLE, 0)  # so that no child can read or write this process through /proc
-        if not self._is_namespaced:
+        if not self.is_namespaced:
             import ctypes  # noqa: F401 - once here, and not in every child
 
             prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -46,7 +48,9 @@ class Confinement:
         if os.getppid() != self._pid:
             os._exit(1)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        if not self._is_namespaced and os.geteuid() == 0:
+        if not self.is_namespaced and os.geteuid() == 0:
+            drop_bounding_set()
+            prctl(PR_SET_SECUREBITS, NO_ROOT_PRIVILEGES)
             drop_capabilities()
         if self._ruleset >= 0:
             landlock(LANDLOCK_RESTRICT_SELF, self._ruleset, 0)
@@ -62,14 +66,15 @@ def prctl(*arguments: int) -> None:
         raise OSError(f"prctl({arguments[0]}) failed")
 
 
-def drop_capabilities() -> None:
-    import ctypes
-
+def drop_bounding_set() -> None:
     for number in range(CAPABILITIES):
-        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
-    prctl(PR_SET_SECUREBITS, NO_ROOT_PRIVILEGES)
+        if libc().prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:  # the kernel knows no more
+            return
+
+
+def drop_capabilities() -> None:
     header, none = struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(24)
-    if ctypes.CDLL(None).capset(header, none) < 0:
+    if libc().capset(header, none) < 0:
         raise OSError("capabilities could not be dropped")
 
 
@@ -91,13 +96,27 @@ def landlock_ruleset(landlock_settings: dict[str, Any]) -> int:
 def landlock(number: int, *arguments: int | bytes) -> int:
     import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    words = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-    result: int = libc.syscall(ctypes.c_long(number), *words)
+    result: int = libc().syscall(*words((number, *arguments)))
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"Landlock system call {number}: {os.strerror(error)}")
     return result
+
+
+def libc() -> Any:
+    """The C library, opened once."""
+    if not _OPENED:
+        import ctypes
+
+        _OPENED.append(ctypes.CDLL(None, use_errno=True))
+    return _OPENED[0]
+
+
+def words(arguments: tuple[int | bytes | None, ...]) -> list[Any]:
+    """Arguments of a C function, integers as wide as the registers they are passed in."""
+    import ctypes
+
+    return [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
 
 
 def load_filter(program: bytes) -> None:
@@ -105,5 +124,5 @@ def load_filter(program: bytes) -> None:
 
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
-    if ctypes.CDLL(None).prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0) < 0:
+    if libc().prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0) < 0:
         raise OSError("the seccomp filter could not be loaded")

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SIGXCPU = 24
+SIGPIPE, SIGXCPU, SIGXFSZ = 13, 24, 25
 CANNOT_EXECUTE = 126
 CPU_GRACE_S = 1
 """The kernel counts whole seconds; the agent's own, finer limit comes first."""
@@ -42,14 +42,18 @@ class Job:
         self.outputs: dict[int, bytearray] = {}
         self.streams: list[int] = []
 
-    def start(self, confinement: Confinement, body: Callable[[], None]) -> None:
-        """Fork; the child has the pipes as its standard streams and runs `body`, which does not return."""
+    def start(self, confinement: Confinement, body: Callable[[], None], command: Command | None = None) -> None:
+        """Start the command without a fork, or fork; then the child runs `body`, which does not return. Either has
+        the pipes as its standard streams."""
         stdin, self.input_fd = os.pipe() if self.stdin else (os.open("/dev/null", os.O_RDONLY), -1)
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
-        self.pid = os.fork()
+        theirs = (stdin, out_end, err_end)
+        self.pid = command.spawn(theirs, self.limit.cpu_s) if command else 0
         if not self.pid:
-            run_child(confinement, {0: stdin, 1: out_end, 2: err_end}, body, cpu_s=self.limit.cpu_s)
-        for fd in (stdin, out_end, err_end):
+            self.pid = os.fork()
+            if not self.pid:
+                run_child(confinement, dict(enumerate(theirs)), body, cpu_s=self.limit.cpu_s)
+        for fd in theirs:
             os.close(fd)
         for fd in (self.input_fd, out, err):
             if fd >= 0:
@@ -98,6 +102,38 @@ class Job:
         return pack(head, *(bytes(self.outputs[fd]) for fd in self.streams))
 
 
+class Command:
+    """A program to run. Where it inherits all confinement it is started as `vfork` does: nothing is copied for it."""
+
+    def __init__(self, argv: list[str], env: dict[str, str], cwd: str) -> None:
+        self.argv, self.env, self.cwd = argv, env, cwd
+
+    def spawn(self, streams: tuple[int, int, int], cpu_s: float) -> int:
+        """The pid, or 0 if it could not be started like this; a forked child finds out why."""
+        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)]
+        try:
+            os.chdir(self.cwd)  # nothing in this process depends on it
+            pid = os.posix_spawn(
+                self._program(), self.argv, self.env, file_actions=actions, setsid=True, setsigdef=(SIGPIPE, SIGXFSZ)
+            )
+        except (OSError, ValueError, NotImplementedError):
+            return 0
+        resource.prlimit(pid, resource.RLIMIT_CPU, cpu_limit(cpu_s))
+        return pid
+
+    def _program(self) -> str:
+        name = self.argv[0]
+        if "/" in name:
+            return name
+        paths = (f"{folder}/{name}" for folder in os.get_exec_path(self.env))
+        return next((path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)), "")
+
+
+def cpu_limit(cpu_s: float) -> tuple[int, int]:
+    seconds = int(cpu_s) + CPU_GRACE_S
+    return seconds, seconds + 1
+
+
 def run_child(
     confinement: Confinement, streams: dict[int, int], body: Callable[[], None], *, cpu_s: float | None = None
 ) -> None:
@@ -109,8 +145,7 @@ def run_child(
         confinement.apply()
         os.closerange(max(2, *streams) + 1, 65536)
         if cpu_s is not None:
-            seconds = int(cpu_s) + CPU_GRACE_S
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+            resource.setrlimit(resource.RLIMIT_CPU, cpu_limit(cpu_s))
         body()
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
