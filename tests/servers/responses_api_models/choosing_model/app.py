@@ -5,7 +5,10 @@ import random
 from typing import Any
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
 from nemo_gym.testing import says
 
 
@@ -15,7 +18,8 @@ def choice(choices: list[str], seed: str, turn: int) -> str:
 
 
 class ChoosingModelConfig(BaseResponsesAPIModelConfig):
-    pass
+    choices: list[str] = []
+    """For requests that bring none: then the first message is the seed."""
 
 
 class ChoosingModel(SimpleResponsesAPIModel):
@@ -26,5 +30,9 @@ class ChoosingModel(SimpleResponsesAPIModel):
         turn = sum(getattr(item, "role", None) == "assistant" for item in told)
         return says(choice(json.loads(given["choices"]), given["seed"], turn))
 
-    async def chat_completions(self, *_args: Any) -> Any:
-        raise NotImplementedError
+    async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> dict[str, Any]:
+        messages = [dict(message) for message in body.messages]
+        turn = sum(message["role"] == "assistant" for message in messages)
+        said = choice(self.config.choices, str(messages[0]["content"]), turn)
+        reply = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
+        return {"id": "chat", "object": "chat.completion", "created": 0, "model": "choosing", "choices": [reply]}
