@@ -11,6 +11,7 @@ from nemo_gym.errors import StartupError
 from nemo_gym.runtime.venvs import python_for
 
 VERIFIERS = PARENT_DIR / "responses_api_agents/verifiers_agent"
+OPENENV = PARENT_DIR / "tests/servers/openenv_server"
 
 
 def interpreter_for(folder: Path) -> str:
@@ -23,7 +24,7 @@ def interpreter_for(folder: Path) -> str:
 
 def main() -> int:
     failures = 0
-    for folder in (VERIFIERS,):
+    for folder in (VERIFIERS, OPENENV):
         try:
             python_for(folder)
         except StartupError as error:
