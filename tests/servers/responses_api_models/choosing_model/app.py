@@ -1,4 +1,5 @@
-"""A random policy: says one of the row's choices, by the row's seed and the number of the turn."""
+"""A random policy: says one of the row's choices, by the row's seed and the number of the turn. A choice that is JSON
+with a `name` and `arguments` is a tool call."""
 
 import json
 import random
@@ -9,7 +10,7 @@ from nemo_gym.openai_utils import (
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.testing import says
+from nemo_gym.testing import calls, response_of, says
 
 
 def choice(choices: list[str], seed: str, turn: int) -> str:
@@ -27,8 +28,9 @@ class ChoosingModel(SimpleResponsesAPIModel):
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any]:
         given, told = body.metadata or {}, body.input if isinstance(body.input, list) else []
-        turn = sum(getattr(item, "role", None) == "assistant" for item in told)
-        return says(choice(json.loads(given["choices"]), given["seed"], turn))
+        acts = [getattr(item, "role", None) == "assistant" or item.type == "function_call" for item in told]
+        said = choice(json.loads(given["choices"]), given["seed"], sum(acts))
+        return response_of(calls(**json.loads(said))) if said.startswith('{"name"') else says(said)
 
     async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> dict[str, Any]:
         messages = [dict(message) for message in body.messages]
