@@ -7,7 +7,7 @@ SERVERS := resources_servers responses_api_agents responses_api_models
 BIN := .venv/bin
 MIN_COVERAGE := 88
 
-.PHONY: demo train-demo test test-fast coverage setup browser litellm lint docs bench lock clean
+.PHONY: demo train-demo test test-fast coverage setup browser litellm isolated lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
@@ -16,7 +16,7 @@ demo: setup
 train-demo: setup
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m examples.train_grpo
 
-test: setup browser litellm lint
+test: setup browser litellm isolated lint
 	$(BIN)/python -m pytest -n 2
 
 test-fast: setup
@@ -52,6 +52,10 @@ litellm: | $(UV)
 	@test -d .tools/litellm/lib/python3*/site-packages/mcp || { $(UV) venv --quiet --clear --python $(BIN)/python .tools/litellm && \
 	    $(UV) pip install --quiet --python .tools/litellm/bin/python 'litellm>=1.75' mcp; } || \
 	    echo "litellm cannot be installed here: its tests do not run."
+
+# Virtualenvs of servers that the tests start and that conflict with ours. Without them their tests are skipped.
+isolated: setup
+	@$(BIN)/python -m tests.isolated || echo "Not all of these virtualenvs can be made here: their tests do not run."
 
 $(UV):
 	$(PYTHON) -m pip install --quiet --root-user-action=ignore --target .tools uv==$(UV_VERSION)

@@ -46,6 +46,12 @@ class EpisodeSession(SessionState):
     steps: int = 0
     is_over: bool = False
 
+    def add_step(self, reward: float, *, is_over: bool) -> None:
+        """Count a step that the episode has made."""
+        if not math.isfinite(reward):
+            raise RolloutError("environment", f"Step {self.steps + 1} has the reward {reward}.")
+        self.steps, self.reward, self.is_over = self.steps + 1, self.reward + reward, is_over
+
     def close(self) -> None:
         if self.episode is not None:
             self.episode.close()
@@ -71,11 +77,7 @@ class EpisodeResourcesServer(SimpleResourcesServer):
         if session.is_over:
             return None
         step = session.episode.step(last_text(body.response))
-        if not math.isfinite(step.reward):
-            raise RolloutError("environment", f"Step {session.steps + 1} has the reward {step.reward}.")
-        session.steps += 1
-        session.reward += step.reward
-        session.is_over = step.is_over
+        session.add_step(step.reward, is_over=step.is_over)
         return None if step.is_over else step.observation
 
     async def verify(self, body: BaseVerifyRequest, session: EpisodeSession) -> EpisodeVerifyResponse:

@@ -20,9 +20,12 @@ def with_choices(row: dict[str, Any], choices: Sequence[str], seed: int) -> dict
     return {**row, "responses_create_params": {**params, "metadata": metadata}}
 
 
-async def play_all(config: str, agent: str, rows: Sequence[dict[str, Any]], **settings: Any) -> list[dict[str, Any]]:
-    """The results of all rows, in their order, played at the same time."""
-    model = server_spec("policy_model", "responses_api_models", "choosing_model", folder=CHOOSING_MODEL)
+async def play_all(
+    config: str, agent: str, rows: Sequence[dict[str, Any]], *, choices: Sequence[str] = (), **settings: Any
+) -> list[dict[str, Any]]:
+    """The results of all rows, in their order, played at the same time. `choices` is for rows that bring none."""
+    policy: dict[str, Any] = {"folder": CHOOSING_MODEL, "choices": list(choices)}
+    model = server_spec("policy_model", "responses_api_models", "choosing_model", **policy)
     servers = [each for each in servers_of(config, **_without_model(settings)) if each.name != "policy_model"]
     reference = {"type": "responses_api_agents", "name": agent}
     results: dict[int, dict[str, Any]] = {}

@@ -19,6 +19,7 @@ from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
 from nemo_gym.config.unknown_keys import drop_unknown_keys
 from nemo_gym.runtime.class_loader import load_server_class
+from nemo_gym.runtime.requirements import missing_requirements
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.server.base import SimpleServer
 from nemo_gym.testing import TRANSPORTS, Transport, rows_of, running_servers, says, servers_of
@@ -122,6 +123,12 @@ def servers_in(config: Path) -> list[ServerSpec]:
     return servers_of(*paths, **SETTINGS, **added)
 
 
+def skip_if_isolated(folder: Path) -> None:
+    """tests/test_isolated_folders.py runs these tests in the virtualenv of such a folder."""
+    if missing := missing_requirements(folder):
+        pytest.skip(f"this interpreter does not have {', '.join(missing)}")
+
+
 class Shipped(NamedTuple):
     """The server of a folder, and a client of it and of all the servers that its config names."""
 
@@ -137,6 +144,7 @@ class Shipped(NamedTuple):
 @asynccontextmanager
 async def shipped(folder: Path, *, transport: Transport = "direct") -> AsyncIterator[Shipped]:
     """The folder's server as its first config has it."""
+    skip_if_isolated(folder)
     servers = servers_in(next(config for config in CONFIGS if config.parent.parent == folder))
     own = next(held for held in servers if Path(held.folder) == folder)
     kind = load_server_class(own.server_type, folder, own.entrypoint)
@@ -177,6 +185,7 @@ def imports_of(file: Path) -> Iterator[str]:
 
 @each_config
 async def test_a_config_can_be_started(config: Path) -> None:
+    skip_if_isolated(config.parent.parent)
     servers = servers_in(config)
     async with running_servers(servers) as client:
         assert list(client.local) == [held.name for held in servers]

@@ -13,9 +13,11 @@ LAYERS = (
     *("errors", "common", "llm_api", "answers", "config"),
     *("client", "judge", "compute", "sandbox", "server", "gateway"),
     *("base_resources_server", "episodes", "base_responses_api_agent", "participants", "base_responses_api_model"),
-    *("runtime", "rollouts", "analysis", "data", "viewer", "testing", "cli", "compat"),
+    *("runtime", "rollouts", "analysis", "data", "interop", "viewer", "testing", "cli", "compat"),
 )
 """Packages, and the root modules that have code of their own. Every other root module only re-exports."""
+PUBLIC_PACKAGES = {"sandbox", "data", "interop"}
+"""Those that servers may import from."""
 
 
 def modules() -> list[Path]:
@@ -96,7 +98,11 @@ def test_a_server_imports_the_package_and_itself_alone(path: Path) -> None:
 def test_a_server_imports_public_modules_only(path: Path) -> None:
     """`server_utils`, `openai_utils` and the other modules at the root. Add there what is missing."""
     packages = {name.split(".")[1] for name in imports_of(path) if name.startswith("nemo_gym.")}
-    internal = {name for name in packages if (PACKAGE_DIR / name / "__init__.py").is_file()} - {"sandbox", "data"}
+    internal = {name for name in packages if (PACKAGE_DIR / name / "__init__.py").is_file()} - {
+        "sandbox",
+        "data",
+        "interop",
+    }
     assert not internal, f"{shown(path)} imports from nemo_gym.{sorted(internal)}"
 
 

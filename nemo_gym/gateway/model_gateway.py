@@ -32,7 +32,7 @@ class _Room:
 
     endpoints: dict[str, Endpoint]
     model: str
-    tools: McpHttpApp
+    tools: McpHttpApp | None
     context: contextvars.Context
     """That of the rollout: its deadline, recording and tracing hold for the calls of the program, too."""
 
@@ -66,13 +66,13 @@ class ModelGateway:
         responses: Callable[..., Any],
         *,
         model: str,
-        tools: McpToolServer,
+        tools: McpToolServer | None = None,
     ) -> Iterator[str]:
         """A path for one program. After the block nothing answers there."""
         path = f"/{secrets.token_urlsafe(16)}"
         listed = model_endpoints(chat_completions, responses, reads_only=True)
         endpoints = {endpoint.path: endpoint for endpoint in listed}
-        self._rooms[path] = _Room(endpoints, model, McpHttpApp(tools), contextvars.copy_context())
+        self._rooms[path] = _Room(endpoints, model, McpHttpApp(tools) if tools else None, contextvars.copy_context())
         try:
             yield path
         finally:
@@ -92,7 +92,7 @@ class ModelGateway:
 
     async def _serve(self, room: _Room | None, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if room is not None and path == MCP_PATH:
+            if room is not None and room.tools is not None and path == MCP_PATH:
                 await room.tools(scope, receive, send)
                 return
             reply = await self._reply(room, path, scope, receive)

@@ -3,31 +3,26 @@ by MCP, and all its model calls are the rollout's trace."""
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import orjson
 from pydantic import AfterValidator, Field, PrivateAttr, TypeAdapter, ValidationError
 
 from nemo_gym.base_responses_api_agent import AgentRunRequest, Conversation, ToolCallingAgent, ToolCallingAgentConfig
 from nemo_gym.errors import RolloutError
+from nemo_gym.interop.harness_calls import HarnessCalls, sampling_of
 from nemo_gym.openai_utils import (
-    TOKEN_FIELDS,
     JsonObject,
-    NeMoGymChatCompletion,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     changed,
-    encode,
     set_fields,
-    without_nulls,
 )
-from nemo_gym.participants import HARNESS, message_text, without_tokens
+from nemo_gym.participants import HARNESS, message_text
 from nemo_gym.sandbox import resolve_provider_config
 from nemo_gym.server_utils import CookieJar, McpToolServer, ModelGateway, ServerReply, ToolResult, find, session_tools
 from responses_api_agents.command_agent.commands import (
@@ -37,9 +32,7 @@ from responses_api_agents.command_agent.commands import (
     check_provider,
     opened_workspace,
 )
-from responses_api_agents.command_agent.trace import HarnessTrace
 
-T = TypeVar("T")
 PROMPT_FILE = ".nemo_gym/prompt.txt"
 WorkspacePath = Annotated[str, AfterValidator(check_path)]
 _FILES = TypeAdapter(dict[WorkspacePath, str])
@@ -111,8 +104,9 @@ class CommandAgent(ToolCallingAgent):
         async with self._turns:
             result = await self._play(run)
         run.raise_failure(result)
-        harness = {**asdict(result), "tool_calls": run.tool_calls, "request": run.trace.request()}
-        return run.trace.response(ended_by="max_steps" if run.is_out_of_steps else HARNESS, harness=harness)
+        harness = {**asdict(result), "tool_calls": run.tool_calls, "request": run.model.trace.request()}
+        ended_by = "max_steps" if run.model.is_out_of_steps else HARNESS
+        return run.model.trace.response(ended_by=ended_by, harness=harness)
 
     async def verify(self, body: AgentRunRequest, response: NeMoGymResponse, jar: CookieJar) -> ServerReply:
         """The record has the prompt and the tools that the harness sent, not those of the row."""
@@ -129,7 +123,9 @@ class CommandAgent(ToolCallingAgent):
         offered = [dict(tool) for tool in run.body.responses_create_params.tools]
         tools = McpToolServer(config.resources_server.name, offered, run.call_tool)
         async with opened_workspace(self._provider, gateway_port=gateway.port, gateway_socket=self._socket) as space:
-            with gateway.opened(run.chat_completions, run.responses, model=config.model, tools=tools) as path:
+            with gateway.opened(
+                run.model.chat_completions, run.model.responses, model=config.model, tools=tools
+            ) as path:
                 values = self._placeholders(run.body, gateway.url_of(path, port=space.port), space.path)
                 filled = {name: fill_in(text, values) for name, text in config.files.items()}
                 prompt = {PROMPT_FILE: values["{prompt}"]}
@@ -159,66 +155,29 @@ class HarnessRun:
     """The calls that one harness makes to its model and its tools."""
 
     def __init__(self, agent: CommandAgent, body: AgentRunRequest, jar: CookieJar) -> None:
-        self.body, self._agent, self._jar = body, agent, jar
-        self.trace = HarnessTrace()
+        self.body, self._agent = body, agent
         self.tool_calls: list[JsonObject] = []
-        self.is_out_of_steps = False
-        self._model_error: RolloutError | None = None
-        """Of the last call, if it failed: a harness may have tried again."""
         self._tool_error: RolloutError | None = None
-        params = body.responses_create_params
-        self._sampling = without_nulls({"temperature": params.temperature, "top_p": params.top_p})
         config, client = agent.config, agent.server_client
+        self.model = HarnessCalls(
+            client,
+            config.model_server.name,
+            jar,
+            timeout_s=config.model_timeout_s,
+            max_steps=config.max_steps,
+            sampling=sampling_of(body.responses_create_params),
+        )
         self._call_tool = session_tools(client, config.resources_server.name, jar, timeout_s=config.tool_timeout_s)
 
     def raise_failure(self, result: CommandResult) -> None:
         """Raise unless the rollout can be scored as it stands."""
         if self._tool_error is not None:
             raise self._tool_error
-        if self._model_error is not None and (self._model_error.cause != "input" or not self.trace.calls):
-            raise self._model_error
-        if not self.trace.calls:
+        self.model.raise_model_error()
+        if not self.model.trace.calls:
             command, said = self._agent.config.command[0], (result.stderr or result.stdout)[-1000:].strip()
             found = f"{command} ended with code {result.return_code} and never called the model: {said or 'no output'}"
             raise RolloutError("environment", found, server=self._agent.config.name)
-
-    async def chat_completions(self, body: dict[str, Any]) -> JsonObject:
-        """Answer a Chat Completions request of the harness."""
-        messages = self.trace.messages_with_tokens(body.get("messages"))
-        request, started = {**body, "messages": messages, **self._sampling}, time.perf_counter()
-        reply = await self._ask("/v1/chat/completions", request, NeMoGymChatCompletion)
-        self.trace.add_chat(body, reply, seconds=time.perf_counter() - started)
-        return chat_without_tokens(reply)
-
-    async def responses(self, body: dict[str, Any]) -> NeMoGymResponse:
-        """Answer a Responses request of the harness; those of the Messages API come here, too."""
-        asked, started = orjson.loads(encode(body, exclude_unset=True)), time.perf_counter()
-        reply = await self._ask("/v1/responses", {**asked, **self._sampling}, NeMoGymResponse)
-        self.trace.add_response(asked, reply, seconds=time.perf_counter() - started)
-        return changed(reply, output=[without_tokens(item) for item in reply.output])
-
-    async def _ask(self, path: str, request: JsonObject, answer: type[T]) -> T:
-        config = self._agent.config
-        if config.max_steps is not None and self.trace.calls >= config.max_steps:
-            self.is_out_of_steps = True
-            message = f"This rollout may call the model {config.max_steps} times (max_steps), and has."
-            raise RolloutError("input", message, retryable=False)
-        request.pop("model", None)  # its own name for it: the model server knows the right one
-        try:
-            reply = await self._agent.server_client.call(
-                config.model_server.name,
-                path,
-                request,
-                answer=answer,
-                cause="model",
-                jar=self._jar,
-                timeout_s=config.model_timeout_s,
-            )
-        except RolloutError as error:
-            self._model_error = error
-            raise
-        self._model_error = None
-        return reply
 
     async def call_tool(self, name: str, arguments: bytes) -> ToolResult:
         try:
@@ -228,14 +187,6 @@ class HarnessRun:
             raise
         self.tool_calls.append({"name": name, "arguments": arguments.decode(), "output": result.text})
         return result
-
-
-def chat_without_tokens(completion: NeMoGymChatCompletion) -> JsonObject:
-    """The completion as JSON, without token ids and log-probs."""
-    told: JsonObject = orjson.loads(encode(completion, exclude_unset=True))
-    for choice in told["choices"]:
-        choice["message"] = {name: value for name, value in choice["message"].items() if name not in TOKEN_FIELDS}
-    return told
 
 
 def fill_in(text: str, values: Mapping[str, str]) -> str:

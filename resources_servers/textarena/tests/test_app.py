@@ -2,6 +2,7 @@
 
 import random
 import re
+from typing import Any
 
 import pytest
 import textarena  # type: ignore[import-untyped]
@@ -48,7 +49,7 @@ async def test_rewards_are_those_of_the_own_loop(game: str, player: int, num_pla
 
 async def test_a_model_can_be_the_opponent() -> None:
     scripted = {"entrypoint": "app.py", "replies": [{"user": "Available Moves.*'(\\[\\d\\])'", "say": "\\1"}]}
-    settings = {
+    settings: dict[str, Any] = {
         "opponent": {"responses_api_models": {"scripted_model": scripted}},
         "textarena": {
             "resources_servers": {

@@ -1,12 +1,16 @@
-"""A random policy: says one of the row's choices, by the row's seed and the number of the turn."""
+"""A random policy: says one of the row's choices, by the row's seed and the number of the turn. A choice that is JSON
+with a `name` and `arguments` is a tool call."""
 
 import json
 import random
 from typing import Any
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.testing import says
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.testing import calls, response_of, says
 
 
 def choice(choices: list[str], seed: str, turn: int) -> str:
@@ -15,7 +19,8 @@ def choice(choices: list[str], seed: str, turn: int) -> str:
 
 
 class ChoosingModelConfig(BaseResponsesAPIModelConfig):
-    pass
+    choices: list[str] = []
+    """For requests that bring none: then the first message is the seed."""
 
 
 class ChoosingModel(SimpleResponsesAPIModel):
@@ -23,8 +28,13 @@ class ChoosingModel(SimpleResponsesAPIModel):
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any]:
         given, told = body.metadata or {}, body.input if isinstance(body.input, list) else []
-        turn = sum(getattr(item, "role", None) == "assistant" for item in told)
-        return says(choice(json.loads(given["choices"]), given["seed"], turn))
+        acts = [getattr(item, "role", None) == "assistant" or item.type == "function_call" for item in told]
+        said = choice(json.loads(given["choices"]), given["seed"], sum(acts))
+        return response_of(calls(**json.loads(said))) if said.startswith('{"name"') else says(said)
 
-    async def chat_completions(self, *_args: Any) -> Any:
-        raise NotImplementedError
+    async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> dict[str, Any]:
+        messages = [dict(message) for message in body.messages]
+        turn = sum(message["role"] == "assistant" for message in messages)
+        said = choice(self.config.choices, str(messages[0]["content"]), turn)
+        reply = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
+        return {"id": "chat", "object": "chat.completion", "created": 0, "model": "choosing", "choices": [reply]}

@@ -15,20 +15,17 @@ import orjson
 from pydantic import TypeAdapter
 
 from nemo_gym.data.import_messages import NotMessagesError, items_of, tools_of
-from nemo_gym.openai_utils import (
-    JsonObject,
-    NeMoGymChatCompletion,
+from nemo_gym.llm_api.base import JsonObject, TokenIDLogProbMixin, tokens_of
+from nemo_gym.llm_api.chat import NeMoGymChatCompletion
+from nemo_gym.llm_api.json_codec import changed, encode
+from nemo_gym.llm_api.responses import (
     NeMoGymFunctionCallOutput,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseInputItem,
     NeMoGymResponseUsage,
-    TokenIDLogProbMixin,
-    changed,
-    encode,
-    response_from_completion,
-    tokens_of,
 )
+from nemo_gym.llm_api.responses_chat import response_from_completion
 from nemo_gym.participants import HARNESS, POLICY, TOOL
 
 _ITEMS: TypeAdapter[list[NeMoGymResponseInputItem]] = TypeAdapter(list[NeMoGymResponseInputItem])

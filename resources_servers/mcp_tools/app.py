@@ -1,0 +1,116 @@
+"""Tools of MCP servers, started with a command or reached by HTTP. A rollout has connections of its own, so what a
+server keeps for a connection is the state of the rollout."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakSet
+
+from pydantic import BaseModel, Field, PrivateAttr
+
+from nemo_gym.answers import last_text
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseVerifyRequest,
+    SessionState,
+    SimpleResourcesServer,
+    ToolError,
+    ToolName,
+    any_tool,
+)
+from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.interop.mcp_connection import McpConnection, McpServer
+from nemo_gym.openai_utils import JsonObject
+from nemo_gym.server_utils import raise_first_error
+
+
+class McpToolsConfig(BaseResourcesServerConfig):
+    mcp_servers: dict[str, McpServer] = Field(min_length=1)
+    tool_timeout_s: float = Field(default=300.0, gt=0)
+    """How long one call of a tool, or connecting, may take."""
+
+
+class McpSession(SessionState):
+    connections: dict[str, McpConnection] = Field(default_factory=dict)
+
+    def close(self) -> None:
+        for connection in self.connections.values():
+            connection.close()
+
+
+class ToolCheck(BaseModel):
+    """A call after the rollout, in its session, and the output that it must have."""
+
+    tool: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    output: str
+
+
+class McpToolsVerifyRequest(BaseVerifyRequest):
+    expected_answer: str | None = None
+    checks: list[ToolCheck] = Field(default_factory=list)
+
+
+class McpToolsResourcesServer(SimpleResourcesServer):
+    config: McpToolsConfig
+
+    _tools: dict[str, tuple[str, JsonObject]] = PrivateAttr(default_factory=dict)
+    """The server of each tool, and how a row lists it."""
+    _tasks: asyncio.TaskGroup = PrivateAttr()
+    _connections: WeakSet[McpConnection] = PrivateAttr(default_factory=WeakSet)
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        with raise_first_error():
+            async with asyncio.TaskGroup() as self._tasks:
+                try:
+                    for name in self.config.mcp_servers:
+                        await self._list(name)
+                    yield
+                finally:
+                    for connection in list(self._connections):
+                        connection.close()
+
+    async def _list(self, server: str) -> None:
+        connection = self._connect(server)
+        for tool in (await (await connection.client()).list_tools()).tools:
+            if tool.name in self._tools:
+                raise ConfigError(f"The MCP servers {self._tools[tool.name][0]} and {server} both have {tool.name!r}.")
+            described = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+            self._tools[tool.name] = (server, {"type": "function", **described, "strict": False})
+        connection.close()
+
+    async def _list_tools(self) -> JsonObject:
+        """For rows that do not mention `tools`."""
+        return {"tools": [described for _server, described in self._tools.values()]}
+
+    def _connect(self, server: str) -> McpConnection:
+        place, timeout_s = self.config.mcp_servers[server], self.config.tool_timeout_s
+        connection = McpConnection(server, place, self._tasks, timeout_s=timeout_s)
+        self._connections.add(connection)
+        return connection
+
+    @any_tool
+    async def call_tool(self, name: ToolName, body: dict[str, Any], session: McpSession) -> str:
+        """Call a tool of the server that has it."""
+        if name not in self._tools:
+            raise RolloutError("input", f"No MCP server has a tool {str(name)!r}.", retryable=False)
+        server = self._tools[name][0]
+        if server not in session.connections:
+            session.connections[server] = self._connect(server)
+        return await session.connections[server].call(name, body)
+
+    async def verify(self, body: McpToolsVerifyRequest, session: McpSession) -> float:
+        """1.0 if the last message contains the expected answer and all checks hold."""
+        if body.expected_answer is not None and body.expected_answer not in last_text(body.response):
+            return 0.0
+        try:
+            outputs = [await self.call_tool(ToolName(each.tool), each.arguments, session) for each in body.checks]
+        except ToolError:
+            return 0.0
+        return float(outputs == [each.output for each in body.checks])
+
+
+if __name__ == "__main__":
+    McpToolsResourcesServer.run_webserver()

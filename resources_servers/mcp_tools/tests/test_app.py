@@ -1,0 +1,143 @@
+"""Rollouts with the tools of a real MCP server have the rewards of a loop with the package's own client."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import psutil
+import pytest
+import uvicorn
+from mcp import Client
+from mcp.server.mcpserver import MCPServer
+
+from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.testing import BrowserLikeClient, client_for
+from resources_servers.mcp_tools.app import McpToolsResourcesServer
+from resources_servers.mcp_tools.example_server import make_server
+from tests.interop import ROLLOUTS, choice, play_all, with_choices
+from tests.polling import until
+
+CONFIG = "resources_servers/mcp_tools/configs/mcp_tools.yaml"
+DEPOSITS = [json.dumps({"name": "deposit", "arguments": {"amount": amount}}) for amount in (1, 2, -5)]
+CHOICES = [*DEPOSITS, *DEPOSITS, json.dumps({"name": "balance", "arguments": {}}), "Done."]
+EXPECTED = "3"
+STDIO = {"command": ["python", "-m", "resources_servers.mcp_tools.example_server"]}
+
+
+@asynccontextmanager
+async def serving(server: MCPServer) -> AsyncIterator[str]:
+    """The URL of a server over HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        running = uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error"))
+        task = asyncio.create_task(running.serve([listening]))
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        finally:
+            running.should_exit = True
+            await task
+
+
+async def own_loop(url: str, seed: int) -> float:
+    """The random policy with the package's own client."""
+    async with Client(url, mode="legacy") as client:
+        turn = 0
+        while (action := choice(CHOICES, str(seed), turn)) != "Done.":
+            call = json.loads(action)
+            await client.call_tool(call["name"], call["arguments"])
+            turn += 1
+        (told,) = (await client.call_tool("balance", {})).content
+    return float(getattr(told, "text", None) == EXPECTED)
+
+
+def row(seed: int) -> dict[str, Any]:
+    return with_choices({"checks": [{"tool": "balance", "output": EXPECTED}]}, CHOICES, seed)
+
+
+def settings(**servers: Any) -> dict[str, Any]:
+    return {"mcp_tools": {"resources_servers": {"mcp_tools": {"mcp_servers": servers}}}}
+
+
+@pytest.mark.parametrize(("transport", "rollouts"), [("http", ROLLOUTS), ("stdio", 4)])
+@pytest.mark.slow
+async def test_rewards_are_those_of_the_own_loop(transport: str, rollouts: int) -> None:
+    async with serving(make_server()) as url:
+        expected = [await own_loop(url, seed) for seed in range(rollouts)]
+        place = {"accounts": {"url": url, "command": []} if transport == "http" else STDIO}
+        results = await play_all(
+            CONFIG, "mcp_tools_simple_agent", [row(seed) for seed in range(rollouts)], **settings(**place)
+        )
+    assert [result["reward"] for result in results] == expected
+    assert transport == "stdio" or set(expected) == {0.0, 1.0}
+    errors = [item["output"] for result in results for item in result["response"]["output"] if item.get("output")]
+    assert any("must be positive" in output for output in errors)
+
+
+@asynccontextmanager
+async def tools_of(*servers: MCPServer, **config: Any) -> AsyncIterator[BrowserLikeClient]:
+    async with AsyncExitStack() as opened:
+        urls = [await opened.enter_async_context(serving(server)) for server in servers]
+        places = {f"server{number}": {"url": url} for number, url in enumerate(urls)}
+        running = client_for(McpToolsResourcesServer, domain="agent", mcp_servers=places, **config)
+        yield await opened.enter_async_context(running)
+
+
+def odd_server() -> MCPServer:
+    server = MCPServer("odd", log_level="ERROR")
+
+    @server.tool()
+    async def wait() -> str:
+        await asyncio.sleep(600)
+        return "never"
+
+    @server.tool()
+    def listed() -> list[int]:
+        return [1, 2]
+
+    return server
+
+
+async def test_tools_of_several_servers_are_listed_and_each_answers() -> None:
+    async with tools_of(odd_server(), MCPServer("empty")) as client:
+        listed = (await client.post("/tool_schemas", json={})).json()["tools"]
+        assert [tool["name"] for tool in listed] == ["wait", "listed"]
+        assert (await client.post("/listed", json={})).text == "1\n2"
+        assert (await client.post("/no_such_tool", json={})).status == 422
+
+
+async def test_two_tools_with_one_name_are_an_error_of_the_config() -> None:
+    with pytest.raises(ConfigError, match="'wait'"):
+        async with tools_of(odd_server(), odd_server()):
+            pass
+
+
+async def test_a_tool_that_does_not_answer_is_no_result() -> None:
+    async with tools_of(odd_server(), tool_timeout_s=0.5) as client:
+        reply = await client.post("/wait", json={})
+        assert reply.status >= 500
+        assert "did not answer a call of wait" in reply.text
+
+
+@pytest.mark.parametrize(
+    "server",
+    [{"command": ["no-such-program"]}, {"command": ["python", "-c", "exit(3)"]}, {"url": "http://127.0.0.1:9"}],
+)
+async def test_a_server_that_is_not_there_is_named(server: dict[str, Any]) -> None:
+    with pytest.raises(RolloutError, match="The MCP server mine cannot be used"):
+        async with client_for(McpToolsResourcesServer, domain="agent", mcp_servers={"mine": server}):
+            pass
+
+
+@pytest.mark.slow
+async def test_the_process_of_a_rollout_ends_with_it() -> None:
+    def servers() -> list[psutil.Process]:
+        return [each for each in psutil.Process().children() if "example_server" in " ".join(each.cmdline())]
+
+    async with client_for(McpToolsResourcesServer, domain="agent", mcp_servers={"accounts": STDIO}) as client:
+        await until(lambda: not servers())
+        assert (await client.post("/balance", json={})).text == "0"
+        assert len(servers()) == 1
+        await client.request("DELETE", "/session")
+        await until(lambda: not servers())
