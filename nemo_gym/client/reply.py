@@ -56,6 +56,12 @@ class ServerReply:
         return self.content().decode(errors="replace")
 
 
+def content_type_of(body: Any) -> str:
+    """Of a reply whose handler names none: text that is not JSON is a tool's output."""
+    is_text = isinstance(body, bytes) and body[:1] not in (b"{", b"[", b'"')
+    return "text/plain; charset=utf-8" if is_text else "application/json"
+
+
 class PeerResponse:
     """A reply in the shape of an aiohttp response. Its body has been read, so nothing here waits."""
 
@@ -64,8 +70,17 @@ class PeerResponse:
     ) -> None:
         self.status, self.url = status, url
         self.ok = status < 400
-        self.headers = CIMultiDictProxy(CIMultiDict(headers))
-        self._body, self._cookies = body, cookies
+        self._body, self._cookies, self._headers = body, cookies, headers
+
+    @property
+    def headers(self) -> CIMultiDictProxy[str]:
+        found = CIMultiDict(self._headers)
+        found.setdefault("Content-Type", content_type_of(self._body))  # a peer in this worker sends none
+        return CIMultiDictProxy(found)
+
+    @property
+    def content_type(self) -> str:
+        return self.headers["Content-Type"].partition(";")[0]
 
     @property
     def cookies(self) -> SimpleCookie:

@@ -177,7 +177,7 @@ class SimpleServer(BaseServer):
         asyncio.run(serve())
 
 
-def is_nemo_gym_fastapi_entrypoint(_file: str) -> bool:
+def is_nemo_gym_fastapi_entrypoint(_file: str | None = None) -> bool:
     """False: a process never serves a folder by importing its entry point for an `app`."""
     return False
 
