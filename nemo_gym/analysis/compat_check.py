@@ -124,7 +124,8 @@ def _nearest_module(module: str) -> str:
 
 def _check_config(config: Path, report: FolderReport) -> None:
     report.configs += 1
-    model: dict[str, Any] = {**GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT, **_ANY_MODEL}
+    endpoint = {str(key): value for key, value in GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT.items()}
+    model: dict[str, Any] = {**endpoint, **_ANY_MODEL}
     try:
         load_config([f"+config_paths=['{config}']"], initial=model, use_dotenv=False, fill_ports=False)
     except ConfigError as error:
