@@ -141,8 +141,6 @@ def copy_agent_settings(config: DictConfig) -> None:
 
 
 UNSUPPORTED_KEYS = {
-    "observability_enabled": "the paths of rollouts are kept apart, but calls are not captured; use +record",
-    "model_call_capture_dir": "use +record=<folder> of ng_collect_rollouts",
     "token_id_capture": "set return_token_id_information of the model server",
     "rollout_collection_driver": "call RolloutCollectionHelper from a program of your own",
     "wandb_project": "the figures are in <output>_metrics.json",

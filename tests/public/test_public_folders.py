@@ -138,7 +138,9 @@ def test_environments_agents_and_a_model_of_many_kinds(root: Path) -> None:
     assert found["guess_number_gym_agent"][0]["num_turns"] == 2
     assert found["shell_task_loop_agent"][0]["metadata"] == {"team": "red"}
     assert found["ranked_debate"][0]["response"]["usage"]["input_tokens_details"]["cached_tokens"] is None
+    assert len(found["easy_agent"][0]["ng_model_call_capture"]["calls"]) == 8  # 7 turns and the judge
     for record in found["ranked_cli_agent"]:
+        check_captured_calls(record)
         assert record["rollout_id"] == f"{record['_ng_task_index']}-{record['_ng_rollout_index']}"
         assert [each["kind"] for each in record["ng_agent_observations"]["records"]] == [
             "agent_invocation",
@@ -154,6 +156,17 @@ def test_environments_agents_and_a_model_of_many_kinds(root: Path) -> None:
         "pass@1[avg-of-2]/kind": 100.0,
     }
     assert easy["group_level_metrics"][0]["first_words"] == ["apple", "pear"]
+
+
+def check_captured_calls(record: dict[str, Any]) -> None:
+    """The call of a program outside is known by the path of its URL."""
+    captured = record["ng_model_call_capture"]
+    (call,) = captured["calls"]
+    assert captured["rollout_id"] == call["rollout_id"] == record["rollout_id"]
+    assert captured["metrics"]["num_calls"] == 1
+    assert (call["model_ref"], call["dialect"]) == ("policy_model", "chat_completions")
+    (told,) = record["ng_agent_observations"]["records"][0]["model_calls"]
+    assert told["response_id"] == call["response"]["id"]
 
 
 def check_words(record: dict[str, Any]) -> None:
