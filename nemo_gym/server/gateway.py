@@ -17,14 +17,13 @@ from nemo_gym.server.core import ServerCore
 from nemo_gym.server.disconnect import cancel_on_disconnect
 from nemo_gym.server.endpoint import Call, Endpoint
 from nemo_gym.server.limits import ServerLimits
-from nemo_gym.server.mcp import McpHttpApp, McpToolServer
+from nemo_gym.server.mcp import MCP_PATH, McpHttpApp, McpToolServer
 from nemo_gym.server.model_endpoints import answer_about_models, estimate_tokens, model_endpoints
 from nemo_gym.server.request_checks import check_json, check_origin
 from nemo_gym.server.unix_bridge import bridge_socket
 from nemo_gym.server.uvicorn_runner import bind, serving
 
 LOOPBACK = "127.0.0.1"
-MCP_PATH = "/mcp"
 
 
 @dataclass(slots=True)
