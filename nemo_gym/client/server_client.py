@@ -214,13 +214,7 @@ class ServerClient:
         with timeout(timeout_s, what=server_name + url_path):
             got = await self._send(method.upper(), server_name, url_path, body, sent, timeout_s, None)
         _accept(got, None)
-        return PeerResponse(
-            status=got.status,
-            body=got.content(),
-            cookies=got.cookies,
-            headers=got.headers,
-            url=f"{server_name}{url_path}",
-        )
+        return PeerResponse(got, url_path)
 
     async def get(self, server_name: str, url_path: str, **options: Any) -> PeerResponse:
         return await self.request(server_name, url_path, "GET", **options)
