@@ -13,6 +13,8 @@ from nemo_gym.config.keys import ROW_FIELDS
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.errors import ToolError as ToolError
+from nemo_gym.gateway.mcp_exposure import NEMO_GYM_MCP_METADATA_KEY as NEMO_GYM_MCP_METADATA_KEY
+from nemo_gym.gateway.mcp_exposure import McpExposureMixin, exposed_endpoints
 from nemo_gym.llm_api.base import JsonObject, TextOrList
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.responses import (
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
 __getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
 
 
-NEMO_GYM_MCP_METADATA_KEY = "mcp"
-
-
 class ReverifyMode(StrEnum):
     """Whether an environment can score a stored rollout by `verify` alone, without its session."""
 
@@ -54,6 +53,9 @@ class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
     """The configuration of an environment. Subclass it for fields of its own."""
 
     REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNKNOWN
+
+    expose_tools_over_mcp: bool = False
+    """Whether the tools can be called over the Model Context Protocol, at `/mcp`. `/seed_session` says how."""
 
     record_row_fields: bool = True
     """Whether the records of rollouts carry the fields of their row that the verifier does not return."""
@@ -123,14 +125,14 @@ class BaseSeedSessionResponse(BaseModel):
     """Nothing to say."""
 
 
-class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleServer):
+class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, McpExposureMixin, SimpleServer):
     """Subclass, mark the methods a model may call with `@tool`, and write `verify`."""
 
     def endpoints(self) -> list[Endpoint]:
         own = type(self)
         if own.verify is SimpleResourcesServer.verify and own.setup_webserver is SimpleResourcesServer.setup_webserver:
             raise ConfigError(f"{own.__name__} has no `verify`, nor routes of its own that do without it.")
-        return [
+        endpoints = [
             Endpoint(
                 "/seed_session",
                 self.seed_session,
@@ -145,6 +147,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
             *self.tool_endpoints(),
             *(Endpoint(ANY_TOOL, method, cause="tool", finish=_tool_output) for method in any_tools_of(self)),
         ]
+        return exposed_endpoints(endpoints, self) if self.config.expose_tools_over_mcp else endpoints
 
     def answer_get(self, path: str) -> Any:
         if path == "/reverify_mode":

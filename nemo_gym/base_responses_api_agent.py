@@ -36,12 +36,12 @@ from nemo_gym.server.aggregate_metrics import AggregateMetricsMixin
 from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import Endpoint
-from nemo_gym.server.rollout_prefix import maybe_rollout_id_from_run_body, rollout_path_prefix
+from nemo_gym.server.model_call_capture import CaptureStore, run_with_captured_calls
+from nemo_gym.server.rollout_urls import RolloutUrlsMixin
 from nemo_gym.server.tools import NOT_TOOLS
 
 if TYPE_CHECKING:
     from fastapi import Body as Body
-    from starlette.requests import Request
 
 __getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
 
@@ -91,7 +91,7 @@ class BaseResponsesAPIAgent(BaseServer):
 Row = TypeVar("Row", bound=BaseRunRequest)
 
 
-class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, SimpleServer):
+class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, RolloutUrlsMixin, SimpleServer):
     """Subclass and write `responses` (one conversation) and `run` (a whole rollout, scored)."""
 
     @cached_property
@@ -102,7 +102,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint("/v1/responses", self.responses, cause="internal"),
-            Endpoint("/run", self.run, cause="internal"),
+            Endpoint("/run", run_with_captured_calls(self.run, CaptureStore.of(self.server_client)), cause="internal"),
             Endpoint("/aggregate_metrics", self.aggregate_metrics, cause="internal"),
         ]
 
@@ -110,33 +110,6 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         if path == "/aggregate_metrics":
             return {"has_own_metrics": self.has_own_metrics()}
         return super().answer_get(path)
-
-    def _model_call_capture_enabled(self) -> bool:
-        return bool(self.server_client.setting("observability_enabled"))
-
-    def _token_id_capture_enabled(self) -> bool:
-        return self.config.token_id_capture
-
-    def rollout_id_from_run(self, body: Any) -> str | None:
-        """The id of a row's rollout, if the calls of outside programs are to be told apart by it."""
-        is_wanted = self._model_call_capture_enabled() or self._token_id_capture_enabled()
-        return maybe_rollout_id_from_run_body(body) if is_wanted else None
-
-    def url_path_for_run(self, path: str, body: Any) -> str:
-        """The path of a server, for calls of this row's rollout."""
-        return self._prefix(self.rollout_id_from_run(body)) + path
-
-    def base_url_for_run(self, root_url: str, body: Any) -> str:
-        """The address of a server, for a program that makes this row's rollout. Add `/v1` behind it."""
-        return root_url.rstrip("/") + self._prefix(self.rollout_id_from_run(body))
-
-    def url_path_for_request(self, path: str, request: "Request") -> str:
-        """The path of a server, with the prefix under which this request came in."""
-        return rollout_path_prefix(request.path_params.get("rollout_id")) + path
-
-    def resolve_model_base_url(self, server_name: str, rollout_id: str | None = None) -> str:
-        """The base URL of a model server, for a program outside."""
-        return f"{self.server_client.url_of(server_name)}{self._prefix(rollout_id)}/v1"
 
     def unverified(self, body: BaseRunRequest, response: NeMoGymResponse) -> ServerReply:
         """The record of a rollout that is not to be verified (`skip_verification`)."""
@@ -148,9 +121,6 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         if self.config.skip_verification:
             return AggregateMetrics()
         return await self.server_client.call(environment, "/aggregate_metrics", body, answer=AggregateMetrics)
-
-    def _prefix(self, rollout_id: str | None) -> str:
-        return rollout_path_prefix(rollout_id, token_capture=self._token_id_capture_enabled())
 
     async def with_tools(self, body: Row, environment: str) -> Row:
         """A row that does not mention `tools` with those of its environment's `@tool` methods."""

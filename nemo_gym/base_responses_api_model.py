@@ -1,6 +1,7 @@
 """A model: an OpenAI-shaped server in front of whatever makes the text."""
 
 from abc import abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nemo_gym.common.lazy_exports import lazy_attributes
@@ -8,6 +9,14 @@ from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import Endpoint
+from nemo_gym.server.model_call_capture import CaptureStore as CaptureStore
+from nemo_gym.server.model_call_capture import ModelCallRecord as ModelCallRecord
+from nemo_gym.server.model_call_capture import aggregate_model_call_metrics as aggregate_model_call_metrics
+from nemo_gym.server.model_call_capture import capture_calls
+from nemo_gym.server.model_call_capture import (
+    merge_model_call_capture_into_record as merge_model_call_capture_into_record,
+)
+from nemo_gym.server.model_call_capture import read_model_call_records as read_model_call_records
 from nemo_gym.server.model_endpoints import answer_about_models, estimate_tokens, model_endpoints
 
 if TYPE_CHECKING:
@@ -32,11 +41,13 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     """Set it to promise that no handler changes its body. Then a caller's objects are not copied for them."""
 
     def endpoints(self) -> list[Endpoint]:
+        store, completions = CaptureStore.of(self.server_client), getattr(self, "completions", None)
+        captured = partial(capture_calls, store=store, server=self.config.name)
         return model_endpoints(
-            self.chat_completions,
-            self.responses,
+            captured(self.chat_completions, dialect="chat_completions"),
+            captured(self.responses, dialect="responses"),
             count_tokens=self.count_tokens,
-            completions=getattr(self, "completions", None),
+            completions=completions and captured(completions, dialect="completions"),
             reads_only=self.READS_ONLY,
         )
 

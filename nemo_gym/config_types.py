@@ -1,5 +1,8 @@
 """The configuration models, under the path that environments import them from."""
 
+from typing import TYPE_CHECKING
+
+from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.command_options import BaseNeMoGymCLIConfig as BaseNeMoGymCLIConfig
 from nemo_gym.config.command_options import CommandConfig as CommandConfig
 from nemo_gym.config.keys import ROLLOUT_PATH_PREFIX as ROLLOUT_PATH_PREFIX
@@ -31,7 +34,21 @@ from nemo_gym.config.types import ServerInstanceConfig as ServerInstanceConfig
 from nemo_gym.config.types import ServerRef as ServerRef
 from nemo_gym.config.types import is_server_ref as is_server_ref
 from nemo_gym.config.types import maybe_get_server_instance_config as maybe_get_server_instance_config
+from nemo_gym.errors import AlmostServerError as AlmostServerError
 from nemo_gym.errors import ConfigError as ConfigError
+from nemo_gym.errors import ConfigInterpolationError as ConfigInterpolationError
+from nemo_gym.errors import ConfigMissingValuesError as ConfigMissingValuesError
 from nemo_gym.errors import InheritPathNotFoundError as InheritPathNotFoundError
+from nemo_gym.errors import MalformedConfigPathsError as MalformedConfigPathsError
+from nemo_gym.errors import MissingPathError as MissingPathError
+from nemo_gym.errors import NoServerInstancesError as NoServerInstancesError
+from nemo_gym.errors import UnknownServerError as UnknownServerError
 from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
 from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest
+
+if TYPE_CHECKING:
+    from omegaconf import OmegaConf as OmegaConf
+
+ConfigPathNotFoundError = MissingPathError
+ServerRefNotFoundError = UnknownServerError
+__getattr__ = lazy_attributes(__name__, {"OmegaConf": "omegaconf:OmegaConf"})

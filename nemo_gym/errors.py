@@ -51,6 +51,30 @@ class InheritPathNotFoundError(ConfigError):
     """A directive of the configuration names a block or a key that is not there."""
 
 
+class MalformedConfigPathsError(ConfigError):
+    """`config_paths` is not a list of files."""
+
+
+class UnknownServerError(ConfigError, AssertionError):
+    """A reference names a server that is not in the configuration."""
+
+
+class NoServerInstancesError(ConfigError):
+    """The configuration has no server to start."""
+
+
+class ConfigMissingValuesError(ConfigError):
+    """A required value is still '???'."""
+
+
+class ConfigInterpolationError(ConfigError):
+    """An interpolation cannot be resolved."""
+
+
+class AlmostServerError(ConfigError):
+    """A block with an entrypoint is not a valid server."""
+
+
 class PortError(ConfigError, OSError):
     """A port is taken or not allowed."""
 

@@ -12,7 +12,8 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm  # type: ignore[import-not-found,unused-ignore]
 
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 
 
 def ask(url: str, text: str, **more: Any) -> Any:
@@ -27,9 +28,15 @@ def tell(url: str, **fields: Any) -> None:
 
 
 def main(url: str) -> None:
+    listed: Any = litellm.get_valid_models(
+        check_provider_endpoint=True, custom_llm_provider="openai", api_key="any", api_base=f"{url}/v1"
+    )
+    tell(url, models=len(listed))
     tell(url, said=ask(url, "Hi.").choices[0].message.content)
     tell(url, streamed="".join(chunk.choices[0].delta.content or "" for chunk in ask(url, "Hi.", stream=True)))
-    calls: Any = ask(url, "Weather?", tools=[TOOL]).choices[0].message.tool_calls
+    calls: Any = (
+        ask(url, "Weather?", tools=[TOOL], tool_choice="required", max_tokens=64).choices[0].message.tool_calls
+    )
     tell(url, called=[call.function.name for call in calls])
     answer: Any = litellm.responses(model="openai/scripted", input="Hi.", api_base=f"{url}/v1", api_key="any")
     tell(url, response=answer.output[-1].content[0].text)

@@ -1,11 +1,8 @@
 """What official clients make of our model servers: models, counts, completions, and the exception for each status."""
 
 import asyncio
-import json
-import os
-import subprocess
 from contextlib import AsyncExitStack
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 import anthropic
@@ -22,7 +19,10 @@ from agents import (  # type: ignore[import-not-found,unused-ignore]
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.testing import client_for
+from responses_api_models.local_model.app import LocalModel
+from responses_api_models.local_model.weights import weights_here
+from tests.litellm_process import LITELLM, run_litellm
 from tests.model_servers import KINDS, in_front_of, model_server
 from tests.stub_endpoint import Request, stub_endpoint
 
@@ -35,13 +35,13 @@ STATUSES = {
     429: ("RateLimitError", "RateLimitError"),
     500: ("InternalServerError", "InternalServerError"),
 }
+SAID = {"said", "streamed", "called", "response", "message", "models"}
 REPLIES: list[dict[str, Any]] = [
     *({"user": f"Fail {status}", "status": status, "retry_after_s": 7} for status in STATUSES),
     {"user": "Weather", "turn": 0, "call": [{"name": "look", "arguments": {"at": "Oslo"}}]},
     {"tool_output": "cold", "say": "It is cold."},
     {"say": "Hello."},
 ]
-LITELLM = PARENT_DIR / ".tools" / "litellm" / "bin" / "python"
 
 
 def clients(url: str) -> tuple[AsyncOpenAI, AsyncAnthropic]:
@@ -158,15 +158,28 @@ async def test_the_agents_package_runs_its_loop_with_our_models(kind: str) -> No
 async def test_litellm() -> None:
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(model_server(kind, REPLIES, **tries(kind))) for kind in KINDS]
+        if find_spec("xllamacpp") and weights_here():
+            settings: dict[str, Any] = {"threads": 1, "context_tokens": 512, "max_output_tokens": 8}
+            servers.append(await stack.enter_async_context(client_for(LocalModel, **settings)))
         told = await asyncio.to_thread(run_litellm, [server.url for server in servers])
-    assert len(told) == len(KINDS)
-    for lines in told:
+    for lines in told[len(KINDS) :]:  # what a real model says is its own
+        assert {key for line in lines for key in line} == {
+            "said",
+            "streamed",
+            "called",
+            "response",
+            "message",
+            "models",
+        }
+        assert [line["called"] for line in lines if "called" in line] == [["look"]]
+    for lines in told[: len(KINDS)]:
         assert {key: value for line in lines for key, value in line.items() if "raised" not in line} == {
             "said": "Hello.",
             "streamed": "Hello.",
             "called": ["look"],
             "response": "Hello.",
             "message": "Hello.",
+            "models": 1,
         }
         assert {line["status"]: line["raised"] for line in lines if "raised" in line} == {
             400: "BadRequestError",
@@ -175,17 +188,3 @@ async def test_litellm() -> None:
             429: "RateLimitError",
             500: "InternalServerError",
         }
-
-
-def run_litellm(urls: list[str]) -> list[list[dict[str, Any]]]:
-    """What happened at each server. One process for all: importing litellm takes most of the time."""
-    script = Path(__file__).with_name("litellm_client.py")
-    environment = {**os.environ, "PYTHONPATH": ""}
-    command = [str(LITELLM), str(script), *urls]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return [
-        [{key: value for key, value in line.items() if key != "url"} for line in lines if line["url"] == url]
-        for url in urls
-    ]

@@ -5,15 +5,17 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from omegaconf import OmegaConf
+from typing import Any
 
 from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS, nearest
-from nemo_gym.config.loading import GlobalConfigDictParserConfig, load_config
+from nemo_gym.config.directives import DUMMY_MODEL
+from nemo_gym.config.loading import POLICY_MODEL, GlobalConfigDictParserConfig, load_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.requirements import missing_requirements
 
 PACKAGE = "nemo_gym"
+_ANY_MODEL = {POLICY_MODEL.name: {POLICY_MODEL.type: {DUMMY_MODEL: {"entrypoint": "app.py"}}}}
+"""So that a configuration without a model is read as well as one with it."""
 _SKIPPED = frozenset((".venv", "node_modules", "__pycache__", "data"))
 
 
@@ -122,9 +124,10 @@ def _nearest_module(module: str) -> str:
 
 def _check_config(config: Path, report: FolderReport) -> None:
     report.configs += 1
-    model = OmegaConf.to_container(GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT)
+    endpoint = {str(key): value for key, value in GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT.items()}
+    model: dict[str, Any] = {**endpoint, **_ANY_MODEL}
     try:
-        load_config([f"+config_paths=['{config}']"], initial=model, use_dotenv=False, fill_ports=False)  # type: ignore[arg-type]
+        load_config([f"+config_paths=['{config}']"], initial=model, use_dotenv=False, fill_ports=False)
     except ConfigError as error:
         text = str(error)
         needs_more = any(word in text for word in ("find responses_api_models/", "???", "is required"))

@@ -27,7 +27,7 @@ from nemo_gym.common.redaction import one_line
 from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.config.servers import server_instances
 from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig, NumWorkers
-from nemo_gym.errors import ConfigError, GymError, HeadServerError, StartupError
+from nemo_gym.errors import GymError, HeadServerError, NoServerInstancesError, StartupError
 from nemo_gym.runtime.groups import grouped
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
@@ -89,7 +89,7 @@ class RunHelper:
     def start_config(self, config: DictConfig) -> None:
         """As `start`, with a configuration that is already read."""
         if not server_instances(config):
-            raise ConfigError(
+            raise NoServerInstancesError(
                 "The configuration has no server. Name the files that define them: "
                 "--config-paths resources_servers/mcqa/configs/mcqa.yaml"
             )

@@ -56,20 +56,32 @@ class ServerReply:
         return self.content().decode(errors="replace")
 
 
-class PeerResponse:
-    """A reply in the shape of an aiohttp response. Its body has been read, so nothing here waits."""
+def content_type_of(body: Any) -> str:
+    """Of a reply whose handler names none: text that is not JSON is a tool's output."""
+    is_text = isinstance(body, bytes) and body[:1] not in (b"{", b"[", b'"')
+    return "text/plain; charset=utf-8" if is_text else "application/json"
 
-    def __init__(
-        self, *, status: int, body: bytes, cookies: Mapping[str, str], headers: Mapping[str, str], url: str
-    ) -> None:
-        self.status, self.url = status, url
-        self.ok = status < 400
-        self.headers = CIMultiDictProxy(CIMultiDict(headers))
-        self._body, self._cookies = body, cookies
+
+class PeerResponse:
+    """A ServerReply in the shape of an aiohttp response. Its body has been read, so nothing here waits."""
+
+    def __init__(self, reply: ServerReply, path: str) -> None:
+        self.status, self.ok, self.url = reply.status, reply.status < 400, f"{reply.server}{path}"
+        self._reply, self._body = reply, reply.content()
+
+    @property
+    def headers(self) -> CIMultiDictProxy[str]:
+        found = CIMultiDict(self._reply.headers)
+        found.setdefault("Content-Type", content_type_of(self._body))  # a peer in this worker sends none
+        return CIMultiDictProxy(found)
+
+    @property
+    def content_type(self) -> str:
+        return self.headers["Content-Type"].partition(";")[0]
 
     @property
     def cookies(self) -> SimpleCookie:
-        return SimpleCookie(dict(self._cookies))
+        return SimpleCookie(dict(self._reply.cookies))
 
     @property
     def content(self) -> Self:
@@ -80,7 +92,7 @@ class PeerResponse:
         return self._body
 
     async def text(self) -> str:
-        return self._body.decode(errors="replace")
+        return self._reply.text()
 
     async def json(self, **_options: Any) -> Any:
         return orjson.loads(self._body)

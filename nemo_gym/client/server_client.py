@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 
+from nemo_gym.client.cookie_jar import CookieJar as CookieJar
+from nemo_gym.client.cookie_jar import server_of
 from nemo_gym.client.head import STATUS_TIMEOUT_S, run_token
 from nemo_gym.client.head import TOKEN_HEADER as TOKEN_HEADER
 from nemo_gym.client.head import base_url as base_url
@@ -39,19 +41,6 @@ CALL_TIMEOUT_S = 3600.0
 """For a call that names no limit of its own. Finite, so that nothing waits for ever."""
 MAX_CONNECT_TRIES = 5
 RELEASE_TIMEOUT_S = 2.0
-
-
-class CookieJar(dict[str, str]):
-    """The session cookies of one rollout: those that came with the request, and those that servers set since."""
-
-    def merge(self, cookies: Mapping[str, str]) -> None:
-        """Add the cookies that a server set. A reply without cookies removes none."""
-        self.update(cookies)
-
-    def forget(self, server: str) -> None:
-        """Drop the session on that server, which has ended."""
-        for name in [name for name in self if _server_of(name) == server]:
-            del self[name]
 
 
 class LocalServer(Protocol):
@@ -214,13 +203,7 @@ class ServerClient:
         with timeout(timeout_s, what=server_name + url_path):
             got = await self._send(method.upper(), server_name, url_path, body, sent, timeout_s, None)
         _accept(got, None)
-        return PeerResponse(
-            status=got.status,
-            body=got.content(),
-            cookies=got.cookies,
-            headers=got.headers,
-            url=f"{server_name}{url_path}",
-        )
+        return PeerResponse(got, url_path)
 
     async def get(self, server_name: str, url_path: str, **options: Any) -> PeerResponse:
         return await self.request(server_name, url_path, "GET", **options)
@@ -239,7 +222,7 @@ class ServerClient:
 
     async def release(self, cookie: str, token: str) -> None:
         """End one session. A server that cannot be reached is left to end it by its time to live."""
-        server = _server_of(cookie)
+        server = server_of(cookie)
         if server in self.local:
             ending = self.local[server].release(token)
             if ending is not None:
@@ -402,7 +385,3 @@ def _address_in(block: Any) -> str | None:
 
 def _keys(block: Any) -> Any:
     return block if isinstance(block, Mapping) else ()
-
-
-def _server_of(session_cookie: str) -> str:
-    return session_cookie.rpartition("___")[2]

@@ -21,17 +21,13 @@ from nemo_gym.config.keys import (
 )
 from nemo_gym.config.sources import ConfigSources
 from nemo_gym.config.types import ServerInstanceConfig, ServerRef, is_server_ref, maybe_get_server_instance_config
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import AlmostServerError, ConfigError, UnknownServerError
 
 logger = logging.getLogger(__name__)
 
 _SWITCH = "should_use_"
 DIRECT_VALUE = 4
 """The length of the path of a value in a server block: name, type, implementation, key."""
-
-
-class UnknownServerError(ConfigError, AssertionError):
-    """A reference names a server that is not in the configuration."""
 
 
 class AlmostServer(NamedTuple):
@@ -102,7 +98,7 @@ def valid_servers(
         hint = nearest(name, [server.name for server in servers])
         logger.warning("'%s' is ignored: no block in it has an '%s'.%s", name, ENTRYPOINT_KEY_NAME, hint)
     if almost_servers and error_on_almost_servers:
-        raise ConfigError(
+        raise AlmostServerError(
             f"Found {len(almost_servers)} almost-server(s) with validation errors. Fix them, or ignore them with "
             f"+{ERROR_ON_ALMOST_SERVERS_KEY_NAME}=false.\n{almost_servers_report(almost_servers)}"
         )
@@ -145,8 +141,6 @@ def copy_agent_settings(config: DictConfig) -> None:
 
 
 UNSUPPORTED_KEYS = {
-    "observability_enabled": "the paths of rollouts are kept apart, but calls are not captured; use +record",
-    "model_call_capture_dir": "use +record=<folder> of ng_collect_rollouts",
     "token_id_capture": "set return_token_id_information of the model server",
     "rollout_collection_driver": "call RolloutCollectionHelper from a program of your own",
     "wandb_project": "the figures are in <output>_metrics.json",

@@ -11,12 +11,12 @@ from nemo_gym.common.redaction import redact
 from nemo_gym.config.keys import KeyPath
 from nemo_gym.config.secrets import is_secret_at, value_at
 from nemo_gym.config.sources import ConfigSources
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, ConfigInterpolationError, ConfigMissingValuesError
 
 UNKNOWN_SOURCES = ConfigSources()
 
 
-class UnsetKeyError(ConfigError, InterpolationKeyError):
+class UnsetKeyError(ConfigInterpolationError, InterpolationKeyError):
     """A value is an interpolation of a key that is not set."""
 
 
@@ -36,13 +36,13 @@ def _explain(error: OmegaConfBaseException, config: DictConfig, sources: ConfigS
     path = tuple(int(key) if key.isdigit() else key for key in re.findall(r"[^.\[\]]+", str(error.full_key)))
     place = location(path, sources)
     if isinstance(error, MissingMandatoryValue):
-        return ConfigError(f"{place} is required: it is '???'. Write +{dotted(path)}=<value>.")
+        return ConfigMissingValuesError(f"{place} is required: it is '???'. Write +{dotted(path)}=<value>.")
     reason = str(error).partition("\n")[0]
     if "RecursionError" in reason:
         reason = "it refers to a value that contains it"
     found = f"{place} is '{_raw_text(config, path)}'"
     if not isinstance(error, InterpolationKeyError):
-        return ConfigError(f"{found}: {reason}.")
+        return ConfigInterpolationError(f"{found}: {reason}.")
     unset = "".join(re.findall(r"'(.+)'", reason))
     hint = nearest(unset, map(str, config))
     return UnsetKeyError(f"{reason}: {found}. Set '{unset}: <value>' in env.yaml, or write +{unset}=<value>.{hint}")

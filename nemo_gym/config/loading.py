@@ -21,7 +21,6 @@ from nemo_gym.common.paths import find, nearest
 from nemo_gym.config import keys as keys
 from nemo_gym.config import secrets
 from nemo_gym.config.checks import (
-    UnknownServerError,
     almost_servers_report,
     check_references,
     copy_agent_settings,
@@ -42,6 +41,7 @@ from nemo_gym.config.servers import ServerSpec as ServerSpec
 from nemo_gym.config.servers import server_instances as server_instances
 from nemo_gym.config.sources import ConfigSources, command_line_config, load_files, read_sources
 from nemo_gym.config.types import GlobalSettings, ModelServerRef, ServerInstanceConfig
+from nemo_gym.errors import UnknownServerError
 
 logger = logging.getLogger(__name__)
 

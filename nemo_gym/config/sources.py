@@ -17,7 +17,7 @@ from nemo_gym.common.paths import find, search_roots
 from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME, KeyPath
 from nemo_gym.config.overrides import Override, apply_overrides, parse_overrides
 from nemo_gym.config.secrets import find_secrets, process_secrets, set_process_secrets, value_at
-from nemo_gym.errors import ConfigError, MissingPathError
+from nemo_gym.errors import ConfigError, MalformedConfigPathsError, MissingPathError
 
 DOTENV_NAME = "env.yaml"
 COMMAND_LINE = "the command line"
@@ -186,7 +186,7 @@ def _config_paths(config: DictConfig, named_in: str) -> list[str]:
     if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
         return paths
     example = paths if isinstance(paths, str) else "a.yaml,b.yaml"
-    raise ConfigError(
+    raise MalformedConfigPathsError(
         f"{CONFIG_PATHS_KEY_NAME} of {named_in} is {paths!r}, expected a list of files. "
         f'Write "+{CONFIG_PATHS_KEY_NAME}=[{example}]", or in YAML {CONFIG_PATHS_KEY_NAME}: [{example}].'
     )

@@ -57,7 +57,7 @@ class TrainDataProcessorConfig(CommandConfig):
     """The folder for the collated files and their statistics."""
 
     mode: Literal["train_preparation", "example_validation"]
-    """train_preparation: the train and validation datasets. example_validation: the example datasets."""
+    """train_preparation: the train, validation and benchmark datasets. example_validation: the example datasets."""
 
     should_download: bool = False
     """Download the datasets that are not on disk."""
@@ -85,7 +85,7 @@ class TrainDataProcessorConfig(CommandConfig):
 
     @property
     def in_scope_dataset_types(self) -> list[DatasetType]:
-        return ["train", "validation"] if self.mode == "train_preparation" else ["example"]
+        return ["train", "validation", "benchmark"] if self.mode == "train_preparation" else ["example"]
 
 
 class MissingDatasetsError(ConfigError, AssertionError):
@@ -173,8 +173,11 @@ class TrainDataProcessor:
         if self.config.should_download and self.config.mode == "train_preparation":
             from nemo_gym.data.hubs.fetch import fetch_missing
 
-            fetch_missing(datasets, self.config.data_source, global_config, logger.info)
+            wanted = [each for each in datasets if each.dataset.prepare_script is None]
+            fetch_missing(wanted, self.config.data_source, global_config, logger.info)
         self.check_datasets_are_on_disk(datasets)
+        for each in datasets:
+            each.fill_in_prompt()
 
     def check_datasets_are_on_disk(self, datasets: Sequence[AgentDataset]) -> None:
         """Refuse to go on if a dataset is missing, before any work is done."""
@@ -182,6 +185,8 @@ class TrainDataProcessor:
         if not missing:
             return
         listed = "\n".join(f"- {each.dataset.jsonl_fpath} ({each.agent}, {each.dataset.name})" for each in missing)
+        if any(each.dataset.prepare_script for each in missing):
+            listed += "\nWrite the rows of benchmarks with `ng_prepare_benchmark` and the same config_paths."
         if self.config.mode == "example_validation":
             raise MissingDatasetsError(f"You must provide the above missing example jsonl files!\n{listed}")
         if not self.config.should_download:

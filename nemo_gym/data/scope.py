@@ -9,6 +9,7 @@ from nemo_gym.common.paths import find
 from nemo_gym.config.checks import valid_servers
 from nemo_gym.config.loading import read_settings
 from nemo_gym.config.types import DatasetConfig, DatasetType, ServerInstanceConfig
+from nemo_gym.data.prompts import materialize_prompts
 from nemo_gym.errors import ConfigError, MissingPathError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class AgentDataset:
         return self.dataset.type
 
     @property
-    def path(self) -> Path:
+    def given_path(self) -> Path:
         """Where it is, or is to be put."""
         try:
             return find(self.dataset.jsonl_fpath, what="dataset")
@@ -42,11 +43,27 @@ class AgentDataset:
             return Path(self.dataset.jsonl_fpath)
 
     @property
+    def path(self) -> Path:
+        """Where its rows are as agents get them: with a prompt, in a file beside it."""
+        return self.beside("_prompted.jsonl") if self.dataset.prompt_config else self.given_path
+
+    @property
     def is_on_disk(self) -> bool:
-        return self.path.is_file()
+        return self.given_path.is_file()
 
     def beside(self, ending: str) -> Path:
-        return file_beside(self.path.with_stem(self.stem) if self.stem else self.path, ending)
+        given = self.given_path
+        return file_beside(given.with_stem(self.stem) if self.stem else given, ending)
+
+    def fill_in_prompt(self) -> None:
+        """Write the rows with the dataset's prompt, if it has one."""
+        if self.dataset.prompt_config is None:
+            return
+        try:
+            materialize_prompts(str(self.given_path), self.dataset.prompt_config, str(self.path))
+        except (KeyError, ValueError) as error:
+            reason = error.args[0] if error.args else error
+            raise ConfigError(f"The prompt of '{self.dataset.name}' does not fit its rows: {reason}") from error
 
 
 class DatasetScope(NamedTuple):

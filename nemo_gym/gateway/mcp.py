@@ -22,6 +22,7 @@ from nemo_gym.server.tools import NOT_TOOLS
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """The newest one is offered to a client that asks for another."""
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
+MCP_PATH = "/mcp"
 MAX_BATCH = 100
 TOOL_TIMEOUT_S = 600.0
 MAX_BODY_BYTES = 32 * 2**20

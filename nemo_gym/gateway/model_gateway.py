@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.client.server_client import ServerReply, base_url
-from nemo_gym.gateway.mcp import McpHttpApp, McpToolServer
+from nemo_gym.gateway.mcp import MCP_PATH, McpHttpApp, McpToolServer
 from nemo_gym.gateway.unix_bridge import bridge_socket
 from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
 from nemo_gym.server.core import ServerCore
@@ -23,7 +23,6 @@ from nemo_gym.server.request_checks import check_json, check_origin
 from nemo_gym.server.uvicorn_runner import bind, serving
 
 LOOPBACK = "127.0.0.1"
-MCP_PATH = "/mcp"
 
 
 @dataclass(slots=True)

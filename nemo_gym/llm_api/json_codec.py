@@ -155,8 +155,12 @@ def detached(value: T) -> T:
 def _detached(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return _detached_model(value)
-    if isinstance(value, dict):
+    if type(value) is dict:
         return _detached_json(value) or {key: detached(item) for key, item in value.items()}
+    if isinstance(value, dict):  # such as a content part, which is also read by attribute
+        copied = value.__class__.__new__(value.__class__)
+        copied.update({key: detached(item) for key, item in value.items()})
+        return copied
     if isinstance(value, list):
         if _SCALARS.issuperset(map(type, value)):
             return value.copy()

@@ -26,12 +26,18 @@ from nemo_gym.rollouts.concurrency import (
     limit_to_descriptors,
 )
 from nemo_gym.rollouts.config import MAX_PARALLEL, MIN_PARALLEL, RolloutCollectionConfig
-from nemo_gym.rollouts.dataset import check_overrides, dataset_path, fingerprint_dataset, read_rows
+from nemo_gym.rollouts.dataset import (
+    check_overrides,
+    dataset_path,
+    fingerprint_dataset,
+    read_rows,
+    write_materialized_inputs,
+)
 from nemo_gym.rollouts.dispatch import open_dispatch
 from nemo_gym.rollouts.grouped_writer import GroupedWriter
 from nemo_gym.rollouts.live import LiveRollouts, published
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.output_files import check_paths, metrics_path
+from nemo_gym.rollouts.output_files import check_paths, materialized_inputs_path, metrics_path
 from nemo_gym.rollouts.resume import archive_output, load_completed
 from nemo_gym.rollouts.store import CompletedIndex, RolloutStore, WriteOutcome
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
@@ -127,7 +133,7 @@ class RolloutCollectionHelper:
             check_agent(config.agent_name, settings or {})
         if config.resume == "restart":
             archive_output(output)
-        metrics = self.running_metrics = RunningMetrics(num_repeats=config.num_repeats)
+        metrics = self.running_metrics = RunningMetrics(num_repeats=config.max_repeats)
 
         def on_written(outcome: Outcome) -> None:
             record_outcome(metrics, outcome)
@@ -144,6 +150,8 @@ class RolloutCollectionHelper:
                 store, fingerprint, dataset_path=dataset, config=config, settings=settings or {}, metrics=metrics
             )
             self.found = completed.count
+            if config.materialize_inputs:
+                write_materialized_inputs(config, materialized_inputs_path(output))
             caller = client or self.setup_server_client()
             status = partial(self._status, output, metrics, caller)
             try:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from nemo_gym.config.types import CommandConfig, NumWorkers
+from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.stragglers import Action
 
 WEEK_S = 7 * 86400.0
@@ -19,6 +20,10 @@ MAX_ATTEMPTS = 3
 def _get_max_rollout_attempts() -> int:
     """How many attempts a rollout gets, if the environment variable does not say otherwise."""
     return int(os.environ.get("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", MAX_ATTEMPTS))
+
+
+Repeats = Annotated[int, Field(ge=1)]
+OTHER_AGENTS = "_default"
 
 
 class RolloutCollectionConfig(CommandConfig):
@@ -46,8 +51,12 @@ class RolloutCollectionConfig(CommandConfig):
     limit: int | None = Field(default=None, ge=0)
     """Use only the first N rows of the dataset. 0 means all."""
 
-    num_repeats: Annotated[int, BeforeValidator(lambda given: 1 if given is None else given)] = Field(default=1, ge=1)
-    """Number of rollouts per row. Repeats of a row are consecutive: abc becomes aabbcc."""
+    num_repeats: Annotated[
+        Repeats | Annotated[dict[str, Repeats], Field(min_length=1)],
+        BeforeValidator(lambda given: 1 if given is None else given),
+    ] = 1
+    """Number of rollouts per row. Repeats of a row are consecutive: abc becomes aabbcc. Or one number for each agent,
+    such as +num_repeats.my_agent=4, and `_default` for all others."""
 
     num_samples_in_parallel: int | None = Field(default=None, ge=1)
     """Number of rollouts in flight. By default it adapts to the endpoint."""
@@ -73,6 +82,12 @@ class RolloutCollectionConfig(CommandConfig):
 
     seed_per_repeat: int | None = None
     """Base sampling seed. Repeat i is sent with `metadata.seed` set to this number plus i."""
+
+    num_repeats_add_seed: bool = False
+    """Send repeat i with the sampling seed i, in `metadata.extra_body`."""
+
+    materialize_inputs: bool = False
+    """Write the rows as they are sent to `<name>_materialized_inputs.jsonl`, before the first request."""
 
     max_attempts: int = Field(default_factory=_get_max_rollout_attempts, ge=1)
     """Maximum number of attempts per rollout if the failure is retryable."""
@@ -104,3 +119,24 @@ class RolloutCollectionConfig(CommandConfig):
     resume: Literal["ask", "continue", "restart"] = "ask"
     """If the output contains rollouts from a different input or configuration: `ask` stops with an error, `continue`
     keeps them, `restart` moves them aside."""
+
+    @property
+    def max_repeats(self) -> int:
+        """The largest number of rollouts that a row may get."""
+        return max(self.num_repeats.values()) if isinstance(self.num_repeats, dict) else self.num_repeats
+
+    def repeats_of(self, agent: str) -> int:
+        """How many rollouts a row of this agent gets."""
+        if not isinstance(self.num_repeats, dict):
+            return self.num_repeats
+        found = self.num_repeats.get(agent, self.num_repeats.get(OTHER_AGENTS))
+        if found is None:
+            named = ", ".join(self.num_repeats)
+            raise ConfigError(f"num_repeats has no number for '{agent}', and no '{OTHER_AGENTS}'. It names: {named}.")
+        return found
+
+    @property
+    def changes_rows(self) -> bool:
+        """True if rows are not sent as they are."""
+        added = self.prompt_config, self.seed_per_repeat, self.num_repeats_add_seed or None
+        return bool(self.responses_create_params) or any(each is not None for each in added)

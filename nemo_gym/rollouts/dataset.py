@@ -3,25 +3,31 @@ run it."""
 
 import hashlib
 import json
+import logging
 import re
 from array import array
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 from pydantic import ValidationError
 
+from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.common.paths import find
 from nemo_gym.config.error_messages import error_lines
+from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.prompts import apply_prompt_to_row, load_prompt_config
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.config import OTHER_AGENTS, RolloutCollectionConfig
 from nemo_gym.rollouts.store import CompletedIndex
 from nemo_gym.rollouts.types import NoResult, Row, RowId, hash_row, raw_json_or_text
+
+logger = logging.getLogger(__name__)
 
 _LONG_NUMBER = re.compile(rb"\d{19}")
 """What may not fit into 64 bits, where the fast decoder would round it."""
@@ -37,6 +43,8 @@ class DatasetFingerprint(NamedTuple):
 
     def num_rollouts(self, config: RolloutCollectionConfig) -> int:
         """How many rollouts `config` asks for."""
+        if isinstance(config.num_repeats, dict):
+            return _count_rollouts(config, config.num_repeats)
         return (min(self.rows, config.limit) if config.limit else self.rows) * config.num_repeats
 
 
@@ -76,10 +84,9 @@ def check_overrides(config: RolloutCollectionConfig) -> None:
 
 def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = None) -> Iterator[Row | NoResult]:
     """The rollouts that are not done yet. A line that is not a valid row is a NoResult already."""
-    is_unchanged = (
-        not config.responses_create_params and config.seed_per_repeat is None and config.prompt_config is None
-    )
-    agent, limit, repeats = config.agent_name if is_unchanged else None, config.limit, range(config.num_repeats)
+    is_unchanged = not config.changes_rows
+    agent, limit, repeats = config.agent_name if is_unchanged else None, config.limit, config.max_repeats
+    is_same_for_all = not isinstance(config.num_repeats, dict)
     with dataset_path(config).open("rb") as lines:
         index = -1
         for number, raw in enumerate(lines, 1):
@@ -90,7 +97,7 @@ def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = Non
             if limit and index >= limit:
                 return
             row_hash = hash_row(line)
-            for repeat in repeats:
+            for repeat in range(repeats if is_same_for_all else config.repeats_of(_agent_of(line, config))):
                 row_id = RowId(index, repeat, row_hash)
                 if done is not None and done.take(row_id):
                     continue
@@ -98,6 +105,30 @@ def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = Non
                     yield Row(row_id, agent, line)
                 else:
                     yield _make_row(line, row_id, config, number=number, is_unchanged=is_unchanged)
+
+
+def _agent_of(line: bytes, config: RolloutCollectionConfig) -> str:
+    """The agent of a row; an empty name for a row that cannot be run."""
+    row = _make_row(line, RowId(0, 0, ""), config, number=0, is_unchanged=True)
+    return row.agent if isinstance(row, Row) else OTHER_AGENTS
+
+
+def _count_rollouts(config: RolloutCollectionConfig, repeats: Mapping[str, int]) -> int:
+    """Count them by reading the rows, and name the numbers that are for no row."""
+    counts = Counter(row.agent if isinstance(row, Row) else OTHER_AGENTS for row in read_rows(config))
+    for agent in repeats.keys() - counts.keys() - {OTHER_AGENTS}:
+        logger.warning("num_repeats.%s has no effect: no row is for that agent", agent)
+    return counts.total()
+
+
+def write_materialized_inputs(config: RolloutCollectionConfig, path: Path) -> None:
+    """The rows as they are sent to their agents, one rollout a line."""
+    with atomic_write(path) as file:
+        for row in read_rows(config):
+            if isinstance(row, Row):
+                indices = {TASK_INDEX_KEY_NAME: row.id.task_index, ROLLOUT_INDEX_KEY_NAME: row.id.repeat_index}
+                fields = {**indices, AGENT_REF_KEY_NAME: {"name": row.agent}, **_decode_row(row.body)}
+                file.write(encode(fields) + b"\n")
 
 
 def _make_row(
@@ -126,9 +157,13 @@ def _with_overrides(data: JsonObject, row_id: RowId, config: RolloutCollectionCo
         data = apply_prompt_to_row(data, load_prompt_config(config.prompt_config))
     params = _expect_object(data.get("responses_create_params"), "`responses_create_params`")
     params = {**params, **config.responses_create_params}
+    metadata = _expect_object(params.get("metadata"), "`metadata`")
     if config.seed_per_repeat is not None:
-        seed = str(config.seed_per_repeat + row_id.repeat_index)
-        params["metadata"] = {**_expect_object(params.get("metadata"), "`metadata`"), "seed": seed}
+        params["metadata"] = metadata = {**metadata, "seed": str(config.seed_per_repeat + row_id.repeat_index)}
+    if config.num_repeats_add_seed:
+        extra = _expect_object(orjson.loads(metadata.get("extra_body") or b"{}"), "`metadata.extra_body`")
+        told = encode({**extra, "seed": row_id.repeat_index}).decode()
+        params["metadata"] = {**metadata, "extra_body": told}
     return {**data, "responses_create_params": params}
 
 

@@ -46,6 +46,11 @@ def aggregate_metrics_path(output: Path) -> Path:
     return sibling_path(output, "aggregate_metrics", ".json")
 
 
+def materialized_inputs_path(output: Path) -> Path:
+    """The rows as they were sent."""
+    return sibling_path(output, "materialized_inputs", ".jsonl")
+
+
 def export_path(output: Path) -> Path:
     """What an export used and dropped."""
     return sibling_path(output, "export", ".json")
@@ -60,7 +65,7 @@ def scored_path(failures: Path) -> Path | None:
 def all_paths(output: Path) -> tuple[Path, ...]:
     """Everything that a collection writes."""
     figures = metrics_path(output), aggregate_metrics_path(output)
-    return output, failures_path(output), manifest_path(output), *figures
+    return output, failures_path(output), manifest_path(output), materialized_inputs_path(output), *figures
 
 
 def check_paths(output: Path, *, dataset: Path) -> None:

@@ -41,6 +41,8 @@ def load_completed(
     """The rollouts in the output, counted in `metrics`. If they were made another way, raises the question what to do,
     unless `config` answers it."""
     options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
+    if config.num_repeats_add_seed:
+        options["num_repeats_add_seed"] = True
     if config.prompt_config is not None:
         options["prompt"] = load_prompt_config(config.prompt_config).model_dump()
     now = make_manifest(dataset_path, sha256=dataset.sha256, rows=dataset.rows, options=options, settings=settings)
@@ -51,7 +53,7 @@ def load_completed(
     if changes and config.resume == "ask":
         raise question(store.output, changes)
     by_content = bool(changes) or not _rows_are_in_place(store, dataset)
-    completed = CompletedIndex(num_repeats=config.num_repeats, by_content=by_content)
+    completed = CompletedIndex(num_repeats=config.max_repeats, by_content=by_content)
     for row in store.ids():
         completed.add(row)
         metrics.num_repeats = max(metrics.num_repeats or 1, row.repeat_index + 1)  # an earlier run may have had more

@@ -15,7 +15,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.config.loading import CONFIG_PATHS_KEY_NAME, ServerSpec, dump, server_instances
 from nemo_gym.config.types import BaseServerConfig
-from nemo_gym.errors import ConfigError, HeadServerError
+from nemo_gym.errors import HeadServerError, NoServerInstancesError
 from nemo_gym.runtime.groups import grouped
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.ray_cluster import wants_ray
@@ -47,7 +47,7 @@ async def _started(config: DictConfig) -> AsyncIterator[ServerClient]:
     """Start the servers: in this process, or all of them in workers if one cannot share it."""
     servers = server_instances(config)
     if not servers:
-        raise ConfigError("The configuration has no server. Expected an agent, an environment and a model.")
+        raise NoServerInstancesError("The configuration has no server. Expected an agent, an environment and a model.")
     if (
         len(grouped(servers)) == 1
         and all(server.isolation == "shared" for server in servers)

@@ -76,13 +76,14 @@ def names_this_package(line: str, folder: Path) -> bool:
 
 def _undeclared(folder: Path, listed: list[str]) -> list[str]:
     """Packages of `UNDECLARED` that the folder imports, does not list, and this interpreter does not have."""
-    found = {module for module in _imports(folder) if module in UNDECLARED and util.find_spec(module) is None}
+    found = {module for module in imports_of(folder) if module in UNDECLARED and util.find_spec(module) is None}
     named = {re.split(r"[^\w.-]", line.lower().replace("_", "-"))[0] for line in listed}
     wanted = sorted(UNDECLARED[module] for module in found)
     return [package for package in wanted if package.partition("[")[0].replace("_", "-") not in named]
 
 
-def _imports(folder: Path) -> set[str]:
+def imports_of(folder: Path) -> set[str]:
+    """The packages that the code of a folder imports."""
     return {name.decode() for source in _sources(folder) for name in _IMPORT.findall(source)}
 
 

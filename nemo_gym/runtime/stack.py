@@ -28,6 +28,7 @@ from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.child_imports import children_can_import
 from nemo_gym.runtime.class_loader import load_server_class
+from nemo_gym.runtime.requirements import imports_of
 from nemo_gym.runtime.tracing import tracing_of
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
@@ -105,7 +106,7 @@ class Stack(OwnedResources):
         for server in spec.servers:
             self.apps[server.name] = app = self._load(server, secret, compute)
             app.others = others
-        await asyncio.to_thread(_connect_ray_if_used, spec.config)
+        await asyncio.to_thread(_connect_ray_if_used, spec)
         for app in self.apps.values():
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
@@ -166,8 +167,8 @@ def _compute(config: Mapping[str, Any]) -> Compute:
     )
 
 
-def _connect_ray_if_used(config: Mapping[str, Any]) -> None:
+def _connect_ray_if_used(spec: StackSpec) -> None:
     """Connect before the first request if a server uses Ray itself: its first call would otherwise block the loop."""
-    address = config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME)
-    if address and "ray" in sys.modules:
+    address = spec.config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME)
+    if "ray" in sys.modules and (address or any("ray" in imports_of(server.folder) for server in spec.servers)):
         connect_ray(address)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from nemo_gym.common.lazy_exports import lazy_attributes
 
 if TYPE_CHECKING:
+    from nemo_gym.sandbox.apptainer import ApptainerProvider as ApptainerProvider
     from nemo_gym.sandbox.config import SandboxConfig as SandboxConfig
     from nemo_gym.sandbox.config import resolve_provider_config as resolve_provider_config
     from nemo_gym.sandbox.config import resolve_provider_metadata as resolve_provider_metadata
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from nemo_gym.sandbox.contract import SandboxResources as SandboxResources
     from nemo_gym.sandbox.contract import SandboxSpec as SandboxSpec
     from nemo_gym.sandbox.contract import SandboxStatus as SandboxStatus
+    from nemo_gym.sandbox.docker import DockerCreateConfig as DockerCreateConfig
+    from nemo_gym.sandbox.docker import DockerProvider as DockerProvider
     from nemo_gym.sandbox.errors import SandboxCreateError as SandboxCreateError
     from nemo_gym.sandbox.errors import SandboxCreateVerificationError as SandboxCreateVerificationError
     from nemo_gym.sandbox.errors import SandboxError as SandboxError
@@ -36,11 +39,13 @@ if TYPE_CHECKING:
     from nemo_gym.sandbox.utils import rewrite_image as rewrite_image
 
 _PLACES = {
+    "apptainer": ("ApptainerProvider",),
     "config": ("SandboxConfig", "resolve_provider_config", "resolve_provider_metadata"),
     "contract": (
         *("ExecResult", "PythonResult", "SandboxEndpoint", "SandboxExecResult", "SandboxHandle"),
         *("SandboxProvider", "SandboxResources", "SandboxSpec", "SandboxStatus"),
     ),
+    "docker": ("DockerCreateConfig", "DockerProvider"),
     "errors": (
         *("SandboxCreateError", "SandboxCreateVerificationError", "SandboxError", "SandboxPtyError"),
         "SandboxUnavailableError",

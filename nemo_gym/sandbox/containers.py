@@ -6,9 +6,9 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, Level, SandboxHandle
 from nemo_gym.sandbox.errors import SandboxCreateError, SandboxCreateVerificationError, SandboxUnavailableError
@@ -27,6 +27,17 @@ def write_local(path: Path, content: bytes) -> None:
 
 class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_the_default(cls, given: Any) -> Any:
+        """Null where it has no meaning of its own."""
+        fields = cls.model_fields
+        return {
+            key: value
+            for key, value in given.items()
+            if value is not None or key not in fields or type(None) in get_args(fields[key].annotation)
+        }
 
 
 class ProbeOptions(Options):

@@ -34,7 +34,7 @@ COPY_TIMEOUT_S = 600.0
 _STATUS = {"created": "starting", "running": "running", "restarting": "starting", "exited": "stopped", "dead": "error"}
 
 
-class CreateOptions(Options):
+class DockerCreateConfig(Options):
     keepalive_shell: str = "/bin/sh"
     keepalive_cmd: str = "while :; do sleep 3600; done"
     start_timeout_s: float = Field(default=600.0, gt=0)
@@ -50,9 +50,9 @@ class CreateOptions(Options):
     publish_host: str = "127.0.0.1"
 
 
-class DockerProvider(ContainerProvider[CreateOptions, ExecOptions]):
+class DockerProvider(ContainerProvider[DockerCreateConfig, ExecOptions]):
     name: ClassVar[str] = "docker"
-    options = (CreateOptions, ExecOptions)
+    options = (DockerCreateConfig, ExecOptions)
 
     def run_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
         """The arguments of `docker run` for a sandbox."""

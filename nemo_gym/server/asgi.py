@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from nemo_gym.client.reply import content_type_of
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.server.error_responses import RefusedError
 
@@ -53,8 +54,7 @@ def body_too_large(max_bytes: int, found: str) -> RefusedError:
 
 async def send_reply(reply: ServerReply, send: Send, *, session_cookie: str = "") -> None:
     """Send a reply whose value is complete."""
-    is_text = isinstance(reply.value, bytes) and reply.value[:1] not in (b"{", b"[", b'"')
-    content_type = "text/plain; charset=utf-8" if is_text else "application/json"
+    content_type = content_type_of(reply.value)
     body = reply.content()
     headers = reply_headers(reply, content_type, session_cookie)
     headers.append((b"content-length", str(len(body)).encode()))

@@ -131,10 +131,12 @@ class SimpleServer(BaseServer):
     def asgi_app(self, *, token: str | None = None, limits: ServerLimits | None = None) -> ServerApp:
         """This server as an app: with FastAPI if the class adds routes of its own, else without."""
         adds_routes = not type(self).setup_webserver.__module__.startswith("nemo_gym.")
+        core = self.core(limits=limits)
+        core.fastapi_app = self.setup_webserver() if adds_routes else None
         return ServerApp(
-            self.core(limits=limits),
+            core,
             self.endpoints(),
-            fastapi_app=self.setup_webserver() if adds_routes else None,
+            fastapi_app=core.fastapi_app,
             answer_get=self.answer_get,
             lifespan=self.lifespan,
             token=token,
@@ -177,7 +179,7 @@ class SimpleServer(BaseServer):
         asyncio.run(serve())
 
 
-def is_nemo_gym_fastapi_entrypoint(_file: str) -> bool:
+def is_nemo_gym_fastapi_entrypoint(_file: str | None = None) -> bool:
     """False: a process never serves a folder by importing its entry point for an `app`."""
     return False
 

@@ -31,6 +31,8 @@ class ServerCore:
         self.name, self.session_cookie, self.sessions, self.client = name, session_cookie, sessions, client
         self.compute = compute
         self.is_stateful = True
+        self.fastapi_app: Any = None
+        """The server's own app, if it has one."""
         self.around: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]] | None = None
         """Wraps every call, for a profiler."""
 

@@ -55,6 +55,11 @@ def apply_rollout_prefix(base_url: str, rollout_id: str | None, *, token_capture
     return base_url.rstrip("/") + rollout_path_prefix(rollout_id, token_capture=token_capture)
 
 
+def is_rollout_id(text: str) -> bool:
+    """True for what may name a rollout, and a file."""
+    return _ID.fullmatch(text) is not None
+
+
 def maybe_rollout_id_from_run_body(body: BaseModel | Mapping[str, Any] | None) -> str | None:
     """Which rollout a row is of, by the indices it was sent with; None if it has none."""
     row = set_fields(body) if body is not None else {}

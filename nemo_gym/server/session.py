@@ -99,7 +99,7 @@ class SessionStore:
     def other_worker(self, token: str) -> int | None:
         """The worker that issued a token, if it is another than this one."""
         worker = token.partition(".")[0]
-        if worker == str(self.worker) or not worker.isdecimal() or not self._is_signed(token):
+        if worker == str(self.worker) or not worker.isdecimal() or not self.is_signed(token):
             return None
         return int(worker)
 
@@ -120,12 +120,12 @@ class SessionStore:
                 f"'{self.server}' has {len(self._sessions)} sessions, all in use (max_sessions).", server=self.server
             )
         session_id = str(uuid4())
-        return Session(self._signed(f"{self.worker}.{self._incarnation}.{session_id}"), {SESSION_ID_KEY: session_id})
+        return Session(self.sign(f"{self.worker}.{self._incarnation}.{session_id}"), {SESSION_ID_KEY: session_id})
 
     def _refusal(self, token: str) -> SessionError:
         """Why there is no session for a token."""
         payload = token.rpartition(".")[0]
-        if not self._is_signed(token):
+        if not self.is_signed(token):
             return SessionError(
                 f"'{self.server}' did not issue this session token, or has been restarted with another secret. "
                 "Send no session cookie to start a new session.",
@@ -140,10 +140,12 @@ class SessionStore:
         reason = "it ended or expired" if incarnation == self._incarnation else "its worker was restarted"
         return SessionLostError(f"'{self.server}' lost session {session_id}: {reason}.", server=self.server)
 
-    def _is_signed(self, token: str) -> bool:
-        return hmac.compare_digest(self._signed(token.rpartition(".")[0]).encode(), token.encode())
+    def is_signed(self, token: str) -> bool:
+        """True if `sign` made this token."""
+        return hmac.compare_digest(self.sign(token.rpartition(".")[0]).encode(), token.encode())
 
-    def _signed(self, payload: str) -> str:
+    def sign(self, payload: str) -> str:
+        """The payload with a signature that only this run can make."""
         signature = hmac.digest(self._secret, f"{self.server}.{payload}".encode(), "sha256").hex()[:32]
         return f"{payload}.{signature}"
 

@@ -12,7 +12,10 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__nemo_gym_tool__"
 _ANY_MARK = "__nemo_gym_any_tool__"
 NOT_TOOLS = frozenset(
-    ("seed_session", "next_message", "verify", "tool_schemas", "aggregate_metrics", "run", "health", "session")
+    (
+        *("seed_session", "next_message", "verify", "tool_schemas", "aggregate_metrics", "run", "health", "session"),
+        "mcp",
+    )
 )
 """Routes of a server that no model may call, whatever its row offers."""
 

@@ -65,7 +65,8 @@ class Engine:
         )
         self._pool = EndpointPool.of("", api_key=self._key, settings=limits, http=http)
         self._client = self._pool.clients[0]
-        self._in_flight = 0
+        self.in_flight = 0
+        """How many generations are running or wait for their turn."""
         self.template_knows_tools = False
         self.turn_end = ""
         """The token that ends a reply in the chat template; empty if there is none."""
@@ -106,15 +107,15 @@ class Engine:
 
         The engine cancels a request whose client disconnects only if it is a stream.
         """
-        if self._in_flight >= self._settings.slots + self._settings.max_queued:
+        if self.in_flight >= self._settings.slots + self._settings.max_queued:
             text = f"{self._settings.max_queued} requests are waiting already (max_queued_requests)"
             raise UpstreamError(self.url, 429, text, cause="model")
-        self._in_flight += 1
+        self.in_flight += 1
         try:
             await self._ensure_running()
             raw = await self._pool.call(lambda client: client.post(path, encode(body)))
         finally:
-            self._in_flight -= 1
+            self.in_flight -= 1
         events = _events(raw) if body.get("stream") else [orjson.loads(raw)]
         failed = next((event for event in events if "error" in event), None)
         if failed is not None or not events:

@@ -5,10 +5,11 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
+import orjson
 from pydantic import BaseModel, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.errors import UpstreamError
+from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.openai_utils import (
     TOKEN_METADATA_FIELDS,
     ChatMessages,
@@ -57,6 +58,9 @@ class VLLMModelConfig(EndpointSettings, BaseResponsesAPIModelConfig, extra="forb
 
     replace_developer_role_with_system: bool = False
     """For chat templates that do not know the role."""
+
+    sampling_overrides: dict[str, Any] | None = None
+    """Parameters that replace those of every request; null removes one."""
 
     chat_template_kwargs: dict[str, Any] | None = None
     """Arguments to the endpoint's chat template. What a request says itself wins."""
@@ -170,11 +174,14 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     def _params(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> JsonObject:
         config = self.config
-        params = {**(config.extra_body or {}), **without_nulls(set_fields(body)), "model": config.model}
+        given = without_nulls(set_fields(body))
+        params = {**(config.extra_body or {}), **given, **_extra_body_of(given), "model": config.model}
         params["messages"] = [self._message(dict(message)) for message in body.messages]
         template = {**(config.chat_template_kwargs or {}), **params.get("chat_template_kwargs", {})}
         if template:
             params["chat_template_kwargs"] = template
+        if config.sampling_overrides:
+            params = without_nulls({**params, **config.sampling_overrides})
         return params | (ASK_FOR_TOKENS if config.return_token_id_information else {})
 
     def _message(self, message: JsonObject) -> JsonObject:
@@ -198,6 +205,19 @@ class VLLMModel(SimpleResponsesAPIModel):
             return tokens
 
         return await self._pool.call(send, session=session)
+
+
+def _extra_body_of(given: JsonObject) -> JsonObject:
+    """What a row has in `metadata.extra_body`, a JSON object as text, for parameters that the API does not know."""
+    text = (given.get("metadata") or {}).get("extra_body")
+    if text is None:
+        return {}
+    try:
+        return dict(orjson.loads(text))
+    except (ValueError, TypeError) as error:
+        raise RolloutError(
+            "input", f"metadata.extra_body is {text!r:.100}; expected a JSON object as text."
+        ) from error
 
 
 def _refuse_reasoning(completion: NeMoGymChatCompletion, url: str) -> None:

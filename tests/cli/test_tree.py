@@ -7,16 +7,12 @@ import pytest
 from nemo_gym.cli.tree import listed, translated
 from nemo_gym.errors import ConfigError
 from tests.commands import ng
-from tests.public.files import FILES
+from tests.public.project_copy import copy_project
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, text in FILES.items():
-        file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text.lstrip("\n"))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(copy_project(tmp_path))
     return tmp_path
 
 
@@ -92,7 +88,7 @@ def test_gym_is_a_program_and_refuses_unknown_flags(root: Path) -> None:
 def test_a_folder_is_checked_before_anything_of_it_runs(root: Path) -> None:
     done = ng("ng_check_compat", str(root), cwd=root.parent)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 of 5 folders resolve." in done.stdout
+    assert "18 of 18 folders resolve." in done.stdout
     app = root / "resources_servers" / "shop" / "app.py"
     app.write_text("from nemo_gym.base_resources_server import SimpleResourceServer\nimport nemo_gym.nowhere\n")
     (root / "resources_servers" / "shop" / "requirements.txt").write_text("no-such-package\n")

@@ -4,7 +4,6 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.checks import (
-    UnknownServerError,
     almost_servers_report,
     check_references,
     drop_unused_references,
@@ -12,7 +11,7 @@ from nemo_gym.config.checks import (
     valid_servers,
 )
 from nemo_gym.config.sources import read_sources
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, UnknownServerError
 
 
 def resources(**fields: Any) -> dict[str, Any]:

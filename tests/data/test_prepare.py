@@ -59,6 +59,29 @@ def test_example_mode_wants_the_example_datasets_alone(tmp_path: Path, prepare: 
     assert len(read_rows(tmp_path / "out/example.jsonl")) == 1
 
 
+def test_a_benchmark_is_prepared_with_its_prompt(tmp_path: Path, prepare: Prepare) -> None:
+    asked = [{"question": f"What is {number}?", "responses_create_params": {"temperature": 0.5}} for number in (1, 2)]
+    write_rows(tmp_path / "b.jsonl", asked)
+    (tmp_path / "ask.yaml").write_text("user: 'Please: {question}'\n")
+    benchmark = {**dataset("b.jsonl", "benchmark"), "prompt_config": "ask.yaml", "prepare_script": "prepare.py"}
+    write_config(tmp_path / "config.yaml", one=[benchmark])
+    done = prepare()
+    assert done.returncode == 0, done.stderr
+    rows = read_rows(tmp_path / "out/benchmark.jsonl")
+    assert [each["responses_create_params"]["input"][0]["content"] for each in rows] == [
+        "Please: What is 1?",
+        "Please: What is 2?",
+    ]
+    assert json.loads((tmp_path / "b_metrics.json").read_text())["Number of examples"] == 2
+    (tmp_path / "wrong.yaml").write_text("user: '{answer}'\n")
+    write_config(tmp_path / "config.yaml", one=[{**benchmark, "prompt_config": "wrong.yaml"}])
+    done = prepare()
+    assert done.returncode == 2
+    assert "does not fit its rows" in done.stderr
+    (tmp_path / "b.jsonl").unlink()
+    assert "ng_prepare_benchmark" in prepare("+should_download=true").stderr
+
+
 def test_only_the_slice_is_used(tmp_path: Path, prepare: Prepare) -> None:
     write_rows(tmp_path / "a.jsonl", [row(f"{n}", n=n) for n in range(10)])
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl", start_idx=3, end_idx=7)])

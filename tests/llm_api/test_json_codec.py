@@ -96,3 +96,14 @@ def test_an_item_of_a_growing_conversation_is_encoded_once() -> None:
 def test_a_request_of_nothing_but_items_is_json() -> None:
     request = NeMoGymResponseCreateParamsNonStreaming(input=[])
     assert encode_request(request, encode) == b'{"input":[]}'
+
+
+def test_a_content_part_stays_one_when_it_is_detached() -> None:
+    params = NeMoGymResponseCreateParamsNonStreaming.model_validate(
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi."}]}]}
+    )
+    message: Any = detached(params).input[0]
+    message.content[0]["text"] = "Changed."
+    assert message.content[0].text == "Changed."
+    original: Any = params.input[0]
+    assert original.content == [{"type": "input_text", "text": "Hi."}]

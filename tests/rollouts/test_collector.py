@@ -124,6 +124,41 @@ async def test_repeats_come_one_after_the_other_and_are_numbered(tmp_path: Path)
     assert marks == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
 
+def test_each_agent_may_have_a_number_of_repeats(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [counter_row("add 1", agent_ref={"name": name}) for name in ("one", "two", "three")]
+    repeats = {"one": 2, "_default": 1, "nobody": 7}
+    config = config_for(tmp_path, [*rows, "[1]"], agent_name=None, num_repeats=repeats)
+    assert num_rollouts(config) == 5
+    assert "num_repeats.nobody has no effect" in caplog.text
+    assert [row.agent for row in read_rows(config) if isinstance(row, Row)] == ["one", "one", "two", "three"]
+    with pytest.raises(ConfigError, match="no number for 'two'"):
+        num_rollouts(config_for(tmp_path, rows, agent_name=None, num_repeats={"one": 2}))
+
+
+async def test_the_same_command_again_with_repeats_by_agent(tmp_path: Path) -> None:
+    lines = [counter_row("add 2", agent_ref={"name": "agent"}), counter_row("add 1", agent_ref={"name": "agent"})]
+    options: dict[str, Any] = {"agent_name": None, "num_repeats": {"agent": 2, "_default": 3}}
+    _, first, _ = await collected(config_for(tmp_path, lines, **options))
+    metrics, second, _ = await collected(config_for(tmp_path, lines, **options))
+    assert len(first) == 4
+    assert second == first
+    assert metrics.means() == {"reward": 0.5}
+
+
+async def test_rows_are_written_as_they_are_sent(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"num_repeats": 2, "num_repeats_add_seed": True, "materialize_inputs": True}
+    config = config_for(tmp_path, [counter_row("add 2"), "[1]"], **options)
+    await collected(config)
+    path = Path(config.output_jsonl_fpath).with_name("out_materialized_inputs.jsonl")
+    rows = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    assert [(row["_ng_task_index"], row["_ng_rollout_index"], row["agent_ref"]) for row in rows] == [
+        (0, 0, {"name": "agent"}),
+        (0, 1, {"name": "agent"}),
+    ]
+    seeds = [row["responses_create_params"]["metadata"]["extra_body"] for row in rows]
+    assert seeds == ['{"seed":0}', '{"seed":1}']
+
+
 @pytest.mark.parametrize(("limit", "expected"), [(None, 3), (0, 3), (2, 2), (9, 3)])
 def test_a_limit_takes_the_first_rows(tmp_path: Path, limit: int | None, expected: int) -> None:
     config = config_for(tmp_path, [counter_row(f"add {number}") for number in range(3)], limit=limit)
@@ -192,8 +227,8 @@ def test_a_folder_is_no_dataset(tmp_path: Path) -> None:
         num_rollouts(config)
 
 
-@pytest.mark.parametrize("option", [{"num_repeats": 0}, {"limit": -1}, {"num_samples_in_parallel": 0}])
-def test_options_out_of_range_are_refused(tmp_path: Path, option: dict[str, int]) -> None:
+@pytest.mark.parametrize("option", [{"num_repeats": 0}, {"num_repeats": {}}, {"limit": -1}])
+def test_options_out_of_range_are_refused(tmp_path: Path, option: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         config_for(tmp_path, [], **option)
 

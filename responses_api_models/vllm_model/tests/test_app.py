@@ -196,6 +196,23 @@ async def test_settings_of_the_config_and_of_the_request() -> None:
     assert stub.requests[0].headers["X-Team"] == "gym"
 
 
+async def test_parameters_of_a_row_and_those_that_replace_them() -> None:
+    row = {"extra_body": '{"seed": 3, "top_k": 5}'}
+    config: dict[str, Any] = {"sampling_overrides": {"temperature": 0.2, "top_p": None}}
+    body = {"input": "Hi.", "temperature": 0.9, "top_p": 0.5, "metadata": row}
+    _, stub = await ask(lambda _request: completion("Hi."), body, **config)
+    sent = stub.requests[0].body
+    assert {name: sent.get(name) for name in ("seed", "top_k", "temperature", "top_p")} == {
+        "seed": 3,
+        "top_k": 5,
+        "temperature": 0.2,
+        "top_p": None,
+    }
+    reply, _ = await ask(lambda _request: completion("Hi."), {"input": "Hi.", "metadata": {"extra_body": "[1]"}})
+    assert reply.status == 400
+    assert "metadata.extra_body" in reply.text
+
+
 async def test_tools_are_tokenized_too() -> None:
     tools = [{"type": "function", "name": "look", "parameters": {}, "strict": True}]
     _, stub = await ask(tokenizing, {"input": HI, "tools": tools}, **TRAINING)

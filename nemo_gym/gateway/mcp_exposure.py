@@ -1,0 +1,164 @@
+"""`expose_tools_over_mcp`: the tools of an environment at its own address, below `/mcp`, for agents that hand them to
+programs. `/seed_session` answers with the URL and a header that names the session and the tools it may call."""
+
+import base64
+import inspect
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+
+from nemo_gym.client.server_client import CookieJar, ServerReply
+from nemo_gym.errors import ConfigError
+from nemo_gym.gateway.mcp import MCP_PATH, McpToolServer, session_tools
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.server.core import ServerCore
+from nemo_gym.server.endpoint import Call, Endpoint
+from nemo_gym.server.session import Session
+from nemo_gym.server.tools import NOT_TOOLS, any_tools_of
+
+NEMO_GYM_MCP_METADATA_KEY = "mcp"
+SESSION_HEADER = "X-NeMo-Gym-Session-Token"
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """A tool as clients of the protocol see it."""
+
+    name: str
+    schema: JsonObject
+    description: str = ""
+
+
+class CatchAllRoute:
+    """A route such as `/{name}`, which takes calls of tools that have no route of their own."""
+
+    def tool(self, name: str, schema: JsonObject, description: str = "") -> McpTool:
+        """A tool that the route answers."""
+        return McpTool(name, schema, description)
+
+
+class ExposedServer(Protocol):
+    """What is asked of an environment."""
+
+    def core(self) -> ServerCore: ...
+    def tool_schemas(self) -> list[JsonObject]: ...
+    def normalize_tool_name(self, name: str) -> str: ...
+    def mcp_tools(self, harvested: list[McpTool], catchall: CatchAllRoute | None) -> Sequence[McpTool] | None: ...
+    def mcp_allowed_tools_for_session(self, seed_body: Any) -> Sequence[str] | None: ...
+
+
+class McpExposureMixin:
+    """Hooks of environments with `expose_tools_over_mcp`."""
+
+    def mcp_tools(self, harvested: list[McpTool], catchall: CatchAllRoute | None) -> Sequence[McpTool] | None:
+        """The tools to expose: by default all that have a typed route. None exposes nothing."""
+        return harvested
+
+    def mcp_allowed_tools_for_session(self, seed_body: Any) -> Sequence[str] | None:
+        """The names of the tools that a row may use; None for all of them."""
+        return None
+
+
+def exposed_endpoints(endpoints: list[Endpoint], server: ExposedServer) -> list[Endpoint]:
+    """The endpoints of an environment, with those that exposing its tools takes."""
+    added = {"/seed_session": _SeedEndpoint, "/verify": _VerifyEndpoint}
+    kept = [added[each.path](each, server) if each.path in added else each for each in endpoints]
+    return [*kept, _McpEndpoint(server)]
+
+
+def tools_to_expose(server: ExposedServer) -> list[McpTool]:
+    """What the environment's `mcp_tools` makes of its typed routes."""
+    marked = server.tool_schemas()
+    found = [McpTool(each["name"], each["parameters"], each.get("description") or "") for each in marked]
+    routes = getattr(server.core().fastapi_app, "routes", ())
+    own = (route for route in routes if inspect.isroutine(getattr(route, "endpoint", None)))  # not our endpoints
+    posts = [route for route in own if "POST" in (route.methods or ())]
+    takes_any = any_tools_of(server) or any(route.path.startswith("/{") for route in posts)
+    for route in posts:
+        schema, name = _schema_of(route), route.path.strip("/")
+        if schema is not None and name not in NOT_TOOLS and name not in {tool.name for tool in found}:
+            found.append(McpTool(name, schema, inspect.getdoc(route.endpoint) or ""))
+    return list(server.mcp_tools(found, CatchAllRoute() if takes_any else None) or ())
+
+
+def _schema_of(route: Any) -> JsonObject | None:
+    """The schema of a route's body; None if it has parameters in its path, or no typed body."""
+    try:
+        body = None if "{" in route.path else Endpoint(route.path, route.endpoint, cause="tool").arguments
+    except (ConfigError, TypeError):
+        return None
+    return None if body is None else body.model_json_schema()
+
+
+class _SeedEndpoint(Endpoint):
+    def __init__(self, seed: Endpoint, server: ExposedServer) -> None:
+        super().__init__(seed.path, seed.function, cause=seed.cause)
+        self._server, self.needs_session = server, True
+
+    def __call__(self, call: Call) -> Awaitable[Any]:
+        return self._answer(super().__call__(call), call)
+
+    async def _answer(self, running: Awaitable[Any], call: Call) -> JsonObject:
+        result = await running
+        if call.session is None:
+            raise AssertionError("it asks for a session")
+        answer: JsonObject = {} if result is None else orjson.loads(encode(result))
+        return {**answer, NEMO_GYM_MCP_METADATA_KEY: self._metadata(call.session, call.body)}
+
+    def _metadata(self, session: Session, body: Any) -> JsonObject:
+        core, allowed = self._server.core(), self._server.mcp_allowed_tools_for_session(body)
+        told = base64.urlsafe_b64encode(orjson.dumps(None if allowed is None else [*allowed])).decode()
+        token = core.sessions.sign(f"{session.token}~{told}")
+        place = {"server_name": core.name, "url_path": MCP_PATH, "transport": "http"}
+        return {**place, "headers": {SESSION_HEADER: token}}
+
+
+class _VerifyEndpoint(Endpoint):
+    """Cuts the prefix that clients put before the names of this server's tools."""
+
+    def __init__(self, verify: Endpoint, server: ExposedServer) -> None:
+        super().__init__(verify.path, verify.function, cause=verify.cause, finish=verify.finish)
+        self._server = server
+
+    def __call__(self, call: Call) -> Awaitable[Any]:
+        body = orjson.loads(encode(call.body, exclude_unset=True) or b"{}")
+        response = body.get("response") if isinstance(body, dict) else None
+        for item in (response.get("output") or ()) if isinstance(response, dict) else ():
+            if isinstance(item, dict) and isinstance(item.get("name"), str):
+                item["name"] = self._server.normalize_tool_name(item["name"])
+        call.body = encode(body)
+        return super().__call__(call)
+
+
+class _McpEndpoint(Endpoint):
+    """One message of the protocol in, its reply out. The tools run in the session that the header names."""
+
+    def __init__(self, server: ExposedServer) -> None:
+        super().__init__(MCP_PATH, self._unused, cause="tool")
+        self._server = server
+        self._tools: list[McpTool] | None = None
+
+    async def _unused(self) -> None:
+        """An endpoint has a handler; this one answers by itself."""
+
+    async def __call__(self, call: Call) -> ServerReply:
+        core = self._server.core()
+        headers = {} if call.scope is None else dict(call.scope["headers"])
+        token = headers.get(SESSION_HEADER.lower().encode(), b"").decode("latin-1")
+        if not core.sessions.is_signed(token):
+            return ServerReply(core.name, 401, {"error": {"message": f"{SESSION_HEADER} is missing or wrong."}})
+        session, _, told = token.rpartition(".")[0].rpartition("~")
+        allowed = orjson.loads(base64.urlsafe_b64decode(told))
+        if self._tools is None:
+            self._tools = tools_to_expose(self._server)
+        listed = [
+            {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.schema}
+            for tool in self._tools
+            if allowed is None or tool.name in allowed
+        ]
+        calling = session_tools(core.client, core.name, CookieJar({core.session_cookie: session}))
+        reply = await McpToolServer(core.name, listed, calling).reply(encode(call.body))
+        return ServerReply(core.name, 202 if reply is None else 200, reply)

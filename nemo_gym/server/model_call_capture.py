@@ -1,0 +1,190 @@
+"""Captured model calls: with `observability_enabled`, a model server appends every call of a rollout to a file of the
+rollout, and the agent puts them into its record. The rollout is known by the path of a request, or in one worker by
+the running task, so this works for programs outside too."""
+
+import asyncio
+import functools
+import inspect
+import os
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import orjson
+from pydantic import BaseModel, Field
+
+from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.errors import ConfigError
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.server.rollout_prefix import (
+    current_rollout_id,
+    is_rollout_id,
+    maybe_rollout_id_from_run_body,
+    rollout_context,
+)
+
+ENABLED_KEY, DIR_KEY, RECORD_KEY = "observability_enabled", "model_call_capture_dir", "ng_model_call_capture"
+Handler = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class ModelCallRecord(BaseModel):
+    """One call of a model, as it was asked and answered. Token ids are in the response if the server returns them."""
+
+    model_call_id: str = Field(default_factory=lambda: uuid4().hex)
+    rollout_id: str
+    model_ref: str
+    """The name of the model server."""
+    dialect: str
+    """`responses`, `chat_completions` or `completions`."""
+    started_at: float
+    duration_ms: float
+    request: Any = None
+    response: Any = None
+    error: str | None = None
+
+    @property
+    def response_id(self) -> str | None:
+        return self.response.get("id") if isinstance(self.response, dict) else None
+
+
+class CaptureStore:
+    """The captured calls of rollouts: one file for each, `<rollout id>.capture.jsonl`."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    @classmethod
+    def of(cls, client: ServerClient) -> "CaptureStore | None":
+        """None if the configuration does not ask for captured calls."""
+        if client.setting(ENABLED_KEY) is not True:
+            return None
+        folder = client.setting(DIR_KEY)
+        if not folder or not Path(folder).is_absolute():
+            raise ConfigError(f"{DIR_KEY} is {folder!r}; {ENABLED_KEY} needs an absolute path of a folder there.")
+        return cls(folder)
+
+    def path(self, rollout_id: str) -> Path:
+        if not is_rollout_id(rollout_id):
+            raise ValueError(f"{rollout_id!r} is not the id of a rollout.")
+        return self.folder / f"{rollout_id}.capture.jsonl"
+
+    def append(self, record: ModelCallRecord) -> None:
+        """In one write, so that several processes may append to one file."""
+        path = self.path(record.rollout_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        line = record.model_dump_json().encode() + b"\n"
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            file.write(line)
+
+    def discard(self, rollout_id: str) -> None:
+        """Drop the calls that an earlier run made under the same id."""
+        self.path(rollout_id).unlink(missing_ok=True)
+
+    def read(self, rollout_id: str) -> list[ModelCallRecord]:
+        """In the order in which the calls ended. A line that its writer did not finish is left out."""
+        path = self.path(rollout_id)
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        return [ModelCallRecord.model_validate_json(line) for line in lines if line.endswith(b"\n")]
+
+
+def read_model_call_records(folder: str | Path, rollout_id: str) -> list[ModelCallRecord]:
+    """The captured calls of a rollout."""
+    return CaptureStore(folder).read(rollout_id)
+
+
+def aggregate_model_call_metrics(records: list[ModelCallRecord]) -> dict[str, float]:
+    """How many calls there were, how many of them failed, how long they took, and their tokens."""
+    totals = {
+        "num_calls": float(len(records)),
+        "num_failed_calls": float(sum(record.error is not None for record in records)),
+        "duration_ms": sum(record.duration_ms for record in records),
+    }
+    for record in records:
+        usage = record.response.get("usage") if isinstance(record.response, dict) else None
+        for name, value in (usage or {}).items():
+            if isinstance(value, int):
+                totals[name] = totals.get(name, 0.0) + value
+    return totals
+
+
+def merge_model_call_capture_into_record(record: JsonObject, folder: str | Path, rollout_id: str) -> JsonObject:
+    """The record with its captured calls."""
+    calls = read_model_call_records(folder, rollout_id)
+    captured = {
+        "rollout_id": rollout_id,
+        "metrics": aggregate_model_call_metrics(calls),
+        "calls": [call.model_dump(mode="json") for call in calls],
+        "gaps": [] if calls else [{"code": "no_model_calls"}],
+    }
+    return {**record, RECORD_KEY: captured}
+
+
+def capture_calls(handler: Handler, store: CaptureStore | None, *, server: str, dialect: str) -> Handler:
+    """A handler of a model server whose calls in a rollout are captured."""
+    if store is None or not inspect.iscoroutinefunction(handler):
+        return handler
+
+    @functools.wraps(handler)
+    async def captured(*args: Any, **given: Any) -> Any:
+        rollout_id = current_rollout_id()
+        if rollout_id is None or not is_rollout_id(rollout_id):
+            return await handler(*args, **given)
+        request = encode(_body_in(args, given), exclude_unset=True)
+        started_at, started = time.time(), time.monotonic()
+        reply: Any = None
+        error: str | None = None
+        try:
+            reply = await handler(*args, **given)
+            return reply
+        except BaseException as failure:
+            error = repr(failure)
+            raise
+        finally:
+            record = ModelCallRecord(
+                rollout_id=rollout_id,
+                model_ref=server,
+                dialect=dialect,
+                started_at=started_at,
+                duration_ms=round(1000 * (time.monotonic() - started), 3),
+                request=orjson.loads(request),
+                response=None if reply is None else _as_json(reply),
+                error=error,
+            )
+            await asyncio.shield(asyncio.to_thread(store.append, record))
+
+    return captured
+
+
+def run_with_captured_calls(run: Handler, store: CaptureStore | None) -> Handler:
+    """The handler of an agent's `/run`: calls made in it belong to its rollout, and its record gets them."""
+    if store is None or not inspect.iscoroutinefunction(run):
+        return run
+
+    @functools.wraps(run)
+    async def captured(*args: Any, **given: Any) -> Any:
+        rollout_id = maybe_rollout_id_from_run_body(_body_in(args, given))
+        if rollout_id is not None:
+            store.discard(rollout_id)
+        with rollout_context(rollout_id):
+            result = await run(*args, **given)
+        is_failure = isinstance(result, ServerReply) and result.status >= 400
+        record = None if rollout_id is None or is_failure else _as_json(result)
+        if rollout_id is None or not isinstance(record, dict):
+            return result
+        return await asyncio.to_thread(merge_model_call_capture_into_record, record, store.folder, rollout_id)
+
+    return captured
+
+
+def _body_in(args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+    """The argument that is the body of the request."""
+    values = (given.get("body"), *given.values(), *args)
+    return next((value for value in values if isinstance(value, BaseModel | dict)), None)
+
+
+def _as_json(value: Any) -> Any:
+    return orjson.loads(value.content() if isinstance(value, ServerReply) else encode(value))

@@ -1,0 +1,5 @@
+from prices import PRICES
+
+
+def price_of(name):
+    return PRICES[name]

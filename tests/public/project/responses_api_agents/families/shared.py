@@ -1,0 +1,2 @@
+def opening(name: str) -> str:
+    return f"{name} begins"
