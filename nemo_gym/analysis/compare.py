@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from nemo_gym.analysis.plots import Panel, figure
 from nemo_gym.analysis.records import StoredRolloutsError, prompt_digest, read_records
@@ -54,6 +54,13 @@ class CompareConfig(CommandConfig):
 
     plots_fpath: str | None = None
     """Draw the rewards, pass@k, reward against length and time by stage of both runs into this SVG file."""
+
+    @field_validator("plots_fpath")
+    @classmethod
+    def _is_svg(cls, path: str | None) -> str | None:
+        if path is not None and not path.endswith(".svg"):
+            raise ValueError("Plots are SVG files, which browsers show and print: choose a name that ends in .svg")
+        return path
 
 
 @dataclass(slots=True)

@@ -87,7 +87,8 @@ def curve(title: str, points: Sequence[Point]) -> Panel:
         dots.append(
             f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{k:g}: {value:.4g}</title></circle>'
         )
-        dots += [_text(x, HEIGHT - 14, f"{k:g}", anchor="middle"), _text(x, y - 8, f"{value:.2f}", anchor="middle")]
+        beside = y + 16 if y < TOP + 10 else y - 8  # not in the title
+        dots += [_text(x, HEIGHT - 14, f"{k:g}", anchor="middle"), _text(x, beside, f"{value:.2f}", anchor="middle")]
     return Panel(title, [*_axes(None, (0, 1)), f'<polyline class="line" points="{path}"/>', *dots])
 
 
@@ -96,9 +97,11 @@ def scatter(title: str, points: Sequence[Point], *, unit: str) -> Panel:
     xs, ys = [x for x, _ in points], [y for _, y in points]
     x_range, y_range = (min(xs), max(xs)), (min(0.0, *ys), max(1.0, *ys))
     across = WIDTH - LEFT - RIGHT - 8
+    if x_range[0] == x_range[1]:
+        x_range = (x_range[0] - 1, x_range[1] + 1)
     dots = []
     for x, y in points:
-        left = LEFT + 4 + (x - x_range[0]) / ((x_range[1] - x_range[0]) or 1) * across
+        left = LEFT + 4 + (x - x_range[0]) / (x_range[1] - x_range[0]) * across
         dots.append(f'<circle class="point" cx="{left:.1f}" cy="{_up(y, *y_range):.1f}" r="2.5"/>')
     return Panel(title, [*_axes(x_range, y_range, unit=unit), *dots])
 

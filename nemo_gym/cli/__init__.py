@@ -1,9 +1,11 @@
 """The commands, one file a family. Importing this imports none of them."""
 
-from nemo_gym.cli.commands import COMMANDS
+from typing import Any
+
+from nemo_gym.cli.commands import COMMANDS, exit_if_interrupted
 from nemo_gym.common.lazy_exports import lazy_attributes
 
-__getattr__ = lazy_attributes(
+_load = lazy_attributes(
     __name__,
     {
         "main": "nemo_gym.cli.app:main",
@@ -18,3 +20,8 @@ __getattr__ = lazy_attributes(
         "ServerInstanceDisplayConfig": "nemo_gym.runtime.head_server:ServerInstanceDisplayConfig",
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    with exit_if_interrupted():
+        return _load(name)

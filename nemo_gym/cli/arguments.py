@@ -20,6 +20,8 @@ _PLAIN_TEXT = re.compile(r"[A-Za-z_/][\w/.:-]*", re.ASCII)
 _LITERAL = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|true|false|null|\[.*\]|\{.*\}", re.I | re.S)
 _TEXT_KEYS = ("_name", "_key", "_url", "path", "_token")
 """Keys of the configuration that end like this are text, even if the value looks like a number."""
+_SAMPLING = frozenset(("temperature", "top_p", "max_output_tokens", "reasoning"))
+"""Parameters of the request, which are not keys of the configuration: setting them there would have no effect."""
 _NUMBER = re.compile(r"-\.?\d")
 _WORDS = frozenset(("true", "false", "null", "nan", "inf"))
 
@@ -103,6 +105,10 @@ def _option(argument: str, rest: list[str], fields: "dict[str, FieldInfo]", shor
         return f"+{key.removeprefix('no_')}=false"
     if key not in fields and (hint := _typo(key, fields)):
         raise ConfigError(f"'{shown}' is not an option of this command.{hint}")
+    if key not in fields and key in _SAMPLING:
+        raise ConfigError(
+            f"'{shown}' is not an option of this command. Write --responses_create_params.{key} <value>."
+        )
     if not equals:
         if key in fields and _is_flag(fields[key]) and not (rest and rest[0].lower() in _BOOLEANS):
             return f"+{key}=true"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from nemo_gym.cli.arguments import CommonOptions, read_arguments
+from nemo_gym.cli.commands import INTERRUPTED
 from nemo_gym.cli.output import json_output
 from nemo_gym.common.exception_groups import leaf_errors
 from nemo_gym.common.logging import FORMAT_ENV_VAR, LEVEL_ENV_VAR, configure_logging
@@ -36,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 FAILED = 1
 WRONG_USAGE = 2
-INTERRUPTED = 130
 READER_GONE = 141
 """The exit code of a program that wrote into a closed pipe (SIGPIPE)."""
 
@@ -140,9 +140,9 @@ def _show_help(parameters: "type[BaseNeMoGymCLIConfig] | None", function: Callab
     if parameters is None:
         sys.stdout.write(f"{inspect.getdoc(function)}\n")
         return
-    from nemo_gym.config.command_options import help_text
+    from nemo_gym.cli.help_page import help_page
 
-    sys.stdout.write(help_text(parameters))
+    sys.stdout.write(help_page(parameters, sys.argv[0].rpartition("/")[2]))
 
 
 def _warn_of_typos(parameters: "type[BaseNeMoGymCLIConfig]") -> None:

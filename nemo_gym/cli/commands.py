@@ -1,12 +1,16 @@
 """The one list of commands. To add one, write its function, add a line here, and add its two scripts to pyproject.toml
 (a test compares the two lists). Importing this module imports none of the commands."""
 
+import contextlib
 import importlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from nemo_gym.common.paths import nearest
 from nemo_gym.errors import ConfigError
+
+INTERRUPTED = 130
 
 
 class Command(NamedTuple):
@@ -21,7 +25,8 @@ class Command(NamedTuple):
     def load(self) -> Callable[[], None]:
         """Import the function that implements it."""
         module, _, name = self.target.partition(":")
-        function: Callable[[], None] = getattr(importlib.import_module(f"nemo_gym.cli.{module}"), name)
+        with exit_if_interrupted():
+            function: Callable[[], None] = getattr(importlib.import_module(f"nemo_gym.cli.{module}"), name)
         return function
 
     @property
@@ -31,9 +36,9 @@ class Command(NamedTuple):
 
 
 _LIST = (
-    Command("eval", "Evaluate a model in an environment, by its name.", "evaluate:evaluate"),
+    Command("eval", "Evaluate a model in an environment, by its name.", "evaluate:evaluate_model"),
     Command("list", "List environments, agents, models and datasets.", "listing:list_all"),
-    Command("compare", "Compare two runs on the same tasks.", "compare:compare"),
+    Command("compare", "Compare two runs on the same tasks.", "compare:compare_runs"),
     Command("run", "Start the servers of a configuration and keep them running.", "servers:run"),
     Command("worker", "Start a worker on this machine that joins a run.", "join:worker"),
     Command("status", "Show the running servers and their health.", "servers:status"),
@@ -75,6 +80,16 @@ _LIST = (
 COMMANDS = {each.name: each for each in _LIST}
 ALIASES = {"view": "viewer"}
 """Short names for `ng`."""
+
+
+@contextlib.contextmanager
+def exit_if_interrupted() -> Iterator[None]:
+    """Ctrl+C while the modules of a command are imported ends the process without a traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
+        raise SystemExit(INTERRUPTED) from None
 
 
 def find_command(name: str) -> Command:

@@ -13,7 +13,7 @@ WIDTH = 70
 
 
 @command(CompareConfig)
-def compare() -> None:
+def compare_runs() -> None:
     """Compare two runs on the same tasks."""
     config = read_parameters(CompareConfig)
     found = compare_rollouts(config)
@@ -37,14 +37,14 @@ def _lines(found: Comparison, most: int) -> Iterator[str]:
     yield f"difference   {found.difference.mean:+.4g}, 95 % interval {shown}"
     unchanged = found.tasks - found.up - found.down
     yield f"tasks        {found.up} up, {found.down} down, {unchanged} unchanged (sign test p = {found.sign_test:.2g})"
-    yield from _flip_lines("now pass", found.gained, most)
-    yield from _flip_lines("now fail", found.lost, most)
+    yield from _flip_lines("pass", "passes", found.gained, most)
+    yield from _flip_lines("fail", "fails", found.lost, most)
 
 
-def _flip_lines(title: str, flips: Sequence[Flip], most: int) -> Iterator[str]:
+def _flip_lines(several: str, one: str, flips: Sequence[Flip], most: int) -> Iterator[str]:
     if not flips:
         return
-    yield f"{count_of(len(flips), 'task')} {title}:"
+    yield f"{count_of(len(flips), 'task')} now {one if len(flips) == 1 else several}:"
     for flip in flips[:most]:
         head = f"  {flip.task_index!s:>5}  {flip.before:.3g} → {flip.after:.3g}  "
         yield head + shorten(flip.prompt, max(WIDTH - len(head), 10))

@@ -61,7 +61,7 @@ class EvalConfig(CommandConfig):
     examples."""
 
     limit: int | None = Field(default=None, ge=0)
-    """Use only the first N rows of the dataset."""
+    """Use only the first N rows of the dataset. 0 means all."""
 
     repeats: int = Field(default=1, ge=1)
     """Number of rollouts per row."""
@@ -74,7 +74,7 @@ class EvalConfig(CommandConfig):
 
 
 @command(EvalConfig)
-def evaluate() -> int:
+def evaluate_model() -> int:
     """Evaluate a model in an environment."""
     options = read_parameters(EvalConfig)
     given = read_unchecked()

@@ -1,5 +1,7 @@
 """Look at rollouts: as a web page, or in the terminal."""
 
+import sys
+
 from nemo_gym.cli.command import command, read_unchecked
 from nemo_gym.common import event_loop
 from nemo_gym.server.limits import ServerLimits
@@ -18,8 +20,9 @@ def viewer() -> None:
             print(line)
         return
     limits = ServerLimits.of(settings)
+    print("Stop it with Ctrl+C.", file=sys.stderr)
     event_loop.run(serve_viewer(config, limits=limits, run_token=settings.get("run_token"), announce=_announce))
 
 
 def _announce(url: str) -> None:
-    print(f"Viewer: {url}\nStop it with Ctrl+C.", flush=True)
+    print(f"Viewer: {url}", flush=True)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from nemo_gym.common.redaction import one_line
+from nemo_gym.common.words import count_of
 from nemo_gym.viewer.live import find_runs, statuses
 
 CLEAR = "\x1b[H\x1b[2J"
@@ -47,7 +48,13 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
         yield "  by stage: " + ", ".join(f"{name} {stage['in_flight']}" for name, stage in run["stages"].items())
     for worker in run["workers"]:
         memory, cpu = worker.get("memory_bytes", 0) / 1e6, worker.get("cpu_seconds", 0)
-        yield f"  worker {worker['worker']}: {worker.get('rollouts', 0):g} rollouts, {cpu:.1f} s CPU, {memory:.0f} MB"
+        name = worker["worker"]
+        who = (
+            "head server"
+            if name == "head"
+            else f"worker {name}: {count_of(int(worker.get('rollouts', 0)), 'rollout')}"
+        )
+        yield f"  {who}, {cpu:.1f} s CPU, {memory:.0f} MB"
     for rollout in run["rollouts"][:MAX_OLDEST]:
         place = f"{rollout['server']}{rollout['path']}" if "server" in rollout else rollout["agent"]
         yield (

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from nemo_gym.client.openai_client import MAX_TRIES, REQUEST_TIMEOUT_S, NeMoGymAsyncOpenAI
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar
+from nemo_gym.client.url import check_url
 from nemo_gym.common.deadline import time_left
 from nemo_gym.common.retry import is_retryable, retry
 from nemo_gym.errors import ConnectError, UnreachableError, UpstreamError
@@ -162,6 +163,8 @@ class EndpointPool:
         """A pool of clients of `kind`, one for each URL. They do not retry: the pool does."""
         options |= {"default_headers": settings.default_headers, "timeout_s": settings.request_timeout_s}
         listed = [urls] if isinstance(urls, str) else urls
+        for url in listed:
+            check_url(url)
         return cls(
             [kind(base_url=url, api_key=api_key, max_tries=1, http=http, **options) for url in listed], settings
         )

@@ -7,6 +7,8 @@ from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from nemo_gym.errors import ConfigError
+
 _SAFE_IN_PATH = "/%:=&~+!$,;'@()*"
 _SAFE_IN_QUERY = _SAFE_IN_PATH + "?"
 _USER_INFO = re.compile(r"^(\w+://)?.*@")
@@ -29,6 +31,14 @@ def _split(url: str) -> SplitResult:
     if not is_valid:
         raise ValueError("expected an address like http://host:port/path")
     return parts
+
+
+def check_url(url: str) -> None:
+    """Raise a ConfigError if this is not the URL of a server."""
+    try:
+        _split(url)
+    except ValueError as error:
+        raise ConfigError(f"'{shown_url(url)}' is not the URL of an endpoint: {error}.") from error
 
 
 @lru_cache(maxsize=4096)

@@ -37,7 +37,8 @@ def find(path: str | Path, *, what: str = "file") -> Path:
         if candidate.exists() and not _is_only_output(candidate):
             return candidate
     places = " nor ".join(str(candidate) for candidate in tried)
-    raise MissingPathError(f"No {what} '{path}': found neither {places}.{_nearest_sibling(tried)}")
+    absent = f"there is neither {places}" if len(tried) > 1 else f"{places} does not exist"
+    raise MissingPathError(f"No {what} '{path}': {absent}.{_nearest_sibling(tried)}")
 
 
 def _alias_target(path: Path) -> Path | None:

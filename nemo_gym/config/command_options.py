@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
 from nemo_gym.config.error_messages import validate
+from nemo_gym.errors import ConfigError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -59,7 +60,10 @@ class CommandConfig(BaseNeMoGymCLIConfig):
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> Self:
         """The parameters in the merged config, or an error that names each missing or invalid one."""
-        remedy = "Pass a parameter as +name=value or set it in env.yaml; +h=true lists them all."
+        for name in cls.POSITIONAL:
+            if cls.model_fields[name].is_required() and name not in config:
+                raise ConfigError(f"The argument <{name}> is missing: {_description(cls.model_fields[name])}")
+        remedy = "Pass a parameter as --name value or +name=value, or set it in env.yaml; --help lists them all."
         return validate(cls, config, what="The command line", remedy=remedy)
 
 
@@ -94,8 +98,11 @@ def _parameters(command: type[BaseModel]) -> list[str]:
 
 
 def _field_help(field: FieldInfo) -> str:
-    description = " ".join((field.description or "").split())
-    return f"{description} {_default(field)}".strip()
+    return f"{_description(field)} {_default(field)}".strip()
+
+
+def _description(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split())
 
 
 def _default(field: FieldInfo) -> str:

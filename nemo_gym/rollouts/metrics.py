@@ -354,7 +354,8 @@ def _as_json(estimate: ClusteredMean, *, is_proportion: bool) -> dict[str, Any]:
 def _lines(summary: Mapping[str, Any], *, booleans: Container[str]) -> Iterator[str]:
     causes = ", ".join(f"{cause} {count}" for cause, count in summary["failures_by_cause"].items())
     failed = f", {summary['failed']} without a result ({causes})" if causes else ""
-    yield f"{count_of(summary['scored'], 'scored rollout')} of {count_of(summary['tasks'], 'task')}{failed}"
+    tasks = f" of {count_of(summary['tasks'], 'task')}" if summary["tasks"] else ""
+    yield f"{count_of(summary['scored'], 'scored rollout')}{tasks}{failed}"
     if summary["judge_failures"]:
         kinds = (f"{kind} {count}" for kind, count in summary["judge_failures"].items())
         yield f"judge replies without a verdict: {', '.join(kinds)}"
@@ -369,7 +370,8 @@ def _lines(summary: Mapping[str, Any], *, booleans: Container[str]) -> Iterator[
         times = (f"{name} {value:.3g}" for name, value in summary["latency_s"].items())
         yield f"seconds per rollout: {', '.join(times)}"
     if summary["attempts"] > summary["scored"] + summary["failed"] or summary["retries"]:
-        yield f"{count_of(summary['attempts'], 'attempt')}, {summary['retries']} requests retried within them"
+        retried = f", {count_of(summary['retries'], 'retried request')} in scored ones" if summary["retries"] else ""
+        yield f"{count_of(summary['attempts'], 'attempt')}{retried}"
     if summary.get("stages"):
         stages = (f"{name} {entry['seconds']:.3g}" for name, entry in summary["stages"].items())
         yield f"seconds of requests by stage: {', '.join(stages)}"

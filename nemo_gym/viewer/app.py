@@ -6,7 +6,7 @@ loopback the Host and Origin of a request must be this machine; elsewhere a requ
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import parse_qs
@@ -84,8 +84,16 @@ class Query:
 class ViewerApp:
     """Answers the page's requests from the indexes of some files."""
 
-    def __init__(self, files: Files, *, token: str | None = None, allowed_hosts: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        files: Files,
+        *,
+        token: str | None = None,
+        allowed_hosts: frozenset[str] = frozenset(),
+        vocabulary: Mapping[int, str] | None = None,
+    ) -> None:
         self._files, self._token, self._allowed_hosts = files, token, allowed_hosts
+        self._vocabulary = vocabulary
         self._assets = load_assets()
         self._threads = ThreadPoolExecutor(THREADS, "viewer")
         self._pages: dict[str, Callable[[Query], Any]] = {
@@ -189,7 +197,8 @@ class ViewerApp:
     def _tokens(self, query: Query) -> Any:
         call = query.number("call") if query.text("call") else None
         index = self._files.index(query.number("file"))
-        return display.token_view(index, query.number("row"), call=call, offset=query.number("offset", 0))
+        offset = query.number("offset", 0)
+        return display.token_view(index, query.number("row"), call=call, offset=offset, vocabulary=self._vocabulary)
 
     def _compare(self, query: Query) -> Any:
         first, second = query.number("file"), query.number("other")

@@ -42,6 +42,10 @@ class ViewerConfig(CommandConfig):
     server_port: int | None = Field(default=None, ge=0, lt=65536)
     """Port of the page. By default 7860, or a free one if that is taken."""
 
+    tokenizer: str | None = None
+    """A `tokenizer.json`, or a folder with one. The token view shows the text of each token with it; without it, only
+    where the record has it."""
+
     text: bool = False
     """Print to the terminal instead of serving a page."""
 

@@ -1,6 +1,7 @@
 """A record as the page gets it: no value longer than 1 MB, no token lists, nothing that JSON cannot hold."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -102,11 +103,16 @@ def raw_value(index: Index, row: int, path: Path) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2)
 
 
-def token_view(index: Index, row: int, *, call: int | None = None, offset: int = 0) -> dict[str, Any]:
+def token_view(
+    index: Index, row: int, *, call: int | None = None, offset: int = 0, vocabulary: Mapping[int, str] | None = None
+) -> dict[str, Any]:
     """The model calls of a rollout as tokens: what is new in each prompt (not trained on), what was generated (trained
-    on) with log-probs, and where a prompt does not extend what came before."""
+    on) with log-probs, and where a prompt does not extend what came before. With the text of each token, if the record
+    or a vocabulary has it."""
     record = parse_line(read_row(index, row))
-    traced = [_call(item) for item in output_items(record) if any(isinstance(item.get(n), list) for n in TOKEN_FIELDS)]
+    items = [item for item in output_items(record) if any(isinstance(item.get(n), list) for n in TOKEN_FIELDS)]
+    traced, told = [_call(item) for item in items], [_token_texts(item) for item in items]
+    known = vocabulary or {}
     before: list[int] = []
     calls = []
     for number, turn in enumerate(traced):
@@ -124,14 +130,32 @@ def token_view(index: Index, row: int, *, call: int | None = None, offset: int =
                 "is_break": not extends,
                 "offset": at,
                 "prompt": new[at : at + MAX_TOKENS],
+                "prompt_texts": [known.get(token) for token in new[at : at + MAX_TOKENS]],
                 "new_tokens": len(new),
                 "generation": sampled[at : at + MAX_TOKENS],
+                "generation_texts": _texts(sampled, told[number], known)[at : at + MAX_TOKENS],
                 "log_probs": [_finite(value) for value in log_probs[at : at + MAX_TOKENS]],
                 "mean_log_prob": sum(log_probs) / len(log_probs) if log_probs else None,
             }
         )
         before = prompt + sampled
-    return {"calls": calls, "faults": _faults(traced), "page": MAX_TOKENS}
+    has_texts = bool(vocabulary) or any(told)
+    return {"calls": calls, "faults": _faults(traced), "page": MAX_TOKENS, "has_texts": has_texts}
+
+
+def _token_texts(item: dict[str, Any]) -> list[str]:
+    """The text of each generated token, if the endpoint sent log-probs with their tokens."""
+    parts = item.get("content")
+    listed = [part.get("logprobs") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    tokens = [each for logprobs in listed if isinstance(logprobs, list) for each in logprobs]
+    return [_clean(str(each.get("token", ""))) for each in tokens if isinstance(each, dict)]
+
+
+def _texts(sampled: list[int], told: list[str], known: Mapping[int, str]) -> list[str | None]:
+    """Those of the record only if it has as many as there are tokens, or one less: the end is no text."""
+    if 0 <= len(sampled) - len(told) <= 1 and told:
+        return [*told, *(known.get(token) for token in sampled[len(told) :])]
+    return [known.get(token) for token in sampled]
 
 
 def _call(item: dict[str, Any]) -> ModelCall:

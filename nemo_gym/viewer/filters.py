@@ -1,7 +1,7 @@
 """The filter language of the table: `reward < 1 and response.usage.total_tokens > 500 and model ~ qwen`.
 
-A condition is a field, an operator and a value; conditions are joined by `and`. Values are only ever parameters of a
-query, never part of its text."""
+A condition is a field, an operator and a value; conditions are joined by `and` and `or`, of which `and` binds more
+tightly. Values are only ever parameters of a query, never part of its text."""
 
 import re
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ _OPERATORS = {"=": "=", "==": "=", "!=": "IS NOT", "<": "<", "<=": "<=", ">": ">
 _CONDITION = re.compile(
     r"""\s*(?:(?P<field>[\w.$@/\[\]-]+)|`(?P<quoted_field>[^`"]+)`)
     (?:\s+(?P<test>exists|missing)\b|\s*(?P<operator>==|!=|<=|>=|=|<|>|!~|~)\s*
-    (?:"(?P<text>[^"]*)"|'(?P<text2>[^']*)'|(?P<word>[^\s"']+)))\s*(?P<joint>and\b|&&|$)?""",
+    (?:"(?P<text>[^"]*)"|'(?P<text2>[^']*)'|(?P<word>[^\s"']+)))\s*(?P<joint>and\b|or\b|&&|\|\||$)?""",
     re.VERBOSE | re.IGNORECASE,
 )
 
@@ -54,21 +54,35 @@ def parse_filter(text: str) -> Clause:
     """The condition of a query that selects the rows which the filter describes."""
     if len(text) > MAX_TEXT:
         raise FilterError(f"The filter has {len(text)} characters; expected at most {MAX_TEXT}.")
-    position, found = 0, []
+    position, found = 0, 0
+    alternatives: list[list[Clause]] = [[]]
     while text[position:].strip():
         match = _CONDITION.match(text, position)
         if match is None or (match["joint"] is None and text[match.end() :].strip()):
             rest = text[match.end() if match else position :].strip()
             raise FilterError(
-                f"Cannot read the filter at '{rest[:40]}'. Expected a condition such as reward < 1, joined by 'and'."
+                f"Cannot read the filter at '{rest[:40]}'. Expected a condition such as reward < 1, or several "
+                "joined by 'and' and 'or'."
             )
-        found.append(_condition(match))
-        position = match.end()
-        if len(found) > MAX_CONDITIONS:
+        alternatives[-1].append(_condition(match))
+        if (match["joint"] or "").lower() in ("or", "||"):
+            alternatives.append([])
+        position, found = match.end(), found + 1
+        if found > MAX_CONDITIONS:
             raise FilterError(f"The filter has more than {MAX_CONDITIONS} conditions.")
     if not found:
         return Clause("1")
-    return Clause(" AND ".join(clause.text for clause in found), tuple(v for clause in found for v in clause.values))
+    if not alternatives[-1]:
+        raise FilterError("The filter ends with 'or'. Expected one more condition.")
+    texts = [" AND ".join(clause.text for clause in each) for each in alternatives]
+    values = tuple(value for each in alternatives for clause in each for value in clause.values)
+    return Clause(f"({' OR '.join(f'({text})' for text in texts)})", values)
+
+
+def fields_in(text: str) -> list[str]:
+    """The fields that a valid filter names, without those that have a column of their own."""
+    names = [match["field"] or match["quoted_field"] for match in _CONDITION.finditer(text)]
+    return [name for name in dict.fromkeys(names) if name not in COLUMNS]
 
 
 def column_of(name: str) -> Clause:

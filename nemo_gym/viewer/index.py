@@ -20,6 +20,7 @@ import orjson
 from nemo_gym.common.paths import cache_dir
 from nemo_gym.rollouts.output_files import sibling_path
 from nemo_gym.viewer.records import (
+    BOM,
     INVALID,
     MAX_PARSED_BYTES,
     Described,
@@ -31,7 +32,7 @@ from nemo_gym.viewer.source import COMPRESSED, Line, PlainSource, UnpackedSource
 logger = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x4E475657
-VERSION = 1
+VERSION = 2
 FIRST_BATCH_ROWS = 200
 BATCH_ROWS = 4000
 BATCH_BYTES = 16_000_000
@@ -109,7 +110,20 @@ class Index:
             "total_bytes": self.source.total(),
             "complete": self._is_complete,
             "error": self.source.error,
+            "note": self._note() if self._is_complete else None,
         }
+
+    def _note(self) -> str | None:
+        """What a user should know of a file that is read to its end."""
+        size = self.source.size()
+        if not size:
+            return "The file is empty."
+        left = size - self._position
+        start = self.source.read(0, 100).removeprefix(BOM).lstrip()
+        if start.startswith(b"[") or start.partition(b"\n")[0].strip() == b"{":
+            how = "'.[]'" if start.startswith(b"[") else "."
+            return f"This is not JSON Lines, one object a line. Convert it: jq -c {how} {self.path.name}"
+        return f"The last line, of {left:,} bytes, is not complete." if left else None
 
     def wait_for(self, rows: int, *, timeout_s: float) -> None:
         """Until that many rows are indexed, or all there are, or time is up."""

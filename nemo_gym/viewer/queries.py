@@ -7,8 +7,9 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.rollouts.estimators import pass_at_k
-from nemo_gym.viewer.filters import Clause, FilterError, column_of, parse_filter
+from nemo_gym.common.paths import nearest
+from nemo_gym.rollouts.estimators import pass_at_k, student_t_95
+from nemo_gym.viewer.filters import COLUMNS, Clause, FilterError, column_of, fields_in, parse_filter
 
 MAX_PAGE = 500
 BINS = 20
@@ -42,7 +43,15 @@ def rows_page(
         ids = f"SELECT id FROM rows ORDER BY {order.text} LIMIT ? OFFSET ?"
     values = (*condition.values, *order.values, min(limit, MAX_PAGE), offset)
     found = [row for (row,) in connection.execute(ids, values)]
-    return {"total": total, "rows": [_row(connection, row, columns) for row in found]}
+    hint = None if total or not where.strip() else _unknown_field(connection, where)
+    return {"total": total, "rows": [_row(connection, row, columns) for row in found], "hint": hint}
+
+
+def _unknown_field(connection: sqlite3.Connection, where: str) -> str | None:
+    """Why a filter selects nothing, if it names a field that no row has."""
+    known = [name for (name,) in connection.execute("SELECT name FROM fields")]
+    missing = next((name for name in fields_in(where) if name not in known), None)
+    return missing and f"No row has a field '{missing}'.{nearest(missing, [*COLUMNS, *known])}"
 
 
 def _row(connection: sqlite3.Connection, row: int, columns: list[str]) -> dict[str, Any]:
@@ -233,6 +242,7 @@ def compare_page(
 def _change_figures(totals: tuple[Any, ...]) -> Page:
     count, up, down, first, second, change, squares = totals
     error = math.sqrt(max(0.0, squares - change * change) / (count - 1)) if count and count > 1 else None
+    reach = error * student_t_95(count - 1) if error and error > 1e-12 else None  # unknown if all tasks differ equally
     return {
         "total": count,
         "up": up or 0,
@@ -240,5 +250,5 @@ def _change_figures(totals: tuple[Any, ...]) -> Page:
         "first": first,
         "second": second,
         "change": change,
-        "standard_error": error,
+        "interval_95": None if reach is None else [change - reach, change + reach],
     }

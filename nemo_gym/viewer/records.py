@@ -17,8 +17,12 @@ MAX_PARSED_BYTES = 32_000_000
 MAX_FIELDS = 100
 MAX_FIELD_TEXT = 200
 MAX_DEPTH = 6
+MAX_LISTED = 20
+"""A list of words or numbers is a field, too: these many of them, as one text."""
 PREVIEW = 100
-SCORED, UNSCORED, INVALID, TOO_LARGE = "scored", "row", "invalid", "too large"
+SCORED, NO_REWARD, UNSCORED, INVALID, TOO_LARGE = "scored", "no reward", "row", "invalid", "too large"
+BOM = b"\xef\xbb\xbf"
+"""What some editors and tools put at the start of a UTF-8 file."""
 _NOT_FIELDS = METADATA_FIELDS | frozenset(
     ("input", "output", "tools", "text", "object", "reward", TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME)
 )
@@ -34,7 +38,8 @@ class Described(NamedTuple):
     """What the index keeps of a line, apart from its place."""
 
     outcome: str
-    """`scored`, a cause of failure, `row` for a dataset row, `invalid` or `too large`."""
+    """`scored`, a cause of failure, `no reward` for a response without a finite one, `row` for a dataset row,
+    `invalid` or `too large`."""
     reward: float | None = None
     task: int | None = None
     repeat: int | None = None
@@ -56,6 +61,7 @@ class Described(NamedTuple):
 
 def parse_line(line: bytes) -> Any:
     """The value of a line. Also reads what `orjson` refuses: NaN, lone surrogates, invalid UTF-8."""
+    line = line.removeprefix(BOM)
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -70,10 +76,14 @@ def describe_line(line: bytes) -> Described:
     try:
         record = parse_line(line)
     except ValueError as error:
-        return Described(INVALID, prompt=f"not JSON: {error}"[:PREVIEW])
+        reason = "UTF-16 text; convert the file to UTF-8" if b"\0" in line[:4] else f"not JSON: {error}"
+        return Described(INVALID, prompt=reason[:PREVIEW])
     if not isinstance(record, dict):
         return Described(INVALID, prompt=f"a JSON {type(record).__name__}, expected an object")
-    return describe(record)
+    try:
+        return describe(record)
+    except Exception as error:  # one odd record must not end the index of all the others
+        return Described(INVALID, prompt=f"cannot be read: {error!r}"[:PREVIEW])
 
 
 def describe_large(end: bytes) -> Described:
@@ -119,7 +129,9 @@ def outcome_of(record: Record) -> str:
     cause = record.get("cause")
     if isinstance(cause, str) and cause in CAUSES and "reward" not in record:
         return cause
-    return UNSCORED if _number(record.get("reward")) is None else SCORED
+    if _number(record.get("reward")) is not None:
+        return SCORED
+    return NO_REWARD if isinstance(record.get("response"), dict) else UNSCORED
 
 
 def output_items(record: Record) -> list[Record]:
@@ -162,6 +174,8 @@ def flat_fields(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[st
         elif isinstance(item, list):
             if name not in _NOT_FIELDS and name not in _TOKEN_LISTS:
                 yield f"{here}.length", len(item)
+                if item and all(isinstance(each, str | int | float) for each in item[:MAX_LISTED]):
+                    yield here, _small(", ".join(map(str, item[:MAX_LISTED])))
         elif item is not None and name not in _NOT_FIELDS:
             yield here, _small(item)
 
@@ -220,9 +234,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1e300:
-        return float(value)
-    return None
+    is_number = isinstance(value, int | float) and abs(value) < 1e300  # neither NaN, nor too large for a float
+    return float(value) if is_number else None
 
 
 def _integer(value: Any) -> int | None:

@@ -1,7 +1,8 @@
 """Full-text search: fast over the raw bytes of a file, then exact in the decoded record.
 
 The text is looked for as JSON writes it, in both usual spellings of non-ASCII letters. Upper and lower case of ASCII
-letters are the same. A hit is a string value of the record that contains the text; a key is none."""
+letters are the same. A hit is a string value of the record that contains the text; a key is none, nor is a word of the
+format such as `output_text`."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ SNIPPET = 80
 MAX_HITS = 1000
 PROGRESS_BYTES = 1 << 28
 WAIT_S = 0.2
+_CONSTANTS = frozenset(("type", "object", "status", "role"))
+"""Fields whose values are words of the format, not of a message."""
 
 
 class Hit(NamedTuple):
@@ -139,7 +142,11 @@ def _hit_in(index: Index, offset: int, length: int, text: str) -> Hit | None:
         record = parse_line(index.source.read(offset, length))
     except ValueError:
         return _whole_line_hit(index, offset, text, " in a line that is not JSON")
-    found = [(path, value, at) for path, value in _strings(record) if (at := value.lower().find(text.lower())) >= 0]
+    found = [
+        (path, value, at)
+        for path, value in _strings(record)
+        if (at := value.lower().find(text.lower())) >= 0 and path.rpartition(".")[2] not in _CONSTANTS
+    ]
     row = row_at(index, offset) if found else None
     if row is None:
         return None

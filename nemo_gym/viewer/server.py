@@ -14,18 +14,23 @@ from nemo_gym.server.uvicorn_runner import bind, serve_until_interrupted
 from nemo_gym.viewer.app import ViewerApp
 from nemo_gym.viewer.config import DEFAULT_PORT, ViewerConfig
 from nemo_gym.viewer.files import Files
+from nemo_gym.viewer.token_texts import read_vocabulary
 
 
 async def serve_viewer(
     config: ViewerConfig, *, limits: ServerLimits, run_token: str | None, announce: Callable[[str], None]
 ) -> None:
-    """Serve the page; `announce` gets its address as soon as it can be opened."""
+    """Serve the page; `announce` gets its address as soon as it can be opened: one for this machine and, if it listens
+    on all addresses, one for others."""
     token = run_token or (None if is_loopback(config.server_host) else secrets.token_urlsafe(24))
+    vocabulary = None if config.tokenizer is None else read_vocabulary(config.tokenizer)
     with contextlib.closing(_bind(config)) as listening, Files(config.jsonl_fpath) as files:
-        app = ViewerApp(files, token=token, allowed_hosts=limits.allowed_hosts)
+        app = ViewerApp(files, token=token, allowed_hosts=limits.allowed_hosts, vocabulary=vocabulary)
         port = listening.getsockname()[1]
         fragment = f"/#token={quote(token)}" if token else "/"
         announce(base_url(config.server_host, port) + fragment)
+        if config.server_host in ("", "0.0.0.0", "::"):
+            announce(base_url(socket.gethostname(), port) + fragment)
         with contextlib.closing(app):
             await serve_until_interrupted({port: app}, [listening], limits)
 

@@ -1,6 +1,8 @@
 """The viewer in the terminal: figures of a file, its rows, a search, or one conversation."""
 
 import itertools
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterator
 from functools import partial
@@ -9,6 +11,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.common.redaction import one_line, printable
+from nemo_gym.common.words import count_of, shorten
 from nemo_gym.viewer import queries
 from nemo_gym.viewer.config import ViewerConfig
 from nemo_gym.viewer.display import RecordView, read_row
@@ -17,10 +20,20 @@ from nemo_gym.viewer.records import failed_row, output_items, parse_line
 from nemo_gym.viewer.search import Hit, search
 
 WIDTH = 100
+"""Columns of the table, if no terminal says how many it has."""
 BAR = 40
 INDEX_TIMEOUT_S = 7 * 86400.0
 MAX_VALUE = 20_000
-_ROW = "{id:>8}  {outcome:<12} {reward:>8}  {task:>8} {repeat:>6}  {tokens:>8} {turns:>5}  {seconds:>8}  {prompt}"
+_COLUMNS = {
+    "row": "id",
+    "outcome": "outcome",
+    "reward": "reward",
+    "task": "task",
+    "repeat": "repeat",
+    "tokens": "output_tokens",
+    "turns": "turns",
+    "seconds": "seconds",
+}
 
 
 def text_report(config: ViewerConfig) -> Iterator[str]:
@@ -34,9 +47,11 @@ def text_report(config: ViewerConfig) -> Iterator[str]:
                 yield from map(printable, _conversation(parse_line(read_row(index, config.row))))
                 continue
             index.wait_for(2**62, timeout_s=INDEX_TIMEOUT_S)
-            yield one_line(f"{index.path}: {index.rows:,} rows")
-            if index.source.error:
-                yield one_line(index.source.error)
+            yield one_line(f"{index.path}: {count_of(index.rows, 'row')}")
+            progress = index.progress()
+            yield from (one_line(said) for said in (progress["error"], progress["note"]) if said)
+            if not index.rows:
+                continue
             if config.search is not None:
                 yield from _hits(files, number, config)
             else:
@@ -47,15 +62,17 @@ def text_report(config: ViewerConfig) -> Iterator[str]:
 def _figures(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
     summary = partial(queries.summary, where=config.where, pass_threshold=config.pass_threshold)
     found = files.query(number, summary)
-    yield "outcomes: " + ", ".join(f"{name} {count:,}" for name, count in found["outcomes"].items())
+    if found["outcomes"]:
+        yield "outcomes: " + ", ".join(f"{name} {count:,}" for name, count in found["outcomes"].items())
     if not found["scored"]:
         return
     yield (
         f"mean reward {found['reward']['mean']:.4g}, pass rate {found['passed'] / found['scored']:.1%} "
-        f"(reward >= {found['pass_threshold']:g}), {found['tasks']:,} tasks"
+        f"(reward >= {found['pass_threshold']:g}), {count_of(found['tasks'], 'task')}"
     )
     if found["groups"]:
-        yield f"{found['groups_without_variance']:,} of {found['groups']:,} groups of repeats without variance"
+        groups = count_of(found["groups"], "group")
+        yield f"{found['groups_without_variance']:,} of {groups} of repeats without variance"
     yield "pass@k: " + ", ".join(f"{k}: {value:.4g}" for k, value in found["pass_at_k"])
     yield from _histogram(found["histogram"])
 
@@ -72,13 +89,23 @@ def _histogram(histogram: dict[str, Any]) -> Iterator[str]:
 def _rows(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
     page = partial(queries.rows_page, where=config.where, sort=config.sort, offset=0, limit=config.limit, columns=[])
     found = files.query(number, page)
-    names = ("id", "outcome", "reward", "task", "repeat", "tokens", "turns", "seconds", "prompt")
-    yield _ROW.format(**{**dict(zip(names, names, strict=True)), "id": "row"})
-    for row in found["rows"]:
-        tokens = {"tokens": row["output_tokens"], "prompt": row["prompt"][:60]}
-        yield one_line(_ROW.format(**{name: _shown({**row, **tokens}[name]) for name in names}))
+    if found["hint"]:
+        yield one_line(found["hint"])
+    yield from map(one_line, _table(found["rows"]))
     if found["total"] > len(found["rows"]):
-        yield f"... {found['total'] - len(found['rows']):,} more rows (+limit, +where, +sort)"
+        yield f"... {count_of(found['total'] - len(found['rows']), 'more row')} (--limit, --where, --sort)"
+
+
+def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """The columns in which some row has a value, and of the prompt what fits beside them."""
+    used = {title: name for title, name in _COLUMNS.items() if any(row[name] is not None for row in rows)}
+    cells = [[_shown(row[name]) for name in used.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(list(used), *cells, strict=True)]
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+    room = max(20, columns - sum(widths) - 2 * len(widths))
+    for line, prompt in zip([list(used), *cells], ["prompt", *(row["prompt"] for row in rows)], strict=True):
+        placed = (f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True))
+        yield "  ".join([*placed, shorten(prompt, room)]) if rows else "no rows"
 
 
 def _hits(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:

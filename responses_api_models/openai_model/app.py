@@ -109,8 +109,9 @@ def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
         response = NeMoGymResponse.model_validate_json(raw)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)[0]
-        text = f"{found['loc']}: {found['msg']}): {endpoint.text_of(raw)}"
-        raise UpstreamError(endpoint.shown_url, 200, f"no NeMoGymResponse ({text}", cause="model") from error
+        place = ".".join(map(str, found["loc"]))
+        wrong = f"not a Response ({place}: {found['msg']})" if place else "not JSON. Is this the address of an API?"
+        raise UpstreamError(endpoint.shown_url, 200, f"{wrong} {endpoint.text_of(raw)}", cause="model") from error
     if response.status in ("failed", "cancelled", "queued", "in_progress"):
         reason = f"{response.error.code}: {response.error.message}" if response.error else "no reason given"
         text = f"{endpoint.shown_url} answered 200: a response that is {response.status}"

@@ -5,6 +5,7 @@ import pytest
 
 from nemo_gym.analysis.compare import CompareConfig, Comparison, compare_rollouts
 from nemo_gym.analysis.records import StoredRolloutsError
+from nemo_gym.errors import ConfigError
 from nemo_gym.testing import example_row, says
 from tests.commands import ng
 from tests.jsonl import write_lines
@@ -73,3 +74,16 @@ def test_the_command_prints_at_most_70_columns(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 70
     assert lines[-1] == "  ... and 10 more (--max-flips)"
+
+
+def test_plots_have_the_name_of_what_they_are() -> None:
+    with pytest.raises(ConfigError, match=r"Plots are SVG files.*ends in \.svg"):
+        CompareConfig.read({"before": "a", "after": "b", "plots_fpath": "plots.png"})
+
+
+def test_one_task_is_told_in_the_singular(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [record(0, 0), record(1, 1)])
+    write_lines(tmp_path / "b.jsonl", [record(0, 1), record(1, 0)])
+    printed = ng("ng_compare", "a.jsonl", "b.jsonl", cwd=tmp_path).stdout
+    assert "1 task now passes:" in printed
+    assert "1 task now fails:" in printed

@@ -48,6 +48,32 @@ def test_the_scripts_of_the_package_are_the_commands_of_the_list() -> None:
     assert scripts == {"ng": "nemo_gym.cli:main", "gym": "nemo_gym.cli:main", **listed}
 
 
+def test_every_script_imports_a_function() -> None:
+    """Not the module of the same name, which importing the function's module binds in the package."""
+    names = [each.function for each in COMMANDS.values()]
+    program = "".join(f"from nemo_gym.cli import {name}\nassert callable({name}), '{name}'\n" for name in names)
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+_INTERRUPTED = """
+import signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "nemo_gym.cli.evaluate":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from nemo_gym.cli import {function}
+{function}()
+"""
+
+
+@pytest.mark.parametrize("function", ["main", "evaluate_model"])
+def test_ctrl_c_during_the_imports_shows_no_traceback(function: str) -> None:
+    program = _INTERRUPTED.format(function=function)
+    done = subprocess.run([sys.executable, "-c", program, "eval"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
 def test_every_command_is_documented() -> None:
     text = (PARENT_DIR / "docs" / "commands.md").read_text()
     assert [name for name in COMMANDS if f"`ng_{name}`" not in text] == []

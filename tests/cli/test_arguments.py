@@ -132,3 +132,9 @@ def test_an_invalid_log_setting_is_a_message(tmp_path: Path) -> None:
         )  # fmt: skip
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert message in done.stderr
+
+
+def test_a_sampling_parameter_says_where_it_belongs() -> None:
+    """As a key of the configuration it would have no effect."""
+    with pytest.raises(ConfigError, match=r"'--top-p' is not .* Write --responses_create_params\.top_p <value>\."):
+        read_arguments(["--top-p", "0.9"], Options)

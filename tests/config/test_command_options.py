@@ -1,4 +1,5 @@
 import traceback
+from typing import ClassVar
 
 import pytest
 from omegaconf import OmegaConf
@@ -119,3 +120,15 @@ def test_a_secret_is_not_repeated_in_an_error() -> None:
         KeyConfig.read({"api_key": secret})
     assert secret not in "".join(traceback.format_exception(caught.value))
     assert "found '****'" in str(caught.value)
+
+
+class PaintConfig(CommandConfig):
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("wall",)
+
+    wall: str
+    """What to paint, such as `north`."""
+
+
+def test_a_missing_argument_is_named_with_its_meaning() -> None:
+    with pytest.raises(ConfigError, match=r"^The argument <wall> is missing: What to paint, such as `north`\.$"):
+        PaintConfig.read({})

@@ -346,24 +346,68 @@ def test_a_file_that_grows_is_followed(page: Any, tmp_path: Path) -> None:
 
 
 def test_a_live_run_is_watched_and_a_rollout_cancelled(page: Any, tmp_path: Path) -> None:
-    """A real collection by the command; its scripted model never answers the second row."""
-    rows = [example_row(prompt, initial_count=0, expected_count=0) for prompt in ("hello", "never")]
+    """A real collection by the command; its scripted model never answers the second row and the third."""
+    prompts = ("hello", "never", "never, too")
+    rows = [example_row(prompt, initial_count=0, expected_count=0) for prompt in prompts]
     write_lines(tmp_path / "rows.jsonl", rows)
     (tmp_path / "config.yaml").write_text(agent_config("example_stateful_counter", replies=LIVE_REPLIES))
     options = ("+agent_name=agent", "+input_jsonl_fpath=rows.jsonl", "+output_jsonl_fpath=out.jsonl")
-    collect = ("ng_collect_rollouts", "+config_paths=[config.yaml]", "+head_server.port=1", "+tolerated_failures=1")
+    collect = ("ng_collect_rollouts", "+config_paths=[config.yaml]", "+head_server.port=1", "+tolerated_failures=2")
     with started(*collect, *options, cwd=tmp_path) as running, visiting(page, tmp_path / "rows.jsonl") as address:
         page.goto(f"{address}#/live")
         page.wait_for_selector("tr[data-rollout='1']:has-text('policy_model/v1/responses')")
         with started("ng_status", "--watch", "+every_s=0.2", "+head_server.port=1", cwd=tmp_path) as watching:
-            watching.wait_for("1 of 2 rollouts, mean reward 1")
+            watching.wait_for("1 of 3 rollouts, mean reward 1")
             watching.wait_for("model at policy_model/v1/responses")
             watching.signal(signal.SIGINT)
             assert watching.wait() == 130
         page.click("tr[data-rollout='1'] button.cancel")
-        page.wait_for_selector("button:text-is('cancelled'), #no-runs")
+        page.wait_for_selector("tr[data-rollout='1']", state="detached")  # though the pointer is still there
+        page.click("tr[data-rollout='2'] button.cancel")
+        page.wait_for_selector("#no-runs")
         assert running.wait() == 0
         assert "Cancelled by the user." in running.text
+
+
+def test_empty_columns_are_left_out_and_a_filter_on_no_field_says_so(page: Any, tmp_path: Path) -> None:
+    rows = [{"responses_create_params": {"input": "one"}, "level": 1}, {"responses_create_params": {"input": "two"}}]
+    with visiting(page, write_lines(tmp_path / "rows.jsonl", rows)) as address:
+        page.goto(f"{address}#/rows")
+        page.wait_for_selector("tr[data-row='1']")
+        titles = page.locator("thead th").all_inner_texts()
+        assert [title for title in titles if title] == ["row", "reward", "outcome", "size", "prompt", "answer"]
+        page.goto(f"{address}#/rows?where=levl%20%3E%200")
+        assert "Did you mean 'level'?" in page.inner_text("#filter-hint")
+
+
+def test_a_file_that_is_not_json_lines_says_so(page: Any, tmp_path: Path) -> None:
+    (tmp_path / "array.json").write_text("[]")
+    with visiting(page, tmp_path / "array.json") as address:
+        page.goto(address)
+        assert "This is not JSON Lines" in page.inner_text("#file-note")
+
+
+def test_lists_tables_and_headings_of_markdown_are_shown_as_such(page: Any, tmp_path: Path) -> None:
+    text = (
+        "# Result\nFirst:\n- one\n  - two **bold**\n1. three\n\n| a | b |\n|---|---|\n| 1 | <i>2</i> |\n> said\nlast"
+    )
+    with visiting(page, write_lines(tmp_path / "rollouts.jsonl", [record("q", text)])) as address:
+        page.goto(f"{address}#/row?file=0&row=0")
+        page.wait_for_selector(".assistant .prose")
+        prose = page.locator(".assistant .prose")
+        assert prose.locator(".heading").inner_text() == "Result"
+        assert prose.locator(".li").all_inner_texts() == ["•\none", "•\ntwo bold", "1.\nthree"]
+        assert prose.locator("td").all_inner_texts() == ["1", "<i>2</i>"]
+        assert prose.locator(".quote").inner_text() == "said"
+        assert prose.locator(".p").all_inner_texts() == ["First:", "last"]
+
+
+def test_the_page_fits_a_narrow_window(page: Any, show: Callable[[str], Any]) -> None:
+    page.set_viewport_size({"width": 420, "height": 800})
+    show("#/rows?file=0")
+    page.wait_for_selector("tr[data-row='0']")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    assert page.locator("#bar").bounding_box()["height"] < 120
 
 
 def test_with_a_token_the_printed_address_opens_the_page(page: Any, tmp_path: Path) -> None:

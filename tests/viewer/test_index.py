@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.viewer import queries
 from nemo_gym.viewer.display import raw_value, row_view, token_view
 from nemo_gym.viewer.filters import FilterError
 from nemo_gym.viewer.index import KEPT_FROM_BYTES, Index
-from nemo_gym.viewer.records import MAX_PARSED_BYTES
+from nemo_gym.viewer.records import MAX_PARSED_BYTES, describe
 from nemo_gym.viewer.search import CHUNK, Hit, Progress, search
+from nemo_gym.viewer.token_texts import read_vocabulary
 from tests.jsonl import write_lines
 from tests.polling import PATIENCE_S, until_sync
-from tests.viewer.sample_files import failure, math_records, record, token_record
+from tests.viewer.sample_files import failure, math_records, record, text_message, token_record
 
 
 @contextmanager
@@ -64,6 +67,52 @@ def test_every_kind_of_line_is_listed(tmp_path: Path) -> None:
     assert [row["prompt"] for row in page["rows"][:5]] == [
         *("scored", "without index", "What is 2 + 2?", "a dataset row", "chat")
     ]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+FIELDS = ("reward", "response", "responses_create_params", "_task_index", "_seconds", "cause", "row", "messages")
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values))
+def test_no_record_stops_the_index(values: dict[str, Any]) -> None:
+    described = describe(values)  # the guard around it is for what nobody has thought of
+    assert described.reward is None or abs(described.reward) < 1e300
+
+
+def test_a_response_without_a_finite_reward_is_not_a_dataset_row(tmp_path: Path) -> None:
+    lines = [record("a", "b", reward=float("nan")), record("a", "b", reward=None), record("a", "b", reward=10**400)]
+    with indexed(write_lines(tmp_path / "all.jsonl", lines)) as index:
+        assert found_rows(index, "outcome = 'no reward'") == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("content", "rows", "note"),
+    [
+        (b"", 0, "The file is empty."),
+        (b'[{"reward": 1}]', 0, "This is not JSON Lines, one object a line. Convert it: jq -c '.[]' rollouts.json"),
+        (b'{\n"reward": 1\n}\n', 3, "This is not JSON Lines, one object a line. Convert it: jq -c . rollouts.json"),
+        (b'{"reward": 1}\n{"rew', 1, "The last line, of 5 bytes, is not complete."),
+        (b'\xef\xbb\xbf{"reward": 1}\n', 1, None),
+    ],
+)
+def test_a_file_that_is_not_what_it_should_be_is_told(
+    tmp_path: Path, content: bytes, rows: int, note: str | None
+) -> None:
+    (tmp_path / "rollouts.json").write_bytes(content)
+    with indexed(tmp_path / "rollouts.json") as index:
+        assert (index.rows, index.progress()["note"]) == (rows, note)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(record("first")).encode() + b"\n")
+    with indexed(path) as index:
+        assert found_rows(index, "outcome = scored") == [0]
+        assert row_view(index, 0)["record"]["reward"] == 1.0
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -195,6 +244,8 @@ def test_a_line_too_long_to_decode_is_listed_and_found(tmp_path: Path) -> None:
         ("prompt ~ 'square of 2'", [0, 1, 2, 3]),
         ("outcome = scored and row >= 22", [22, 23]),
         ('`verifier.kind` = "numeric" and row < 1', [0]),
+        ("row = 1 or task = 5 and row > 22 or row = 3", [1, 3, 23]),
+        ("row = 1 || row = 2 && task = 9", [1]),
     ],
 )
 def test_a_filter_selects_rows(tmp_path: Path, where: str, rows: list[int]) -> None:
@@ -202,7 +253,24 @@ def test_a_filter_selects_rows(tmp_path: Path, where: str, rows: list[int]) -> N
         assert found_rows(index, where) == rows
 
 
-@pytest.mark.parametrize("where", ["reward <", "reward = 1 task = 2", "= 1", '"', "a" * 3000, "x; y"])
+def test_a_list_of_words_is_a_field(tmp_path: Path) -> None:
+    lines = [record("a", tags=["easy", "algebra"]), record("b", tags=["hard"]), record("c", tags=[{"x": 1}])]
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", lines)) as index:
+        assert found_rows(index, "tags ~ algebra") == [0]
+        assert found_rows(index, "tags.length = 1") == [1, 2]
+
+
+def test_a_filter_on_a_field_that_no_row_has_says_so(tmp_path: Path) -> None:
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", math_records())) as index, index.reading() as connection:
+        for where, hint in {
+            "verifier.levl > 1": "No row has a field 'verifier.levl'. Did you mean 'verifier.level'?",
+            "verifier.level > 99": None,
+        }.items():
+            page = queries.rows_page(connection, where=where, sort="", offset=0, limit=1, columns=[])
+            assert (page["total"], page["hint"]) == (0, hint)
+
+
+@pytest.mark.parametrize("where", ["reward <", "reward = 1 or", "reward = 1 task = 2", "= 1", '"', "a" * 3000, "x; y"])
 def test_an_unreadable_filter_is_an_error_that_says_so(tmp_path: Path, where: str) -> None:
     with indexed(write_lines(tmp_path / "rollouts.jsonl", [record("one")])) as index, pytest.raises(FilterError):
         found_rows(index, where)
@@ -258,6 +326,8 @@ def test_two_files_are_compared_task_by_task(tmp_path: Path, by_prompt: bool) ->
         ("日本", [2, 3]),
         ("reward", []),
         ("input_text", []),
+        ("output_text", []),
+        ("assistant", []),
         ("\\frac{a}", [4]),
     ],
 )
@@ -298,6 +368,40 @@ def test_tokens_show_what_is_trained_on_and_where_a_prefix_breaks(tmp_path: Path
     assert [call["generation"] for call in calls] == [[10, 11], [12], [13, 14]]
     assert len(view["faults"]) == 1
     assert shown == {"$tokens": 3}
+
+
+def test_tokens_have_the_text_that_the_record_or_a_vocabulary_has(tmp_path: Path) -> None:
+    told = text_message("Hi there")
+    told["content"][0]["logprobs"] = [{"token": "Hi"}, {"token": " there"}]
+    tokens = {"prompt_token_ids": [7, 8], "generation_token_ids": [1, 2, 3], "generation_log_probs": [-1.0, 0.0, 0.0]}
+    vocabulary = {"Ġa": 1, "Ã¼": 2, "ĊĊ": 7}
+    added = [{"id": 3, "content": "<|end|>"}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added}))
+    lines = [record("q", told | tokens), record("q", text_message("Hi") | tokens)]
+    with indexed(write_lines(tmp_path / "rollouts.jsonl", lines)) as index:
+        views = [token_view(index, row, vocabulary=read_vocabulary(str(tmp_path))) for row in (0, 1)]
+        assert [view["calls"][0]["generation_texts"] for view in views] == [
+            ["Hi", " there", "<|end|>"],
+            [" a", "ü", "<|end|>"],
+        ]
+        assert views[0]["calls"][0]["prompt_texts"] == ["\n\n", None]
+        without = token_view(index, 1)
+    assert (without["has_texts"], without["calls"][0]["generation_texts"]) == (False, [None, None, None])
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "texts"),
+    [({"▁a": 0, "<0x0A>": 1}, {0: " a", 1: "\n"}), ([["▁b", -1.5], ["c", -2.0]], {0: " b", 1: "c"})],
+)
+def test_vocabularies_of_every_usual_kind_are_read(tmp_path: Path, vocabulary: Any, texts: dict[int, str]) -> None:
+    (tmp_path / "t.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
+    assert read_vocabulary(str(tmp_path / "t.json")) == texts
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"t\.json is not a tokenizer\.json"):
+        read_vocabulary(str(tmp_path / "t.json"))
 
 
 @pytest.mark.parametrize("name", ["", "folder"])

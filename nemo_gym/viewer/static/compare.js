@@ -33,11 +33,12 @@ export async function compareView({ params, file, files, signal }) {
   const choose = h("select", { "aria-label": "Other file", onchange: (event) => (location.hash = withParams({ other: event.target.value })) }, others.map((each) => h("option", { value: each.id, selected: each.id === other }, each.name)));
   const head = COLUMNS.map(([field, title]) => h("th", {}, h("a", { href: withParams({ sort: sort === `-${field}` ? field : `-${field}` }) }, title + (sort.replace("-", "") === field ? (sort.startsWith("-") ? " ↓" : " ↑") : ""))));
   const same = page.total - page.up - page.down;
-  const reach = page.standard_error === null ? "" : ` ± ${number(1.96 * page.standard_error)} (95 %)`;
+  const signed = (value) => `${value > 0 ? "+" : ""}${number(value)}`;
+  const interval = page.interval_95 ? `${page.interval_95.map(signed).join(" .. ")} (95 %)` : "95 % interval unknown";
   return h(
     "div",
     {},
-    h("div", { class: "strip" }, h("div", {}, h("b", {}, files[file].name), " against ", choose), h("div", { id: "compared" }, `${number(page.total)} tasks in both${page.by_prompt ? ", matched by prompt" : ""}`), page.total ? [h("div", {}, `mean reward ${number(page.first)} → ${number(page.second)}, change `, h("b", {}, number(page.change)), reach), h("div", { class: "up" }, `${number(page.up)} better`), h("div", { class: "down" }, `${number(page.down)} worse`), h("div", {}, `${number(same)} equal`)] : null),
+    h("div", { class: "strip" }, h("div", {}, h("b", {}, files[file].name), " against ", choose), h("div", { id: "compared" }, `${number(page.total)} tasks in both${page.by_prompt ? ", matched by prompt" : ""}`), page.total ? [h("div", {}, `mean reward ${number(page.first)} → ${number(page.second)}, change `, h("b", {}, signed(page.change)), `, ${interval}`), h("div", { class: "up" }, `${number(page.up)} better`), h("div", { class: "down" }, `${number(page.down)} worse`), h("div", {}, `${number(same)} equal`)] : null),
     h("div", { class: "pager" }, offset ? h("a", { href: withParams({ offset: Math.max(0, offset - PAGE) || undefined }) }, "‹ previous") : null, offset + PAGE < page.total ? h("a", { href: withParams({ offset: offset + PAGE }) }, "next ›") : null),
     h("div", { class: "scroll" }, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, head, h("th", {}, "prompt"))), h("tbody", {}, page.tasks.map((task) => line(file, other, task))))),
   );

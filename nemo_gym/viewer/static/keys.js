@@ -15,11 +15,11 @@ const HELP = [
   ["p", "plain text or rendered"],
   ["t", "tokens of the rollout"],
   ["e", "export the rollout or the selection as an HTML file"],
-  ["1 to 5", "rows, tasks, overview, failures, compare"],
+  ["1 to 7", "rows, tasks, overview, failures, compare, search, live"],
   ["d", "dark or light"],
   ["?", "this list"],
 ];
-const TABS = ["rows", "tasks", "overview", "failures", "compare"];
+const TABS = ["rows", "tasks", "overview", "failures", "compare", "search", "live"];
 let viewKeys = {};
 
 export function setViewKeys(keys) {

@@ -33,7 +33,7 @@ function stages(run) {
 
 function workers(run) {
   const line = (worker) =>
-    h("tr", {}, h("td", {}, worker.worker), h("td", {}, number(worker.rollouts)), h("td", {}, duration(worker.cpu_seconds)), h("td", {}, worker.memory_bytes === undefined ? "–" : bytes(worker.memory_bytes)), h("td", {}, number(worker.open_files)));
+    h("tr", {}, h("td", {}, worker.worker === "head" ? "head server" : worker.worker), h("td", {}, number(worker.rollouts)), h("td", {}, duration(worker.cpu_seconds)), h("td", {}, worker.memory_bytes === undefined ? "–" : bytes(worker.memory_bytes)), h("td", {}, number(worker.open_files)));
   const head = ["worker", "rollouts in flight", "CPU time", "memory", "open files"].map((title) => h("th", {}, title));
   return h("section", { class: "card" }, h("h2", {}, "Workers"), run.workers.length ? h("table", { class: "rows" }, h("tr", {}, head), run.workers.map(line)) : h("p", { class: "quiet" }, "Their metrics cannot be read."));
 }
@@ -63,6 +63,7 @@ function inFlight(run) {
 function slowest(run) {
   const line = (ended) => h("tr", {}, h("td", {}, number(ended.task_index)), h("td", {}, number(ended.repeat_index)), h("td", {}, duration(ended.seconds)), h("td", {}, ended.outcome));
   const head = ["task", "repeat", "time", "outcome"].map((title) => h("th", {}, title));
+  if (!run.slowest.length) return null;
   return h("section", { class: "card" }, h("h2", {}, "Slowest so far"), h("table", { class: "rows" }, h("tr", {}, head), run.slowest.map(line)));
 }
 
@@ -77,8 +78,8 @@ export async function liveView({ files, signal }) {
   const view = h("div", {});
   const update = async () => {
     const { runs } = await get("live", {}, signal);
-    const isHeld = view.querySelector("button.cancel:hover, button.cancel:focus");
-    if (isHeld && runs.length) return;
+    const isHeld = view.querySelector("button.cancel:enabled:hover, button.cancel:enabled:focus");
+    if (isHeld && runs.length) return; // so that no other button comes under the pointer
     replace(view, runs.length ? runs.map((run) => runView(run, files)) : h("p", { class: "quiet", id: "no-runs" }, "No collection of yours runs on this machine now."));
   };
   const repeat = async () => {

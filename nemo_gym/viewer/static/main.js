@@ -68,6 +68,7 @@ function showProgress() {
   if (!file) return replace(place);
   const parts = [];
   if (file.error) parts.push(h("span", { class: "error" }, file.error));
+  if (file.note) parts.push(h("span", { class: "warn", id: "file-note" }, file.note));
   if (!file.complete) {
     const total = file.total_bytes;
     const text = `Indexing: ${number(file.rows)} rows, ${bytes(file.indexed_bytes)}${total ? ` of ${bytes(total)}` : ""}`;

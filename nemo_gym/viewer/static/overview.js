@@ -17,7 +17,7 @@ function taskList(file, groups) {
         "li",
         {},
         h("a", { href: link("row", { file, row: group.first }) }, `task ${group.task ?? "–"}`),
-        ` ${number(group.mean)} ± ${number(group.spread)} of ${group.scored}: `,
+        ` mean ${number(group.mean)}${group.spread ? `, spread ${number(group.spread)}` : ""}, ${number(group.scored)} ${group.scored === 1 ? "rollout" : "rollouts"} `,
         h("span", { class: "quiet" }, visible(group.prompt.slice(0, 90))),
       ),
     ),

@@ -36,7 +36,7 @@ function toolList(tools, where) {
   if (!tools.length) return null;
   const line = (tool, number) =>
     h("details", {}, h("summary", {}, h("b", {}, visible(plainText(tool?.name ?? tool?.function?.name ?? "?"))), " ", visible(plainText(tool?.description ?? tool?.function?.description ?? "").slice(0, 160))), textOf(tool, inside(where, number), { code: true }));
-  return h("details", { class: "card offered" }, h("summary", {}, `${tools.length} tools offered`), tools.map(line));
+  return h("details", { class: "card offered" }, h("summary", {}, `${tools.length} ${tools.length === 1 ? "tool" : "tools"} offered`), tools.map(line));
 }
 
 function fieldList(record, where) {
@@ -57,10 +57,12 @@ function fieldList(record, where) {
 function badges(record, found) {
   const usage = record.response?.usage ?? {};
   const task = record._task_index ?? record._ng_task_index;
+  const repeat = record._repeat_index ?? record._ng_rollout_index;
   const parts = [
     record.reward === undefined ? null : h("span", { class: `${rewardClass(record.reward)} big` }, `reward ${typeof record.reward === "number" ? number(record.reward) : brief(record.reward)}`),
     typeof record.cause === "string" ? h("span", { class: "outcome bad" }, `no result: ${visible(record.cause)}`) : null,
-    task === undefined ? null : `task ${brief(task)}, repeat ${brief(record._repeat_index ?? record._ng_rollout_index ?? 0)}`,
+    task === undefined ? null : `task ${brief(task)}`,
+    repeat === undefined ? null : `repeat ${brief(repeat)}`,
     usage.output_tokens === undefined ? null : `${brief(usage.input_tokens)} → ${brief(usage.output_tokens)} tokens`,
     typeof record._seconds === "number" ? duration(record._seconds) : null,
     record.response?.status && record.response.status !== "completed" ? h("span", { class: "warn" }, brief(record.response.status)) : null,

@@ -30,7 +30,7 @@ async function run(file, text, { list, bar, note, stop }, signal) {
     const { searched_bytes: done, total_bytes: total, hits, is_done: isDone } = event.progress;
     if (total) Object.assign(bar, { max: total || 1, value: done });
     const where = isDone && hits >= 1000 ? "stopped after 1,000 rows" : `${bytes(done)}${total ? ` of ${bytes(total)}` : ""}`;
-    note.textContent = `${number(hits)} rows, ${where}${isDone ? "" : " …"}`;
+    note.textContent = `${number(hits)} ${hits === 1 ? "row" : "rows"}, ${where}${isDone ? "" : " …"}`;
     if (isDone) note.dataset.done = "true";
   };
   try {
@@ -61,5 +61,5 @@ export async function searchView({ params, file, signal }) {
   setViewKeys({ "/": () => input.focus() });
   if (text) run(file, text, parts, signal);
   else setTimeout(() => input.focus(), 0);
-  return h("div", {}, form, text ? h("div", { class: "between" }, h("div", {}, parts.bar, " ", parts.note), parts.stop) : null, parts.list);
+  return h("div", {}, form, text ? h("div", { class: "between" }, h("div", {}, parts.bar, " ", parts.note), parts.stop) : h("p", { class: "quiet" }, "Finds a text in every message, tool call, result and field, in any case. A search of a large file shows its progress and can be cancelled."), parts.list);
 }

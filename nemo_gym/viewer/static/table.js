@@ -9,6 +9,7 @@ import { go, link, withParams } from "./route.js";
 import { clearSelection, isSelected, rememberList, select, selectedRows } from "./selection.js";
 
 const PAGE = 100;
+// Name, title, cell, and the value that must be there for some row of the page, so that no column is empty.
 const COLUMNS = [
   ["row", "row", (row) => number(row.id)],
   ["reward", "reward", (row) => h("span", { class: rewardClass(row.reward) }, number(row.reward))],
@@ -22,19 +23,25 @@ const COLUMNS = [
   ["bytes", "size", (row) => bytes(row.length)],
 ];
 
-function header(params, extra) {
+const TEXTS = new Set(["outcome"]);
+const ALWAYS = new Set(["row", "reward", "outcome", "bytes"]);
+const isNumber = (field) => (TEXTS.has(field) ? "" : "num");
+const shownColumns = (rows) => COLUMNS.filter(([field]) => ALWAYS.has(field) || rows.some((row) => row[field] !== null));
+
+function header(params, columns, extra) {
   const sort = params.get("sort") || "";
   const head = ([field, title]) => {
     const isOn = sort.replace("-", "") === field;
     const next = sort === `-${field}` ? field : `-${field}`;
     const mark = isOn ? (sort.startsWith("-") ? " ↓" : " ↑") : "";
-    return h("th", { class: isOn ? "on" : "" }, h("a", { href: withParams({ sort: next }), title: `Sort by ${field}` }, title + mark));
+    const kind = columns.some(([name]) => name === field) ? isNumber(field) : "";
+    return h("th", { class: `${kind} ${isOn ? "on" : ""}`, "aria-sort": isOn ? (sort.startsWith("-") ? "descending" : "ascending") : null }, h("a", { href: withParams({ sort: next }), title: `Sort by ${field}` }, title + mark));
   };
   const texts = [["prompt", "prompt"], ["answer", "answer"]];
-  return h("tr", {}, h("th", {}), COLUMNS.map(head), extra.map((name) => head([name, name])), texts.map(head));
+  return h("tr", {}, h("th", {}), columns.map(head), extra.map((name) => head([name, name])), texts.map(head));
 }
 
-function line(row, file, extra, onSelect) {
+function line(row, file, columns, extra, onSelect) {
   const open = link("row", { file, row: row.id });
   const box = h("input", {
     type: "checkbox",
@@ -42,7 +49,7 @@ function line(row, file, extra, onSelect) {
     checked: isSelected(file, row.id),
     onchange: (event) => onSelect(row.id, event.target.checked),
   });
-  const cells = COLUMNS.map(([field, , show]) => h("td", { class: `c-${field}` }, show(row)));
+  const cells = columns.map(([field, , show]) => h("td", { class: `c-${field} ${isNumber(field)}` }, show(row)));
   const fields = extra.map((name) => h("td", {}, visible(String(row.fields[name] ?? "–"))));
   const text = (value) => h("td", { class: "text" }, h("a", { href: open }, visible(value || "")));
   return h(
@@ -84,14 +91,14 @@ function filterForm(params, fields, chosen) {
   return h("form", { class: "filter", onsubmit: submit }, input, list, h("button", {}, "Filter"), add, remove);
 }
 
-function pager(total, offset, count) {
+function pager(total, offset, count, id = null) {
   const page = (to, text) =>
     to === null ? h("span", { class: "off" }, text) : h("a", { href: withParams({ offset: to || undefined }) }, text);
   return h(
     "div",
     { class: "pager" },
     page(offset > 0 ? Math.max(0, offset - PAGE) : null, "‹ previous"),
-    h("span", { id: "range" }, total ? `${number(offset + 1)}–${number(offset + count)} of ${number(total)}` : "no rows"),
+    h("span", { id }, total ? `${number(offset + 1)}–${number(offset + count)} of ${number(total)}` : "no rows"),
     page(offset + count < total ? offset + PAGE : null, "next ›"),
   );
 }
@@ -105,10 +112,10 @@ export function strip(summary) {
   return h(
     "div",
     { class: "strip" },
-    histogram(summary.histogram, { width: 220, height: 46 }),
+    histogram(summary.histogram, { width: 220, height: 56, labels: true }),
     h("div", {}, h("b", {}, number(summary.reward.mean)), " mean reward"),
     h("div", {}, h("b", {}, percent(summary.passed / summary.scored)), ` pass (reward ≥ ${summary.pass_threshold})`),
-    h("div", {}, h("b", {}, number(summary.tasks)), " tasks"),
+    h("div", {}, h("b", {}, number(summary.tasks)), summary.tasks === 1 ? " task" : " tasks"),
     flat ? h("div", { class: "warn" }, h("b", {}, number(flat)), ` of ${number(summary.groups)} groups without variance`) : null,
     outcomes,
   );
@@ -156,9 +163,13 @@ export async function rowsView({ params, file, signal }) {
     select(file, row, isOn);
     showActions();
   };
-  const body = h("tbody", {}, page.rows.map((row) => line(row, file, extra, onSelect)));
-  const table = h("div", { class: "scroll" }, h("table", { class: "rows" }, h("thead", {}, header(params, extra)), body));
-  view.append(h("div", { class: "between" }, pager(page.total, offset, page.rows.length), actions), table);
+  const columns = shownColumns(page.rows);
+  const body = h("tbody", {}, page.rows.map((row) => line(row, file, columns, extra, onSelect)));
+  const table = h("div", { class: `scroll${extra.length > 2 ? " wide" : ""}` }, h("table", { class: "rows" }, h("thead", {}, header(params, columns, extra)), body));
+  view.append(h("div", { class: "between" }, pager(page.total, offset, page.rows.length, "range"), actions));
+  if (page.hint) view.append(h("p", { class: "warn", id: "filter-hint" }, page.hint));
+  if (page.rows.length) view.append(table);
+  if (page.rows.length === PAGE) view.append(pager(page.total, offset, page.rows.length));
   showActions();
   get("summary", { file, where }, signal).then(
     (summary) => figures.replaceWith(strip(summary)),

@@ -38,15 +38,15 @@ function line(file, group) {
   return h(
     "tr",
     { class: group.no_variance ? "flat" : "" },
-    h("td", {}, group.task === null ? "–" : number(group.task)),
-    h("td", {}, number(group.count)),
-    h("td", {}, h("span", { class: rewardClass(group.mean) }, number(group.mean))),
-    h("td", {}, group.no_variance ? h("span", { class: "warn", title: "All rewards are equal" }, "no variance") : number(group.spread)),
-    h("td", {}, number(group.low)),
-    h("td", {}, number(group.high)),
+    h("td", { class: "num" }, group.task === null ? "–" : number(group.task)),
+    h("td", { class: "num" }, number(group.count)),
+    h("td", { class: "num" }, h("span", { class: rewardClass(group.mean) }, number(group.mean))),
+    h("td", { class: "num" }, group.no_variance ? h("span", { class: "warn", title: "All rewards are equal" }, "no variance") : number(group.spread)),
+    h("td", { class: "num" }, number(group.low)),
+    h("td", { class: "num" }, number(group.high)),
     h("td", {}, meter, " ", percent(group.passed)),
-    h("td", {}, number(group.tokens)),
-    h("td", {}, duration(group.seconds)),
+    h("td", { class: "num" }, number(group.tokens)),
+    h("td", { class: "num" }, duration(group.seconds)),
     h("td", {}, squares(file, repeats)),
     h("td", { class: "text" }, h("a", { href: link("rows", { file, where: `task_key = ${group.task_key}` }) }, visible(group.prompt || ""))),
   );
@@ -60,7 +60,7 @@ export async function tasksView({ params, file, signal }) {
     const isOn = sort.replace("-", "") === field;
     const next = sort === `-${field}` ? field : `-${field}`;
     const mark = isOn ? (sort.startsWith("-") ? " ↓" : " ↑") : "";
-    return h("th", { class: isOn ? "on" : "" }, h("a", { href: withParams({ sort: next }) }, title + mark));
+    return h("th", { class: `${field === "passed" ? "" : "num"} ${isOn ? "on" : ""}` }, h("a", { href: withParams({ sort: next }) }, title + mark));
   });
   const pages = h(
     "div",

@@ -1,8 +1,9 @@
-// Text of messages: code blocks, inline code, formulas and bold, built as elements. Links stay text.
+// Text of messages: code blocks, lists, tables, inline code, formulas and bold, built as elements. Links stay text.
 
 import { openRaw, address } from "./api.js";
 import { bytes, h, number, visible } from "./dom.js";
 import { latex } from "./latex.js";
+import { blocks } from "./markdown.js";
 
 const SHOWN = 20000;
 const BLOCK = /```([^\n`]*)\n([\s\S]*?)(?:```|$)|\$\$([\s\S]+?)\$\$|\\\[([\s\S]+?)\\\]/g;
@@ -42,13 +43,13 @@ export function rendered(text) {
   const parts = [];
   let done = 0;
   for (const match of text.matchAll(BLOCK)) {
-    parts.push(h("span", {}, inline(text.slice(done, match.index))));
+    parts.push(blocks(text.slice(done, match.index), inline));
     const [whole, language, code, dollars, square] = match;
     if (code !== undefined) parts.push(h("pre", { class: "code", "data-language": visible(language) }, h("code", {}, visible(code))));
     else parts.push(formula(dollars ?? square, true));
     done = match.index + whole.length;
   }
-  parts.push(h("span", {}, inline(text.slice(done))));
+  parts.push(blocks(text.slice(done), inline));
   return parts;
 }
 

@@ -1,18 +1,21 @@
 // Tokens of a rollout: ids, what is trained on, log-prob heat, and where a prompt does not extend what came before.
 
 import { get } from "./api.js";
-import { h, number, replace } from "./dom.js";
+import { h, number, replace, visible } from "./dom.js";
 import { setViewKeys } from "./keys.js";
 import { go, link } from "./route.js";
 
 const heat = (logProb) => (logProb === null || logProb === undefined ? "" : `heat${Math.max(0, Math.min(9, Math.floor(-logProb * 2)))}`);
 
+// The text of a token with its white space visible, or its id.
+const shown = (id, text) => (text === null || text === undefined ? String(id) : visible(text).replaceAll("\n", "⏎").replaceAll("\t", "⇥").replace(/ /g, "·") || String(id));
+
 function ids(call) {
-  const prompt = call.prompt.map((id) => h("span", { class: "token masked", title: `${id}: prompt, not trained on` }, id));
+  const prompt = call.prompt.map((id, place) => h("span", { class: "token masked", title: `${id}: prompt, not trained on` }, shown(id, call.prompt_texts[place])));
   const made = call.generation.map((id, place) => {
     const logProb = call.log_probs[place];
     const chance = logProb === undefined || logProb === null ? "no log-prob" : `log-prob ${number(logProb)} (${number(100 * Math.exp(logProb))} %)`;
-    return h("span", { class: `token made ${heat(logProb)}`, title: `${id}: generated, trained on, ${chance}` }, id);
+    return h("span", { class: `token made ${heat(logProb)}`, title: `${id}: generated, trained on, ${chance}` }, shown(id, call.generation_texts[place]));
   });
   return [prompt, made];
 }
@@ -46,5 +49,6 @@ export async function tokensView({ params, file, signal }) {
   const head = h("div", { class: "between head" }, h("div", {}, h("a", { href: back }, `‹ row ${number(row)}`), h("b", {}, " tokens")), h("div", { class: "legend" }, h("span", { class: "token masked" }, "prompt"), [0, 2, 4, 6, 9].map((step) => h("span", { class: `token made heat${step}` }, step ? `≤ ${-step / 2}` : "≈ 0")), " log-prob"));
   if (!found.calls.length) return h("div", {}, head, h("p", { class: "quiet", id: "no-tokens" }, "This rollout has no token ids. A model server for training writes them, for example vllm_model."));
   const faults = found.faults.length ? h("section", { class: "card warn" }, h("h2", {}, "What does not fit"), h("ul", {}, found.faults.map((fault) => h("li", {}, fault)))) : null;
-  return h("div", {}, head, faults, found.calls.map((call) => callCard(call, file, row, found.page, signal)));
+  const noTexts = found.has_texts ? null : h("p", { class: "quiet", id: "no-texts" }, "The record has the ids of tokens, not their text. To see it, open the file with the tokenizer: ng view FILE --tokenizer tokenizer.json");
+  return h("div", {}, head, noTexts, faults, found.calls.map((call) => callCard(call, file, row, found.page, signal)));
 }

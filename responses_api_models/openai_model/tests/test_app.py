@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from starlette.requests import Request
 
 from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
@@ -209,12 +210,19 @@ async def test_an_endpoint_that_takes_too_long_is_a_timeout_and_not_asked_again(
         assert (await model.post("/v1/responses", json=HELLO)).status == 200
 
 
-async def test_an_address_that_is_none_is_told_as_such() -> None:
-    async with model_of("localhost:8000/v1") as model:
+async def test_an_address_without_a_scheme_is_refused_at_start() -> None:
+    with pytest.raises(
+        ValidationError, match="'localhost:8000/v1' is not the URL of an endpoint: expected an address like"
+    ):
+        async with model_of("localhost:8000/v1"):
+            raise AssertionError("it started")
+
+
+async def test_a_web_page_instead_of_a_response_asks_for_the_address() -> None:
+    async with stub_endpoint(lambda _: "<html>Welcome</html>") as stub, model_of(stub.url) as model:
         answer = await model.post("/v1/responses", json=HELLO)
-    assert answer.status == 502
-    assert answer.json()["error"]["cause"] == "model"
-    assert "expected an address like http://" in answer.json()["detail"]
+    assert "answered 200: not JSON. Is this the address of an API?" in answer.text
+    assert "<html>Welcome</html>" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
