@@ -246,9 +246,12 @@ def _tool_output(_body: Any, result: Any) -> Any:
     return result.encode() if isinstance(result, str) else encode(result)
 
 
+_NUMBERS = (int, float)
+
+
 def _verified(body: Any, result: Any) -> Any:
     answer, reward = result, result
-    if isinstance(result, bool | int | float):
+    if isinstance(result, _NUMBERS):
         reward = float(result)
         answer = BaseVerifyResponse.model_construct(
             responses_create_params=body.responses_create_params, response=body.response, reward=reward
@@ -265,5 +268,5 @@ def _verified(body: Any, result: Any) -> Any:
 
 def check_reward(reward: Any, *, server: str | None = None) -> None:
     """Raise RolloutError unless the reward is a finite number."""
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
+    if not isinstance(reward, _NUMBERS) or not math.isfinite(reward):
         raise RolloutError("verifier", f"The reward is {reward!r}; expected a finite number.", server=server)

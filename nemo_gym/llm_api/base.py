@@ -10,7 +10,7 @@ from nemo_gym.llm_api.json_codec import changed
 
 JsonObject: TypeAlias = dict[str, Any]
 T = TypeVar("T")
-_NUMBERS = (int, float)
+_NUMBERS, _LISTS = (int, float), (list, tuple)
 
 
 def without_nulls(fields: Mapping[str, Any] | None) -> JsonObject:
@@ -224,7 +224,7 @@ the place of the JSON for all that is below it, so the copy is made once instead
 def _text_or_list(value: Any) -> str | None:
     if isinstance(value, str):
         return "text"
-    return "list" if isinstance(value, list | tuple) else None
+    return "list" if isinstance(value, _LISTS) else None
 
 
 TextOrList = Annotated[

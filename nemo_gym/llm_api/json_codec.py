@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
+_RECORDS = (BaseModel, Mapping)
 _set = object.__setattr__
 _SCALARS = frozenset((int, float, str, bool, bytes, type(None)))
 
@@ -134,7 +135,7 @@ class Decoder:
 
 
 def _is_record(value: Any) -> bool:
-    return isinstance(value, BaseModel | Mapping)
+    return isinstance(value, _RECORDS)
 
 
 def set_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:

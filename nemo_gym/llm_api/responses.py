@@ -229,9 +229,12 @@ def training_variant_of(kind: type[ResponseItem]) -> type[ResponseItem]:
     return RESPONSES_TO_TRAIN[kind]
 
 
+_NOT_RESUBMITTABLE = (NeMoGymResponseReasoningItem, TokenIDLogProbMixin)
+
+
 def is_resubmittable(item: ResponseItem) -> bool:
     """Whether an endpoint takes the item back as it is."""
-    return not isinstance(item, NeMoGymResponseReasoningItem | TokenIDLogProbMixin)
+    return not isinstance(item, _NOT_RESUBMITTABLE)
 
 
 def for_resubmission(item: ResponseItem) -> JsonObject:
