@@ -372,7 +372,7 @@ def _lines(summary: Mapping[str, Any], *, booleans: Container[str]) -> Iterator[
     if summary["attempts"] > summary["scored"] + summary["failed"] or summary["retries"]:
         yield f"{count_of(summary['attempts'], 'attempt')}, {summary['retries']} requests retried within scored ones"
     if summary.get("stages"):
-        stages = (f"{name} {entry['seconds']:.3g}" for name, entry in summary["stages"].items())
+        stages = (f"{name} {entry['seconds']:.2f}" for name, entry in summary["stages"].items())
         yield f"seconds of requests by stage: {', '.join(stages)}"
     for name, entry in summary.get("blocked_handlers", {}).items():
         yield f"{name} blocked the event loop, times: {entry['times']}, seconds in all: {entry['seconds']:.3g}"

@@ -35,6 +35,11 @@ def test_every_environment_can_be_evaluated_by_its_name() -> None:
         assert agents_in(config_of(entry)), entry.name
 
 
+def test_an_agent_is_not_taken_for_an_environment() -> None:
+    with pytest.raises(ConfigError, match=r"no environment 'simple_agent'\. 'simple_agent' is an agent"):
+        find_environment("simple_agent")
+
+
 def test_an_unknown_name_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"no environment 'calender'\. Did you mean 'calendar'\?"):
         find_environment("calender")
