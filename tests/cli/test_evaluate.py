@@ -64,7 +64,7 @@ def test_the_only_agent_and_the_examples_are_the_default(tmp_path: Path) -> None
         (["mcqa", "--agent", "mcqa_simple"], "Its agents: mcqa_simple_agent. Did you mean 'mcqa_simple_agent'?"),
         (["mcqa", "--dataset", "exampel"], "Its datasets: example, example_with_template_metadata, train."),
         (["mcqa", "--dataset", "train"], "No dataset of mcqa_simple_agent is on disk"),
-        ([], "- environment: Field required"),
+        ([], "The argument <environment> is missing"),
     ],
 )
 def test_a_mistake_names_what_there_is(
