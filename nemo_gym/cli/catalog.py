@@ -76,7 +76,10 @@ def find_environment(name: str) -> Entry:
     entry = entry or next((one for one in known.values() if wanted in (path.stem for path in one.configs)), None)
     if entry is None:
         short = {one.removeprefix("example_"): one for one in known}
+        agents = [one.name for one in entries("responses_api_agents")]
         hint = nearest(wanted, known) or nearest(wanted, short)
+        if wanted in agents:
+            hint = f" '{wanted}' is an agent, which plays in an environment."
         raise ConfigError(f"There is no environment '{name}'.{hint} `ng list environments` lists them all.")
     return entry
 

@@ -43,7 +43,9 @@ ENVIRONMENT = Kind(
 Next:
   Run its tests:
     ng_test +entrypoint=$folder +should_validate_data=true
-  Collect rollouts, with policy_base_url, policy_api_key and policy_model_name in env.yaml:
+  Let the small model on your CPU play it, or the model of your env.yaml without --model:
+    ng eval $folder --model local
+  The same in full, with policy_base_url, policy_api_key and policy_model_name in env.yaml:
     config_paths="$folder/configs/$name.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
     ng_collect_rollouts "+config_paths=[$${config_paths}]" +agent_name=${name}_simple_agent \\
         +input_jsonl_fpath=$folder/data/example.jsonl +output_jsonl_fpath=results/${name}_rollouts.jsonl

@@ -92,7 +92,7 @@ def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, wri
                 return outcome
             await write(replace(outcome, is_final=False))
             pause_s = 0.0 if is_lost else backoff_s(number)
-            failed = f"row {row.id.task_index} has no result ({outcome.cause}): {outcome.message[:300]}"
+            failed = f"task {row.id.task_index} has no result ({outcome.cause}): {outcome.message[:300]}"
             rate_limited_log.warning(
                 outcome.cause, "%s; attempt %d of %d, next in %.1f s", failed, number, config.max_attempts, pause_s
             )

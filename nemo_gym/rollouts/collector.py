@@ -39,10 +39,9 @@ from nemo_gym.rollouts.live import LiveRollouts, published
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import check_paths, materialized_inputs_path, metrics_path
 from nemo_gym.rollouts.resume import archive_output, load_completed
+from nemo_gym.rollouts.stage_times import stage_times, times_since
 from nemo_gym.rollouts.store import CompletedIndex, RolloutStore, WriteOutcome
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
-from nemo_gym.server.app import ServerApp
-from nemo_gym.server.metrics import stage_seconds
 
 if TYPE_CHECKING:
     from nemo_gym.config.types import BaseServerConfig
@@ -153,6 +152,7 @@ class RolloutCollectionHelper:
             if config.materialize_inputs:
                 write_materialized_inputs(config, materialized_inputs_path(output))
             caller = client or self.setup_server_client()
+            stages_before = await stage_times(caller)
             status = partial(self._status, output, metrics, caller)
             try:
                 async with published(self._live, status, caller):
@@ -162,7 +162,7 @@ class RolloutCollectionHelper:
                 raise
         for server in caller.local.values():
             metrics.blocked |= server.blocked()
-        metrics.stages = stage_seconds(server for server in caller.local.values() if isinstance(server, ServerApp))
+        metrics.stages = times_since(stages_before, await stage_times(caller))
         self.metrics = metrics
         write_json(metrics_path(output), metrics.summary())
         if not config.disable_aggregation and metrics.scored:

@@ -16,15 +16,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import cache_dir
+from nemo_gym.rollouts.places import frames_of, place_of
+from nemo_gym.rollouts.row_protocol import RowRequest
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_text
-from nemo_gym.server.endpoint import Endpoint
-from nemo_gym.server.metrics import stage_of
+from nemo_gym.rollouts.worker_link import WorkerLink
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,6 @@ MAX_SLOWEST = 10
 RATE_OVER_S = 30
 MAX_REQUEST_BYTES = 10_000
 REQUEST_TIMEOUT_S = 5.0
-MAX_STACK = 300
 
 
 @dataclass(slots=True)
@@ -91,6 +91,12 @@ class LiveRollouts:
         rollout.is_cancelled = True
         return rollout.task.cancel()
 
+    async def update_places(self) -> None:
+        """Ask the workers where the oldest rollouts wait."""
+        oldest = itertools.islice(self._in_flight.values(), MAX_LISTED)
+        links = {sent.link for rollout in oldest if (sent := _sent_to(rollout.task))}
+        await asyncio.gather(*(link.update_places() for link in links))
+
     def snapshot(self) -> dict[str, Any]:
         """Everything, the oldest rollouts first."""
         now = time.monotonic()
@@ -141,21 +147,23 @@ def _described(number: int, rollout: InFlight, now: float) -> dict[str, Any]:
 
 
 def _place(task: "asyncio.Task[Any]", now: float) -> dict[str, Any]:
-    """The innermost request that a task waits for, if the servers are in this process."""
-    found: dict[str, Any] = {}
-    running: Any = task.get_coro()
-    for _ in range(MAX_STACK):
-        frame = getattr(running, "cr_frame", None)
-        if frame is None:
-            break
-        names = frame.f_locals
-        endpoint, call, core = names.get("endpoint"), names.get("call"), names.get("self")
-        if isinstance(endpoint, Endpoint) and core is not None and call is not None:
-            found = {"stage": stage_of(endpoint), "server": core.name, "path": call.path}
-            started = names.get("started")
-            found["stage_seconds"] = now - started if isinstance(started, float) else None
-        running = running.cr_await
-    return found
+    """Where a rollout waits; if a worker makes it, as the worker said last."""
+    sent = _sent_to(task)
+    return sent.link.places.get(str(sent.number), {}) if sent else place_of(task, now)
+
+
+class _Sent(NamedTuple):
+    link: WorkerLink
+    number: int
+
+
+def _sent_to(task: "asyncio.Task[Any]") -> _Sent | None:
+    """The worker that makes a rollout, if it is another process."""
+    for names in frames_of(task):
+        link, request = names.get("link"), names.get("request")
+        if isinstance(link, WorkerLink) and isinstance(request, RowRequest):
+            return _Sent(link, request.number)
+    return None
 
 
 def live_folder() -> Path:
@@ -173,7 +181,9 @@ async def published(
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError, TimeoutError, ValueError):
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                reply = _reply(orjson.loads(await reader.readline()), token, live, status, client)
+                asked = orjson.loads(await reader.readline())
+                await live.update_places()
+                reply = _reply(asked, token, live, status, client)
                 writer.write(orjson.dumps(reply, default=str))
                 await writer.drain()
 

@@ -370,18 +370,16 @@ def _lines(summary: Mapping[str, Any], *, booleans: Container[str]) -> Iterator[
         times = (f"{name} {value:.3g}" for name, value in summary["latency_s"].items())
         yield f"seconds per rollout: {', '.join(times)}"
     if summary["attempts"] > summary["scored"] + summary["failed"] or summary["retries"]:
-        retried = f", {count_of(summary['retries'], 'retried request')} in scored ones" if summary["retries"] else ""
-        yield f"{count_of(summary['attempts'], 'attempt')}{retried}"
+        yield f"{count_of(summary['attempts'], 'attempt')}, {summary['retries']} requests retried within scored ones"
     if summary.get("stages"):
-        stages = (f"{name} {entry['seconds']:.3g}" for name, entry in summary["stages"].items())
+        stages = (f"{name} {entry['seconds']:.2f}" for name, entry in summary["stages"].items())
         yield f"seconds of requests by stage: {', '.join(stages)}"
     for name, entry in summary.get("blocked_handlers", {}).items():
         yield f"{name} blocked the event loop, times: {entry['times']}, seconds in all: {entry['seconds']:.3g}"
 
 
 def _table(summary: Mapping[str, Any], booleans: Container[str]) -> Iterator[str]:
-    """Means and intervals in at most 70 columns. What is false everywhere is left out; so is a number of samples that
-    is the same as that of the rewards."""
+    """Means and intervals in at most 70 columns, without what is false everywhere and repeated numbers of samples."""
     chances = {name: entry for name, entry in summary.items() if name.startswith(("pass@", "majority@"))}
     fields = {name: each for name, each in summary["fields"].items() if each["mean"] or name not in booleans}
     rows = {

@@ -16,7 +16,7 @@ from nemo_gym.common.retry_stats import RetryStats
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored, raw_json_or_text
 
-VERSION = 1
+VERSION = 2
 LENGTHS = struct.Struct("!II")
 MAX_HELLO_BYTES = 4096
 MAX_FRAME_BYTES = 2**29
@@ -42,6 +42,8 @@ class Kind(IntEnum):
     PONG = 8
     DRAINING = 9
     """Worker: it is about to stop, so send no more rows."""
+    PLACES = 10
+    """Collector: tell where your rollouts wait. Worker: the places of the oldest, by number."""
 
 
 class ProtocolError(GymError):

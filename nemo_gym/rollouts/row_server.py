@@ -2,9 +2,11 @@
 
 import asyncio
 import hmac
+import itertools
 import logging
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.rollouts.attempts import traced_attempt
+from nemo_gym.rollouts.places import place_of
 from nemo_gym.rollouts.row_protocol import (
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
@@ -29,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S = 10.0
 DRAIN_POLL_S = 0.01
+MAX_PLACES = 200
 
 
 class RowServer:
@@ -75,6 +79,9 @@ class RowServer:
                 task.cancel()
         elif head[0] == Kind.PING:
             connection.send([Kind.PONG])
+        elif head[0] == Kind.PLACES:
+            now, oldest = time.monotonic(), itertools.islice(running.items(), MAX_PLACES)
+            connection.send([Kind.PLACES, {str(number): place_of(task, now) for number, task in oldest}])
         else:
             raise ProtocolError(f"the frame {head!r:.200}")
 

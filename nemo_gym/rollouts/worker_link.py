@@ -4,6 +4,7 @@ Every request ends in exactly one reply. If the worker dies, those it was making
 `worker_lost`, and what it may still send is not read."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from nemo_gym.rollouts.types import Outcome
 logger = logging.getLogger(__name__)
 
 PING_EVERY_S = 5.0
+PLACES_TIMEOUT_S = 0.5
 SILENT_AFTER_S = 60.0
 """A worker that has not answered for this long counts as dead: its machine may have failed."""
 MAX_BACKOFF_ATTEMPT = 3
@@ -58,6 +60,9 @@ class WorkerLink:
         self._connection: FrameConnection | None = None
         self._lost = asyncio.Event()
         self._last_frame_at = 0.0
+        self.places: dict[str, dict[str, Any]] = {}
+        """Where the worker's rollouts wait, by number, as it said last."""
+        self._places_told = asyncio.Event()
         self._task = asyncio.create_task(self._stay_connected())
 
     @property
@@ -78,6 +83,16 @@ class WorkerLink:
         if self.requests.pop(number, None) is not None and self._connection is not None:
             self._connection.send([Kind.CANCEL, number])
             self._on_change(self)
+
+    async def update_places(self) -> None:
+        """Ask the worker where its rollouts wait. One that is busy does not answer in time, and its places stay."""
+        if self._connection is None or not self.capacity:
+            return
+        self._places_told.clear()
+        self._connection.send([Kind.PLACES])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PLACES_TIMEOUT_S):
+                await self._places_told.wait()
 
     async def close(self) -> None:
         self._task.cancel()
@@ -139,6 +154,9 @@ class WorkerLink:
                 self._on_change(self)
             case Kind.DRAINING:
                 self.is_ready = False
+            case Kind.PLACES:
+                self.places = head[1]
+                self._places_told.set()
             case Kind.REFUSED:
                 self.refusal = f"{self._name} accepts no rows: {head[1]}."
                 self.answered.set()

@@ -186,10 +186,12 @@ class Launcher(OwnedResources):
         """Wait until every worker says that it serves."""
         ready = asyncio.gather(*(worker.ready.wait() for worker in self._workers))
         waiting: set[asyncio.Future[Any]] = {ready, watch}
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=READY_TIMEOUT_S)
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=READY_TIMEOUT_S)
+        finally:
+            await _cancelled(ready)
         if ready not in done:
             names = "; ".join(worker.names for worker in self._workers if not worker.ready.is_set())
-            await _cancelled(ready)
             if watch in done:
                 await watch
             raise StartupError(f"Not ready within {READY_TIMEOUT_S:g} s: {names}.")

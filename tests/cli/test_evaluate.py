@@ -35,6 +35,11 @@ def test_every_environment_can_be_evaluated_by_its_name() -> None:
         assert agents_in(config_of(entry)), entry.name
 
 
+def test_an_agent_is_not_taken_for_an_environment() -> None:
+    with pytest.raises(ConfigError, match=r"no environment 'simple_agent'\. 'simple_agent' is an agent"):
+        find_environment("simple_agent")
+
+
 def test_an_unknown_name_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"no environment 'calender'\. Did you mean 'calendar'\?"):
         find_environment("calender")
@@ -59,7 +64,7 @@ def test_the_only_agent_and_the_examples_are_the_default(tmp_path: Path) -> None
         (["mcqa", "--agent", "mcqa_simple"], "Its agents: mcqa_simple_agent. Did you mean 'mcqa_simple_agent'?"),
         (["mcqa", "--dataset", "exampel"], "Its datasets: example, example_with_template_metadata, train."),
         (["mcqa", "--dataset", "train"], "No dataset of mcqa_simple_agent is on disk"),
-        ([], "- environment: Field required"),
+        ([], "The argument <environment> is missing"),
     ],
 )
 def test_a_mistake_names_what_there_is(

@@ -1,12 +1,14 @@
 """`ng_stop` names the run, and asks before it stops one of another terminal."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.commands import BIN, free_port, ng, started
+from tests.polling import until_sync
 
 CONFIGS = (
     "+config_paths=[resources_servers/example_simple_weather/configs/simple_weather.yaml,"
@@ -44,3 +46,15 @@ def test_a_yes_is_enough(tmp_path: Path) -> None:
         )  # fmt: skip
         assert stopped.returncode == 0, stopped.stderr
         assert run.wait() == 0
+
+
+def test_ctrl_c_while_servers_start_shows_no_traceback(tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers" / "slow"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(3)\n")
+    (tmp_path / "slow.yaml").write_text("slow: {resources_servers: {slow: {entrypoint: app.py, domain: other}}}\n")
+    with started("ng_run", "+config_paths=[slow.yaml]", f"+head_server.port={free_port()}", cwd=tmp_path) as run:
+        until_sync(lambda: any(tmp_path.rglob("importing")))
+        run.signal(signal.SIGINT)
+        assert run.wait() == 130
+    assert "Traceback" not in run.text

@@ -13,6 +13,7 @@ import pytest
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.errors import StartupError
 from nemo_gym.rollouts.dispatch import WorkerPool
+from nemo_gym.rollouts.live import LiveRollouts, Run
 from nemo_gym.rollouts.row_protocol import LENGTHS, VERSION, Kind
 from nemo_gym.rollouts.row_server import RowServer
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
@@ -247,3 +248,22 @@ async def test_frames_that_arrive_byte_by_byte_are_put_together() -> None:
             async with asyncio.timeout(30):
                 while received.count(b'{"reward": 1.0}') < 2:
                     received += await loop.sock_recv(client, 65536)
+
+
+async def test_a_worker_tells_where_its_rollouts_wait() -> None:
+    async with workers() as made:
+        await made.add()
+        pool, live = made.pool(), LiveRollouts()
+        run = live.tracked(lambda a_row: attempt(pool, a_row, timeout_s=LONG_S))
+        async with pool.connected(), asyncio.TaskGroup() as group:
+            waiting = group.create_task(_outcome(run, row(3, seconds=LONG_S)))
+            await until(lambda: in_flight(made) == [1])
+            await live.update_places()
+            (rollout,) = live.snapshot()["rollouts"]
+            assert (rollout["task_index"], rollout["server"], rollout["path"]) == (3, "agent", "/run")
+            assert rollout["stage"] == "rollout"
+            waiting.cancel()
+
+
+async def _outcome(run: Run, a_row: Row) -> Outcome:
+    return await run(a_row)
