@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 LOAD_TIMEOUT_S = 600.0
 """A model of many gigabytes on a slow disk."""
+NOT_STARTED = "http://127.0.0.1:0"
+"""The URL before the engine has a port."""
 STOP_TIMEOUT_S = 3.0
 MAX_ERROR_BYTES = 2000
 
@@ -63,7 +65,7 @@ class Engine:
             max_tries=1,
             request_timeout_s=settings.request_timeout_s,
         )
-        self._pool = EndpointPool.of("", api_key=self._key, settings=limits, http=http)
+        self._pool = EndpointPool.of(NOT_STARTED, api_key=self._key, settings=limits, http=http)
         self._client = self._pool.clients[0]
         self.in_flight = 0
         """How many generations are running or wait for their turn."""

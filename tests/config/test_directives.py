@@ -113,9 +113,9 @@ def test_settings_of_agents_are_copied_into_those_that_do_not_set_them(tmp_path:
 
 def test_a_key_without_effect_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        load(observability_enabled=True)
+        load(nemo_gym_log_dir="logs")
         DatasetConfig.model_validate({"name": "x", "type": "example", "jsonl_fpath": "x.jsonl", "licence": "MIT"})
-    assert "'observability_enabled' has no effect" in caplog.text
+    assert "'nemo_gym_log_dir' has no effect" in caplog.text
     assert "keys without effect: licence" in caplog.text
 
 
