@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from nemo_gym.common.paths import nearest
 from nemo_gym.errors import ConfigError
@@ -167,6 +167,8 @@ def _value(key: str, value: str, parameter: "FieldInfo | None") -> str:
 def _kinds(annotation: Any) -> set[Any]:
     """The types that a value may have, without None and without the types of items."""
     origin = get_origin(annotation)
+    if origin is Annotated:
+        return _kinds(get_args(annotation)[0])
     if origin in (Union, UnionType):
         return {kind for each in get_args(annotation) for kind in _kinds(each)}
     if origin is not None and str(origin).endswith("Literal"):

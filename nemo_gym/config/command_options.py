@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
@@ -117,6 +117,8 @@ def type_name(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is NoneType:
         return "None"
+    if origin is Annotated:
+        return type_name(arguments[0])
     if origin in (Union, UnionType):
         return " | ".join(map(type_name, arguments))
     if origin is Literal:
