@@ -63,9 +63,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--row-bytes", type=int, default=2048)
     parser.add_argument("--folder", type=Path, help="where the files go, for a disk with enough room")
-    told = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=told.folder) as folder:
-        measure(Path(folder), rows=told.rows, row_bytes=told.row_bytes)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        measure(Path(folder), rows=options.rows, row_bytes=options.row_bytes)
 
 
 def measure(folder: Path, *, rows: int, row_bytes: int) -> None:

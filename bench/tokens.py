@@ -76,8 +76,8 @@ async def _measured(body: bytes, url: str) -> str:
             started = time.process_time()
             record = (await client.call("agent", "/run", example_row("Go on."), answer=ServerReply)).content()
             rollouts.append(time.process_time() - started)
-    told = orjson.loads(record)["response"]["output"][-1]
-    if len(told["generation_token_ids"]) != TOKENS or len(told["generation_log_probs"]) != TOKENS:
+    item = orjson.loads(record)["response"]["output"][-1]
+    if len(item["generation_token_ids"]) != TOKENS or len(item["generation_log_probs"]) != TOKENS:
         raise AssertionError("tokens were lost on the way")
     return page(len(body), len(record), statistics.median(bare), statistics.median(rollouts))
 

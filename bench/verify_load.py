@@ -107,10 +107,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.verify_load", description=__doc__)
     parser.add_argument("verifiers", nargs="*", default=list(VERIFIERS), help=f"of: {', '.join(VERIFIERS)}")
     parser.add_argument("--count", type=int, default=1000, help="how many rows are scored, all asked for at once")
-    told = parser.parse_args()
+    options = parser.parse_args()
     print(HEAD)
-    for name in told.verifiers:
-        print(as_row(event_loop.run(measure_verify_load(name, count=told.count))))
+    for name in options.verifiers:
+        print(as_row(event_loop.run(measure_verify_load(name, count=options.count))))
 
 
 if __name__ == "__main__":

@@ -30,10 +30,10 @@ class StubEndpoint:
         raw = await request.read()
         asked = Request(request.path, dict(request.query), dict(request.headers), orjson.loads(raw) if raw else None)
         self.requests.append(asked)
-        told = self.reply(asked)
-        if inspect.isawaitable(told):
-            told = await told
-        status, body, headers = (*told, {})[:3] if isinstance(told, tuple) else (200, told, {})
+        answer = self.reply(asked)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        status, body, headers = (*answer, {})[:3] if isinstance(answer, tuple) else (200, answer, {})
         text = body if isinstance(body, str) else orjson.dumps(body).decode()
         return web.Response(status=status, text=text, headers=headers, content_type="application/json")
 

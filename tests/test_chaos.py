@@ -288,7 +288,7 @@ async def test_an_endpoint_that_misbehaves_costs_only_the_rows_it_misbehaves_on(
     assert metrics.failed == {cause: 1}
     assert metrics.scored == 7
     attempts = [orjson.loads(line) for line in failures_path(tmp_path / "out.jsonl").read_bytes().splitlines()]
-    assert [(told["_task_index"], told["attempt"], told["is_final"]) for told in attempts] == [
+    assert [(failure["_task_index"], failure["attempt"], failure["is_final"]) for failure in attempts] == [
         (3, 1, False),
         (3, 2, True),
     ]
@@ -319,7 +319,7 @@ async def test_a_killed_worker_costs_no_row(tmp_path: Path, monkeypatch: pytest.
     assert (metrics.scored, metrics.failed) == (120, {})
     failed = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
     assert failed
-    assert not any(told["is_final"] for told in failed)
+    assert not any(failure["is_final"] for failure in failed)
 
 
 def test_kills_of_collector_worker_and_isolated_environment_give_no_wrong_score(tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ async def test_the_openai_package_gets_a_stream(model: BrowserLikeClient) -> Non
         chunks = await client.chat.completions.create(**ask, stream=True)
         texts = [chunk.choices[0].delta.content or "" async for chunk in chunks]
         assert "".join(texts) == whole.choices[0].message.content
-        told: Any = {"model": "m", "input": "Tell me a story.", "max_output_tokens": 2, "stream": True}
-        events = [event.type async for event in await client.responses.create(**told)]
+        request_fields: Any = {"model": "m", "input": "Tell me a story.", "max_output_tokens": 2, "stream": True}
+        events = [event.type async for event in await client.responses.create(**request_fields)]
         assert events[0] == "response.created"
 
 

@@ -90,22 +90,22 @@ async def test_a_collection_writes_and_prints_no_secret(isolation: str, tmp_path
 async def test_a_run_tells_no_secret_over_http(tmp_path: Path) -> None:
     async with stub_endpoint(echo) as stub:
         (tmp_path / "env.yaml").write_text(dotenv(stub.url))
-        told = await asyncio.to_thread(_ask_a_run, arguments(), tmp_path)
-    assert "forged" in told
-    assert leaks(told) == []
-    assert "my-model-8b" in told
+        printed = await asyncio.to_thread(_ask_a_run, arguments(), tmp_path)
+    assert "forged" in printed
+    assert leaks(printed) == []
+    assert "my-model-8b" in printed
 
 
-def _ask_a_run(told: tuple[str, ...], folder: Path) -> str:
+def _ask_a_run(command_arguments: tuple[str, ...], folder: Path) -> str:
     """Everything that a run prints, and that its head and its model server answer."""
-    head = next(word for word in told if "head_server.port" in word).partition("=")[2]
-    with started("ng_run", *told, cwd=folder) as run:
+    head = next(word for word in command_arguments if "head_server.port" in word).partition("=")[2]
+    with started("ng_run", *command_arguments, cwd=folder) as run:
         run.wait_for("servers ready", timeout_s=120)
         url = f"http://127.0.0.1:{head}"
         answers = [get_from_head(url, path).decode() for path in ("/global_config_dict_yaml", "/server_instances")]
         servers = {server["name"]: server["url"] for server in json.loads(answers[1])}
         answers += [_post(servers["openai_model"], body) for body in ({"input": "Bergen"}, {"input": 3}, CUSTOM)]
-        dumped = ng("ng_dump_config", *told, cwd=folder)
+        dumped = ng("ng_dump_config", *command_arguments, cwd=folder)
         return "\n".join([run.text, *answers, dumped.stdout, dumped.stderr])
 
 

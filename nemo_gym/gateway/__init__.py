@@ -1,1 +1,1 @@
-"""A model and tools for programs that agents start: the gateway they call, MCP, and a socket into a sandbox."""
+"""For programs that agents start: a model and MCP tools, URLs that name the rollout, and records of model calls."""

@@ -1,40 +1,30 @@
 """Sandboxes in Apptainer (Singularity) instances, through the `apptainer` command."""
 
-import asyncio
-import secrets
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
-
 from nemo_gym.sandbox.containers import (
     ContainerProvider,
     ExecOptions,
-    Options,
+    StartOptions,
     checked,
     environment,
     exec_result,
     read_local,
     run_cli,
-    verify_probe,
     write_local,
 )
 from nemo_gym.sandbox.contract import ExecResult, SandboxHandle, SandboxSpec, SandboxStatus
-from nemo_gym.sandbox.errors import SandboxCreateError
 
 COPY_TIMEOUT_S = 600.0
 
 
-class CreateOptions(Options):
+class CreateOptions(StartOptions):
     mount_point: str | None = None
     """A folder of the host's that is shown, writable, under the same path."""
-    start_timeout_s: float = Field(default=600.0, gt=0)
     extra_start_args: tuple[str, ...] = ()
-    apply_resource_limits: bool = True
-    network: str | None = "none"
-    """The instance's network. Model-written code gets none unless you say otherwise."""
 
 
 class ApptainerExecOptions(ExecOptions):
@@ -48,8 +38,6 @@ class ApptainerProvider(ContainerProvider[CreateOptions, ApptainerExecOptions]):
 
     def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
         """The arguments of `apptainer instance start` for a sandbox."""
-        if spec.image is None:
-            raise SandboxCreateError("The apptainer provider needs an image; the sandbox's spec names none.")
         options = self._create
         arguments = ["instance", "start", "--containall", "--no-home", "--cleanenv", "--writable-tmpfs", "--no-privs"]
         arguments += ["--net", "--network", options.network] if options.network else []
@@ -57,21 +45,7 @@ class ApptainerProvider(ContainerProvider[CreateOptions, ApptainerExecOptions]):
         arguments += [word for bind in binds for word in ("--bind", bind)]
         arguments += _resource_arguments(spec) if options.apply_resource_limits else []
         arguments += environment("--env", spec.env)
-        return [*arguments, *options.extra_start_args, spec.image, name]
-
-    async def create(self, spec: SandboxSpec) -> SandboxHandle:
-        name = f"nemo-gym-{secrets.token_hex(8)}"
-        arguments = self.start_arguments(name, spec)
-        self._running.add(name)
-        handle = SandboxHandle(name, self.name, name)
-        timeout_s = spec.ready_timeout_s or self._create.start_timeout_s
-        try:
-            await checked([self._program, *arguments], timeout_s=timeout_s, what="Starting an instance")
-            await verify_probe(self, handle, self._probe)
-        except BaseException:
-            await asyncio.shield(self.close(handle))
-            raise
-        return handle
+        return [*arguments, *options.extra_start_args, self.image_of(spec), name]
 
     async def exec(
         self,
@@ -122,10 +96,6 @@ class ApptainerProvider(ContainerProvider[CreateOptions, ApptainerExecOptions]):
     async def close(self, handle: SandboxHandle) -> None:
         self._running.discard(handle.raw)
         await run_cli([self._program, "instance", "stop", handle.raw], timeout_s=60)
-
-    async def aclose(self) -> None:
-        for name in list(self._running):
-            await self.close(SandboxHandle(name, self.name, name))
 
 
 def _resource_arguments(spec: SandboxSpec) -> list[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, Level, SandboxHandle
+from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, Level, SandboxHandle, SandboxSpec
 from nemo_gym.sandbox.errors import SandboxCreateError, SandboxCreateVerificationError, SandboxUnavailableError
 
 OUTPUT_BYTES = 2**20
@@ -60,7 +61,16 @@ class ExecOptions(Options):
     exec_shell: str = "/bin/sh"
 
 
-CreateT = TypeVar("CreateT", bound=Options)
+class StartOptions(Options):
+    """How containers are started."""
+
+    start_timeout_s: float = Field(default=600.0, gt=0)
+    apply_resource_limits: bool = True
+    network: str | None = "none"
+    """The network of a sandbox. Model-written code gets none unless you say otherwise."""
+
+
+CreateT = TypeVar("CreateT", bound=StartOptions)
 ExecT = TypeVar("ExecT", bound=ExecOptions)
 
 
@@ -87,6 +97,36 @@ class ContainerProvider(Generic[CreateT, ExecT]):
         self._program = require(executable or self.name)
         self._turns = asyncio.Semaphore(self._exec.concurrency)
         self._running: set[str] = set()
+
+    def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
+        """The arguments with which the engine starts a sandbox."""
+        raise NotImplementedError
+
+    def image_of(self, spec: SandboxSpec) -> str:
+        if spec.image is None:
+            raise SandboxCreateError(f"The {self.name} provider needs an image; the sandbox's spec names none.")
+        return spec.image
+
+    async def create(self, spec: SandboxSpec) -> SandboxHandle:
+        name = f"nemo-gym-{secrets.token_hex(8)}"
+        command = [self._program, *self.start_arguments(name, spec)]
+        self._running.add(name)
+        handle = SandboxHandle(name, self.name, name)
+        try:
+            timeout_s = spec.ready_timeout_s or self._create.start_timeout_s
+            await checked(command, timeout_s=timeout_s, what="Starting a container")
+            await verify_probe(self, handle, self._probe)
+        except BaseException:
+            await asyncio.shield(self.close(handle))
+            raise
+        return handle
+
+    async def close(self, handle: SandboxHandle) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        for name in list(self._running):
+            await self.close(SandboxHandle(name, self.name, name))
 
 
 class Finished(NamedTuple):

@@ -1,24 +1,20 @@
 """Sandboxes in Docker containers, through the `docker` command."""
 
-import asyncio
 import secrets
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
-
 from nemo_gym.sandbox.containers import (
     KILL_GRACE_S,
     ContainerProvider,
     ExecOptions,
-    Options,
+    StartOptions,
     checked,
     environment,
     exec_result,
     run_cli,
-    verify_probe,
 )
 from nemo_gym.sandbox.contract import (
     TEMP,
@@ -28,25 +24,20 @@ from nemo_gym.sandbox.contract import (
     SandboxSpec,
     SandboxStatus,
 )
-from nemo_gym.sandbox.errors import SandboxCreateError
 
 COPY_TIMEOUT_S = 600.0
 _STATUS = {"created": "starting", "running": "running", "restarting": "starting", "exited": "stopped", "dead": "error"}
 
 
-class DockerCreateConfig(Options):
+class DockerCreateConfig(StartOptions):
     keepalive_shell: str = "/bin/sh"
     keepalive_cmd: str = "while :; do sleep 3600; done"
-    start_timeout_s: float = Field(default=600.0, gt=0)
     use_init: bool = True
-    network: str | None = "none"
-    """The container's network. Model-written code gets none unless you say otherwise."""
     read_only: bool = False
     cap_drop: tuple[str, ...] = ("ALL",)
     security_opt: tuple[str, ...] = ("no-new-privileges",)
     pids_limit: int | None = 512
     extra_run_args: tuple[str, ...] = ()
-    apply_resource_limits: bool = True
     publish_host: str = "127.0.0.1"
 
 
@@ -54,10 +45,8 @@ class DockerProvider(ContainerProvider[DockerCreateConfig, ExecOptions]):
     name: ClassVar[str] = "docker"
     options = (DockerCreateConfig, ExecOptions)
 
-    def run_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
+    def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
         """The arguments of `docker run` for a sandbox."""
-        if spec.image is None:
-            raise SandboxCreateError("The docker provider needs an image; the sandbox's spec names none.")
         options = self._create
         arguments = ["run", "--detach", "--name", name]
         arguments += ["--init"] if options.use_init else []
@@ -72,21 +61,7 @@ class DockerProvider(ContainerProvider[DockerCreateConfig, ExecOptions]):
         arguments += [word for port in spec.ports for word in ("--publish", f"{options.publish_host}::{port}")]
         arguments += options.extra_run_args
         keepalive = spec.entrypoint or [options.keepalive_shell, "-c", options.keepalive_cmd]
-        return [*arguments, "--entrypoint", keepalive[0], spec.image, *keepalive[1:]]
-
-    async def create(self, spec: SandboxSpec) -> SandboxHandle:
-        name = f"nemo-gym-{secrets.token_hex(8)}"
-        arguments = self.run_arguments(name, spec)
-        timeout_s = spec.ready_timeout_s or self._create.start_timeout_s
-        self._running.add(name)
-        handle = SandboxHandle(name, self.name, name)
-        try:
-            await checked([self._program, *arguments], timeout_s=timeout_s, what="Starting a container")
-            await verify_probe(self, handle, self._probe)
-        except BaseException:
-            await asyncio.shield(self.close(handle))
-            raise
-        return handle
+        return [*arguments, "--entrypoint", keepalive[0], self.image_of(spec), *keepalive[1:]]
 
     async def exec(
         self,
@@ -142,10 +117,6 @@ class DockerProvider(ContainerProvider[DockerCreateConfig, ExecOptions]):
     async def close(self, handle: SandboxHandle) -> None:
         self._running.discard(handle.raw)
         await run_cli([self._program, "rm", "--force", "--volumes", handle.raw], timeout_s=60)
-
-    async def aclose(self) -> None:
-        for name in list(self._running):
-            await self.close(SandboxHandle(name, self.name, name))
 
 
 def _resource_arguments(spec: SandboxSpec) -> list[str]:

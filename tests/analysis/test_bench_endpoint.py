@@ -1,4 +1,4 @@
-"""The simulated endpoint does what it is told, and its figures are right."""
+"""The simulated endpoint follows its settings, and its figures are right."""
 
 import random
 from collections.abc import Sequence

@@ -107,9 +107,9 @@ def test_the_command_ends_with_what_it_found(
     file.write_bytes(content + b"\n")
     monkeypatch.setattr(sys, "argv", ["ng_check_tokens", f"+rollouts_jsonl_fpath={file}", *options])
     assert exit_code(check_tokens_command) == status
-    told = capsys.readouterr()
-    assert "1 rollouts" in told.out
-    assert bool(told.err) == bool(status or options)
+    printed = capsys.readouterr()
+    assert "1 rollouts" in printed.out
+    assert bool(printed.err) == bool(status or options)
 
 
 def exit_code(command: Callable[[], None]) -> Any:

@@ -58,9 +58,15 @@ def test_what_cannot_be_measured_is_named(options: dict[str, object], words: str
 @pytest.mark.slow
 @pytest.mark.parametrize("through", ["false", "true"])
 def test_rollouts_of_several_turns_with_faults_are_measured(through: str, tmp_path: Path) -> None:
-    told = ["+in_flight=[20]", "+turns=[3]", "+payload_bytes=[2000]", "+latency=uniform:0:0.02", "+rollouts=60"]
+    options_given = [
+        "+in_flight=[20]",
+        "+turns=[3]",
+        "+payload_bytes=[2000]",
+        "+latency=uniform:0:0.02",
+        "+rollouts=60",
+    ]
     done = ng(
-        *("ng_bench", *told, "+fault_rate=0.05", "+faults=[503]"),
+        *("ng_bench", *options_given, "+fault_rate=0.05", "+faults=[503]"),
         *(f"+through_ng_run={through}", "+output_fpath=out.json"),
         cwd=tmp_path,
     )
@@ -74,8 +80,8 @@ def test_rollouts_of_several_turns_with_faults_are_measured(through: str, tmp_pa
 
 @pytest.mark.slow
 def test_sessions_are_measured(tmp_path: Path) -> None:
-    told = ["+mode=sessions", "+sessions=[5,20]", "+steps=2", "+step_wait_s=0.01", "+output_fpath=out.json"]
-    done = ng("ng_bench", *told, cwd=tmp_path)
+    options_given = ["+mode=sessions", "+sessions=[5,20]", "+steps=2", "+step_wait_s=0.01", "+output_fpath=out.json"]
+    done = ng("ng_bench", *options_given, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     figures = orjson.loads((tmp_path / "out.json").read_bytes())
     assert [(each["sessions"], each["succeeded"]) for each in figures] == [(5, 5), (20, 20)]

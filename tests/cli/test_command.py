@@ -37,14 +37,14 @@ def _elsewhere(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
         settings.write("num_layers: 2\n")
 
 
-def told(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+def set_arguments(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["paint", *arguments])
 
 
 def test_parameters_come_from_the_command_line_and_from_env_yaml(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told(monkeypatch, "+colour=red")
+    set_arguments(monkeypatch, "+colour=red")
     paint()
     assert capsys.readouterr().out == "red 2\n"
 
@@ -53,7 +53,7 @@ def test_parameters_come_from_the_command_line_and_from_env_yaml(
 def test_help_needs_no_other_argument(
     flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told(monkeypatch, "not an argument", flag)
+    set_arguments(monkeypatch, "not an argument", flag)
     with pytest.raises(SystemExit) as ended:
         paint()
     assert ended.value.code == 0
@@ -65,7 +65,7 @@ def test_help_needs_no_other_argument(
 def test_a_configuration_that_a_program_has_set_takes_the_place_of_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told(monkeypatch, "+colour=red", "--help")
+    set_arguments(monkeypatch, "+colour=red", "--help")
     monkeypatch.setattr(global_config, "_GLOBAL_CONFIG_DICT", OmegaConf.create({"colour": "blue"}))
     paint()
     assert capsys.readouterr().out == "blue 1\n"
@@ -75,7 +75,7 @@ def test_a_configuration_that_a_program_has_set_takes_the_place_of_the_command_l
 def test_a_missing_parameter_is_told_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told(monkeypatch)
+    set_arguments(monkeypatch)
     with pytest.raises(SystemExit) as ended:
         paint()
     assert ended.value.code == 2
@@ -102,7 +102,7 @@ def test_what_we_raise_on_purpose_becomes_one_message_and_an_exit_code(
     def fail() -> None:
         raise error
 
-    told(monkeypatch)
+    set_arguments(monkeypatch)
     with pytest.raises(SystemExit) as ended:
         fail()
     assert ended.value.code == code
@@ -117,7 +117,7 @@ def test_a_bug_is_not_hidden(error: Exception, monkeypatch: pytest.MonkeyPatch) 
     def fail() -> None:
         raise error
 
-    told(monkeypatch)
+    set_arguments(monkeypatch)
     with pytest.raises(type(error)) as caught:
         fail()
     assert caught.value is error
@@ -128,7 +128,7 @@ def test_an_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) 
     def wait() -> None:
         raise KeyboardInterrupt
 
-    told(monkeypatch)
+    set_arguments(monkeypatch)
     with pytest.raises(SystemExit) as ended:
         wait()
     assert ended.value.code == 130
@@ -141,7 +141,7 @@ def test_a_returned_code_is_the_exit_code_and_zero_just_returns(monkeypatch: pyt
     def work() -> int:
         return next(codes)
 
-    told(monkeypatch)
+    set_arguments(monkeypatch)
     work()
     with pytest.raises(SystemExit) as ended:
         work()
@@ -151,7 +151,7 @@ def test_a_returned_code_is_the_exit_code_and_zero_just_returns(monkeypatch: pyt
 def test_a_word_that_is_nearly_a_parameter_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told(monkeypatch, "+colour=red", "+num_layer=3", "+policy_model.seed=1")
+    set_arguments(monkeypatch, "+colour=red", "+num_layer=3", "+policy_model.seed=1")
     with caplog.at_level(logging.WARNING):
         paint()
     assert caplog.messages == ["'num_layer' is not a parameter of this command. Did you mean 'num_layers'?"]
@@ -179,6 +179,6 @@ def test_another_broken_pipe_is_an_error(monkeypatch: pytest.MonkeyPatch, capfd:
     def fail() -> None:
         raise BrokenPipeError
 
-    told(monkeypatch)
+    set_arguments(monkeypatch)
     with capfd.disabled(), pytest.raises(BrokenPipeError):
         fail()

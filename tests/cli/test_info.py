@@ -18,7 +18,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def told(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+def set_arguments(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["ng", *arguments])
 
 
@@ -33,7 +33,7 @@ def test_a_dump_is_resolved_and_holds_no_secret(
         "      openai_api_key: ${policy_api_key}\n"
         "      note: the key is ${policy_api_key}, the size ${size}\n"
     )
-    told(monkeypatch, "+config_paths=[a.yaml]", "+size=3")
+    set_arguments(monkeypatch, "+config_paths=[a.yaml]", "+size=3")
     dump_config()
     output = capsys.readouterr().out
     assert "secret" not in output
@@ -47,7 +47,7 @@ def test_a_dump_of_what_cannot_be_resolved_names_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.yaml").write_text("size: ${sze}\n")
-    told(monkeypatch, "+config_paths=[a.yaml]")
+    set_arguments(monkeypatch, "+config_paths=[a.yaml]")
     with pytest.raises(SystemExit) as ended:
         dump_config()
     assert ended.value.code == 2
@@ -55,7 +55,7 @@ def test_a_dump_of_what_cannot_be_resolved_names_the_key(
 
 
 def test_the_version_as_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    told(monkeypatch)
+    set_arguments(monkeypatch)
     version()
     output = capsys.readouterr().out
     assert output.startswith(f"NeMo Gym v{metadata.version('nemo-gym')}\n")
@@ -81,7 +81,7 @@ def test_the_version_for_programs() -> None:
 def test_a_folder_that_needs_nothing_runs_with_our_packages(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    told(monkeypatch, "+entrypoint=resources_servers/example_simple_weather", "+format=json")
+    set_arguments(monkeypatch, "+entrypoint=resources_servers/example_simple_weather", "+format=json")
     pip_list()
     captured = capfd.readouterr()
     assert sys.executable in captured.err
@@ -91,7 +91,7 @@ def test_a_folder_that_needs_nothing_runs_with_our_packages(
 def test_a_folder_that_is_not_there_has_no_packages(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told(monkeypatch, "+entrypoint=resources_servers/example_simple_wether")
+    set_arguments(monkeypatch, "+entrypoint=resources_servers/example_simple_wether")
     with pytest.raises(SystemExit) as ended:
         pip_list()
     assert ended.value.code == 2

@@ -73,8 +73,8 @@ def test_bad_data_fails_if_it_is_to_be_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_server(tmp_path / "resources_servers/short", PASSES, rows=3)
-    told = ("+entrypoint=resources_servers/short", "+should_validate_data=true")
-    assert exit_code_of(monkeypatch, "test", *told) == 1
+    given_arguments = ("+entrypoint=resources_servers/short", "+should_validate_data=true")
+    assert exit_code_of(monkeypatch, "test", *given_arguments) == 1
     assert "Found 3 rows" in capfd.readouterr().err
 
 

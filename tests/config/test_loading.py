@@ -376,10 +376,10 @@ def test_without_a_word_on_the_model_it_is_the_one_on_this_machine() -> None:
     assert list(config.policy_model.responses_api_models) == ["local_model"]
 
 
-@pytest.mark.parametrize("told", ["policy_base_url=http://x/v1", "policy_base_url=''"])
-def test_with_a_word_on_the_model_its_config_must_be_named(told: str) -> None:
+@pytest.mark.parametrize("warnings", ["policy_base_url=http://x/v1", "policy_base_url=''"])
+def test_with_a_word_on_the_model_its_config_must_be_named(warnings: str) -> None:
     with pytest.raises(ConfigError, match="policy_model"):
-        load_config([f"config_paths=[{WEATHER}]", told], use_dotenv=False)
+        load_config([f"config_paths=[{WEATHER}]", warnings], use_dotenv=False)
 
 
 def test_what_is_left_out_is_told_once_when_the_model_of_this_machine_steps_in(
@@ -387,5 +387,5 @@ def test_what_is_left_out_is_told_once_when_the_model_of_this_machine_steps_in(
 ) -> None:
     unfinished = {"resources_servers": {"weather": {"domain": "agent"}}}
     load_config([f"config_paths=[{WEATHER}]"], initial={"unfinished": unfinished}, use_dotenv=False)
-    told = [message for message in caplog.messages if "'unfinished' is ignored" in message]
-    assert len(told) == 1
+    warnings = [message for message in caplog.messages if "'unfinished' is ignored" in message]
+    assert len(warnings) == 1

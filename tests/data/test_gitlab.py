@@ -71,8 +71,8 @@ def test_a_dataset_is_uploaded_and_downloaded(tmp_path: Path, registry: GitlabSe
     code, shown = run("ng_upload_dataset_to_gitlab", *arguments, env=keys(registry))
     assert code == 0, shown
     assert registry.models == {"My_Model": {"0.0.1": {"a.jsonl": ROWS}}}
-    [told] = [line for line in shown.splitlines() if line.startswith("ng_download_dataset_from_gitlab")]
-    command, *options = told.split()
+    [line_shown] = [line for line in shown.splitlines() if line.startswith("ng_download_dataset_from_gitlab")]
+    command, *options = line_shown.split()
     code, shown = run(command, *options[:-1], "+output_fpath=out/b.jsonl", env=keys(registry))
     assert code == 0, shown
     assert (tmp_path / "out/b.jsonl").read_bytes() == ROWS

@@ -1,4 +1,4 @@
-"""Rows from a seed: the same each time, all different, and an end that is told."""
+"""Rows from a seed: the same each time, all different, and an error when there are no more."""
 
 from itertools import islice
 from random import Random

@@ -61,10 +61,10 @@ def test_what_is_answered_and_sent_back_is_what_it_was(output: list[dict[str, An
         output = [*output[:-1], output[-1] | TOKENS]
     blocks = answered(output)["content"]
     back = asked([{"role": "assistant", "content": blocks}])["input"]
-    assert told(back) == told(output)
+    assert content_of(back) == content_of(output)
 
 
-def told(items: list[dict[str, Any]]) -> list[Any]:
+def content_of(items: list[dict[str, Any]]) -> list[Any]:
     """What is said, block by block: a message may become two and two become one, as long as all is said in order."""
     found: list[Any] = []
     for item in items:

@@ -209,9 +209,9 @@ def answer(params: NeMoGymResponseCreateParamsNonStreaming, found: NeMoGymChatCo
     ],
 )
 def test_how_a_completion_ended_is_told(finish_reason: str, status: str, details: Any) -> None:
-    told = answer(asked(), read(finish_reason=finish_reason))
-    assert (told["status"], told["incomplete_details"]) == (status, details)
-    assert [made["type"] for made in told["output"]] == ["message"]
+    response = answer(asked(), read(finish_reason=finish_reason))
+    assert (response["status"], response["incomplete_details"]) == (status, details)
+    assert [made["type"] for made in response["output"]] == ["message"]
 
 
 @pytest.mark.parametrize("finish_reason", ["length", "content_filter"])
@@ -237,9 +237,14 @@ def test_the_request_is_repeated_in_the_answer() -> None:
         "truncation": "disabled",
         "user": "u",
     }
-    told = answer(asked(**settings), read())
-    assert settings.items() <= told.items()
-    assert (told["id"], told["created_at"], told["model"], told["object"]) == ("resp_1", 7, "m", "response")
+    response = answer(asked(**settings), read())
+    assert settings.items() <= response.items()
+    assert (response["id"], response["created_at"], response["model"], response["object"]) == (
+        "resp_1",
+        7,
+        "m",
+        "response",
+    )
 
 
 @pytest.mark.parametrize("cached", [None, {}, {"cached_tokens": None}, {"cached_tokens": 2, "audio_tokens": None}])
@@ -251,10 +256,10 @@ def test_usage_is_filled_with_its_details(cached: Any) -> None:
         "prompt_tokens_details": cached,
         "completion_tokens_details": {"reasoning_tokens": 1},
     }
-    told = answer(asked(), read(usage=usage))["usage"]
-    assert (told["input_tokens"], told["output_tokens"], told["total_tokens"]) == (3, 2, 5)
-    assert told["input_tokens_details"]["cached_tokens"] == ((cached or {}).get("cached_tokens") or 0)
-    assert told["output_tokens_details"] == {"reasoning_tokens": 1}
+    response = answer(asked(), read(usage=usage))["usage"]
+    assert (response["input_tokens"], response["output_tokens"], response["total_tokens"]) == (3, 2, 5)
+    assert response["input_tokens_details"]["cached_tokens"] == ((cached or {}).get("cached_tokens") or 0)
+    assert response["output_tokens_details"] == {"reasoning_tokens": 1}
     assert answer(asked(), read(usage=None))["usage"] is None
 
 

@@ -1,4 +1,4 @@
-"""Requests in the Responses dialect, told in the chat dialect: case by case."""
+"""Requests in the Responses dialect, converted to the chat dialect: case by case."""
 
 import pickle
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers sent as events: piece by piece, ended with the client, and with what fails on the way told."""
+"""Answers sent as events: piece by piece, ended with the client, and with errors reported as events."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -86,9 +86,11 @@ async def test_a_low_limit_of_open_files_costs_no_row(tmp_path: Path) -> None:
     assert len((tmp_path / "out.jsonl").read_bytes().splitlines()) == ROWS - 1
     failures = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
     assert [(failure["_task_index"], failure["cause"]) for failure in failures] == [(ROWS - 1, "input")]
-    told = re.search(r"At most (\d+) rollouts in flight instead of 1000: this process may open 256 files", done.stderr)
-    assert told
-    assert 10 < endpoint.most_in_flight <= int(told[1]) < LIMIT
+    warning = re.search(
+        r"At most (\d+) rollouts in flight instead of 1000: this process may open 256 files", done.stderr
+    )
+    assert warning
+    assert 10 < endpoint.most_in_flight <= int(warning[1]) < LIMIT
 
 
 def test_a_limit_that_allows_all_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -63,7 +63,7 @@ def test_records_without_marks_are_rows_of_their_own() -> None:
 def test_pass_at_k_is_given_for_the_powers_of_two_that_repeats_allow() -> None:
     rewards = [1.0, 0.0, 0.0, 0.0, 0.0]
     summary = metrics_of([record(0, reward) for reward in rewards] + [record(1, 1.0)], num_repeats=5).summary()
-    chances = {name: told["mean"] for name, told in summary.items() if name.startswith("pass@")}
+    chances = {name: reply["mean"] for name, reply in summary.items() if name.startswith("pass@")}
     assert chances == {"pass@1": pytest.approx(0.6), "pass@2": pytest.approx(0.4), "pass@4": pytest.approx(0.8)}
     assert (summary["pass@1"]["tasks"], summary["pass@4"]["tasks"]) == (2, 1)
 
@@ -196,7 +196,7 @@ def test_the_table_tells_all_of_it() -> None:
     metrics = metrics_of([record(task, task % 2, overlap=0.5, _seconds=1.0, _attempts=1) for task in (0, 1, 1, 0)])
     metrics.add_failure("judge")
     table = metrics.table()
-    for told in (
+    for reply in (
         "4 scored rollouts of 2 tasks",
         "1 without a result (judge 1)",
         "reward",
@@ -204,7 +204,7 @@ def test_the_table_tells_all_of_it() -> None:
         "overlap",
         "max 1",
     ):
-        assert told in table
+        assert reply in table
     assert len({len(line) for line in table.splitlines() if line.startswith(("reward", "pass@", "overlap"))}) == 1
 
 

@@ -178,7 +178,7 @@ def test_columns_are_what_a_rollout_function_of_trl_returns() -> None:
 
 
 def test_a_trace_does_not_change_its_record() -> None:
-    told = record(item([1], [2]), item([1, 2, 3], [4]))
-    before = copy.deepcopy(told)
-    VIEWS["nemo_rl"].write(samples_of(told)[0])["message_log"][0]["token_ids"].append(7)
-    assert told == before
+    original = record(item([1], [2]), item([1, 2, 3], [4]))
+    before = copy.deepcopy(original)
+    VIEWS["nemo_rl"].write(samples_of(original)[0])["message_log"][0]["token_ids"].append(7)
+    assert original == before

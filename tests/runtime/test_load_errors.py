@@ -36,10 +36,10 @@ def test_the_authors_line_is_shown(name: str, line: str, message: str, is_missin
     (folder / "app.py").write_text(APP.format(line=line))
     with pytest.raises(StartupError) as raised:
         load_server_class("resources_servers", folder, "app.py")
-    told = str(raised.value)
-    assert told.startswith(f"{folder / 'app.py'}:3: {message}")
-    assert "\n" not in told
-    assert (f"List the package that provides it in {folder / 'requirements.txt'}." in told) is is_missing
+    text = str(raised.value)
+    assert text.startswith(f"{folder / 'app.py'}:3: {message}")
+    assert "\n" not in text
+    assert (f"List the package that provides it in {folder / 'requirements.txt'}." in text) is is_missing
 
 
 def test_the_line_may_be_in_another_file_of_the_folder(tmp_path: Path) -> None:

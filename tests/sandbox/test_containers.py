@@ -107,7 +107,9 @@ async def test_docker_kills_what_is_late(engine: Engine) -> None:
 async def test_docker_obeys_its_options(engine: Engine) -> None:
     create = {"network": "bridge", "read_only": True, "use_init": False, "cap_drop": [], "extra_run_args": ["--rm"]}
     docker = DockerProvider(**options(engine, create={**create, "apply_resource_limits": False, "pids_limit": None}))
-    run = docker.run_arguments("n", SandboxSpec(image="i", resources=SandboxResources(cpu=1), entrypoint=["/x", "y"]))
+    run = docker.start_arguments(
+        "n", SandboxSpec(image="i", resources=SandboxResources(cpu=1), entrypoint=["/x", "y"])
+    )
     assert run == [
         *("run", "--detach", "--name", "n", "--network", "bridge", "--read-only"),
         *("--security-opt", "no-new-privileges", "--rm", "--entrypoint", "/x", "i", "y"),

@@ -44,7 +44,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_place(
     async with running_servers([environment(implementation)]) as client:
         assert (await client.post("environment", path, json=body)).status == 200
         local = client.local["environment"]
-        await until(lambda: any(told["seconds"] for told in local.blocked().values()))
+        await until(lambda: any(health["seconds"] for health in local.blocked().values()))
         blocked = local.blocked()
     assert list(blocked) == [f"environment{path}"]
     assert blocked[f"environment{path}"]["times"] == 1
@@ -57,9 +57,9 @@ async def test_the_server_itself_tells_which_handlers_block() -> None:
     async with running_servers([environment("breakable")], transport="http") as client:
         assert "blocked" not in await (await client.get("environment", "/health")).json()
         await client.post("environment", "/freeze", json={"seconds": LONG_S})
-        told = await (await client.get("environment", "/health")).json()
-    assert told["status"] == "ok"
-    assert told["blocked"]["environment/freeze"]["times"] == 1
+        health = await (await client.get("environment", "/health")).json()
+    assert health["status"] == "ok"
+    assert health["blocked"]["environment/freeze"]["times"] == 1
 
 
 async def test_what_two_servers_share_is_told_of_both() -> None:

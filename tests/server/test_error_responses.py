@@ -54,7 +54,7 @@ ERRORS: dict[str, Exception] = {
     "another server": UpstreamError("judge", 0, "connection refused"),
     "judge": RolloutError("judge", "no verdict"),
     "no such server": ConfigError("No server is called 'jugde'."),
-    "told": RolloutError("verifier", "try later", retryable=True),
+    "set": RolloutError("verifier", "try later", retryable=True),
     "session": SessionLostError("gone"),
 }
 
@@ -67,7 +67,7 @@ ERRORS: dict[str, Exception] = {
         ("another server", "verifier", True),
         ("judge", "judge", True),
         ("no such server", "verifier", False),
-        ("told", "verifier", True),
+        ("set", "verifier", True),
         ("session", "environment", True),
     ],
 )
@@ -109,7 +109,7 @@ async def test_a_verify_whose_server_died_is_retried_and_one_that_raises_is_not(
         metrics = await asyncio.wait_for(helper.run_from_config(config, client=client), 60)
     assert (metrics.scored, metrics.failed) == (1, {"verifier": 1})
     attempts = [orjson.loads(line) for line in failures_path(tmp_path / "out.jsonl").read_bytes().splitlines()]
-    assert [(told["_task_index"], told["attempt"], told["is_final"]) for told in attempts] == [
+    assert [(failure["_task_index"], failure["attempt"], failure["is_final"]) for failure in attempts] == [
         (0, 1, False),
         (1, 1, True),
     ]

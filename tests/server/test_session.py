@@ -1,4 +1,4 @@
-"""Sessions begin, are told apart, and end."""
+"""Sessions begin, are kept apart, and end."""
 
 import pickle
 

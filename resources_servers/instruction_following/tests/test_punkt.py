@@ -64,12 +64,12 @@ def test_tables_that_are_not_complete_are_none(elsewhere: Path, tables: dict[str
 
 @pytest.mark.usefixtures("no_index")
 async def test_without_tables_and_without_an_index_no_server_starts(elsewhere: Path) -> None:
-    with pytest.raises(punkt.MissingTablesError) as told:
+    with pytest.raises(punkt.MissingTablesError) as caught:
         async with client_for(InstructionFollowingResourcesServer):
             pass
-    assert isinstance(told.value, StartupError)
+    assert isinstance(caught.value, StartupError)
     for word in ("punkt_tab", "NLTK_DATA", str(elsewhere / "home/nltk_data"), punkt.WHEEL):
-        assert word in str(told.value)
+        assert word in str(caught.value)
 
 
 @pytest.mark.usefixtures("no_index")

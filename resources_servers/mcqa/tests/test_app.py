@@ -161,12 +161,14 @@ async def test_a_row_brings_its_regex_in_its_template_metadata(metadata: Any, le
 
 
 @pytest.mark.parametrize(
-    ("expected", "told", "reward"),
+    ("expected", "recorded", "reward"),
     [("B", "B", 1.0), (" b ", "B", 1.0), ("A", "A", 0.0), ("", "", 0.0), (None, "", 0.0), ("Square", "SQUARE", 0.0)],
 )
-async def test_the_reward_is_one_for_the_right_letter_alone(expected: str | None, told: str, reward: float) -> None:
+async def test_the_reward_is_one_for_the_right_letter_alone(
+    expected: str | None, recorded: str, reward: float
+) -> None:
     record = await verified(row(r"\boxed{B}", expected_answer=expected))
-    assert (record["reward"], record["expected_answer"], record["timed_out"]) == (reward, told, False)
+    assert (record["reward"], record["expected_answer"], record["timed_out"]) == (reward, recorded, False)
 
 
 async def test_no_answer_equals_no_expectation() -> None:
@@ -205,7 +207,7 @@ async def test_a_row_that_does_not_fit_is_refused(bad: dict[str, Any]) -> None:
 
 async def test_a_catastrophic_regex_ends_on_time_and_the_next_row_is_not_delayed() -> None:
     hostile = row("a" * 50 + "b", template_metadata={"output_regex": CATASTROPHIC})
-    async with client_for(McqaResourcesServer, check_timeout_s=2) as environment:
+    async with client_for(McqaResourcesServer, check_timeout_s=0.5) as environment:
         record = (await environment.post("/verify", json=hostile)).json()
         assert (record["reward"], record["extracted_answer"], record["timed_out"]) == (0.0, None, True)
         good = row("choice: b", template_metadata={"output_regex": r"choice: (\w)"})

@@ -44,15 +44,15 @@ async def test_rollouts_have_the_rewards_of_the_package_s_own_loop() -> None:
     rows = list(dataset_rows("leg_counting", seed=7, count=ROLLOUTS))
     dataset = make_dataset("leg_counting", seed=7, size=ROLLOUTS, level=None)
     answers = [entry["answer"] if index % 2 else "12" for index, entry in enumerate(dataset)]
-    told = []
+    records = []
     async with running_servers(
         [server_spec("reasoning", "resources_servers", "reasoning_gym", domain="other")]
     ) as client:
         for row, answer in zip(rows, answers, strict=True):
             body = {**row, "response": says(f"Hm. <answer>3</answer> No: <answer>{answer}</answer>")}
-            told.append(json.loads((await client.send("reasoning", "/verify", body)).content()))
-    assert [each["extracted_answer"] for each in told] == answers
-    assert [each["reward"] for each in told] == [
+            records.append(json.loads((await client.send("reasoning", "/verify", body)).content()))
+    assert [each["extracted_answer"] for each in records] == answers
+    assert [each["reward"] for each in records] == [
         dataset.score_answer(answer, entry) for answer, entry in zip(answers, dataset, strict=True)
     ]
 

@@ -136,7 +136,7 @@ async def test_a_row_that_does_not_fit_is_refused(bad: dict[str, Any]) -> None:
 
 
 async def test_a_catastrophic_pattern_ends_on_time_and_the_next_row_is_not_delayed() -> None:
-    async with client_for(StructuredOutputsResourcesServer, check_timeout_s=2) as environment:
+    async with client_for(StructuredOutputsResourcesServer, check_timeout_s=0.5) as environment:
         hostile = row(CATASTROPHIC, json.dumps("a" * 50 + "b"))
         record = (await environment.post("/verify", json=hostile)).json()
         assert (record["reward"], record["timed_out"]) == (0.0, True)

@@ -230,8 +230,10 @@ async def test_how_a_conversation_ends(replies: list[str | None], outputs: list[
 async def test_the_model_is_told_how_many_commands_were_found_and_of_repetitions() -> None:
     script = Script(["none", block("a") * 2, block("a"), block("a"), block("a"), None], ["x"] * 3)
     talk = await converse([], script.ask, script.run, step_limit=9, collapse_limit=3)
-    told = [message["content"] for message in talk.messages if message["role"] == "user"]
-    assert ["found 0" in told[0], "found 2" in told[1], "3 times in a row" in told[-1]] == [True] * 3
+    user_messages = [message["content"] for message in talk.messages if message["role"] == "user"]
+    assert ["found 0" in user_messages[0], "found 2" in user_messages[1], "3 times in a row" in user_messages[-1]] == [
+        True
+    ] * 3
     assert script.commands == ["a", "a"]
 
 

@@ -83,11 +83,11 @@ async def test_a_trainer_gets_the_samples_of_each_policy_with_its_reward() -> No
 
 async def test_items_say_who_produced_them_and_when() -> None:
     policies = policy_records(await play(servers(REPLIES)))
-    told = {
+    conversations = {
         name: [(item["produced_by"], item["turn"], item["type"]) for item in policy["response"]["output"]]
         for name, policy in policies.items()
     }
-    assert told["buyer"] == [
+    assert conversations["buyer"] == [
         ("environment", 0, "message"),
         ("buyer", 1, "function_call"),
         ("tool", 1, "function_call_output"),
@@ -95,7 +95,7 @@ async def test_items_say_who_produced_them_and_when() -> None:
         ("environment", 2, "message"),
         ("buyer", 3, "message"),
     ]
-    assert [who for who, _, _ in told["seller"]] == [
+    assert [who for who, _, _ in conversations["seller"]] == [
         "environment",
         "seller",
         "seller",

@@ -208,8 +208,8 @@ async def test_the_first_message_may_be_given_by_the_row() -> None:
     assert said(greeted["response"]["output"]) == [("user", 0, "Hello!"), ("policy", 1, "Goodbye.")]
     assert said(from_input["response"]["output"]) == [("policy", 1, "Goodbye.")]
     for record in (greeted, from_input):
-        told = record["response"]["participants"]["user"]["responses_create_params"]["input"]
-        assert [(item["role"], item["content"]) for item in told[1:]] == [
+        user_input = record["response"]["participants"]["user"]["responses_create_params"]["input"]
+        assert [(item["role"], item["content"]) for item in user_input[1:]] == [
             ("user", "Hello. How can I help you?"),
             ("assistant", "Hello!"),
         ]
@@ -218,8 +218,8 @@ async def test_the_first_message_may_be_given_by_the_row() -> None:
 async def test_the_row_may_have_its_own_template_marker_and_limit() -> None:
     user = {"template": "<{persona}|{stop_marker}>", "stop_marker": "BYE", "greeting": "Hello!"}
     stopped = await play(desk([{"say": "Hm."}], [{"say": "BYE"}]), row(**user))
-    told = stopped["response"]["participants"]["user"]["responses_create_params"]["input"][0]
-    assert (told["role"], told["content"]) == ("system", "<You are Ben.|BYE>")
+    user_input = stopped["response"]["participants"]["user"]["responses_create_params"]["input"][0]
+    assert (user_input["role"], user_input["content"]) == ("system", "<You are Ben.|BYE>")
     assert stopped["response"]["ended_by"] == "user"
     limited = await play(desk([{"say": "Hm."}], [{"say": "And?"}]), row(max_turns=3, greeting="Hello!"))
     assert limited["response"]["ended_by"] == "user_max_turns"

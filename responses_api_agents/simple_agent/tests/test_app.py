@@ -118,7 +118,7 @@ async def test_the_output_is_all_that_came_after_the_input(transport: Transport)
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "arguments", "result"),
     [
         ("note", "no JSON", '"type":"json_invalid"'),
         ("note", "[]", '"detail":['),
@@ -136,7 +136,7 @@ async def test_the_output_is_all_that_came_after_the_input(transport: Transport)
     ],
 )
 async def test_what_a_tool_objects_to_goes_back_to_the_model(
-    transport: Transport, name: str, arguments: str, told: str
+    transport: Transport, name: str, arguments: str, result: str
 ) -> None:
     script: Replies = [
         {"turn": 0, "call": [{"name": name, "arguments": arguments}]},
@@ -145,7 +145,7 @@ async def test_what_a_tool_objects_to_goes_back_to_the_model(
     async with stack(transport, *script) as client:
         response = await ask(client)
     assert kinds(response) == ["function_call", "function_call_output", "message"]
-    assert told in outputs(response)[0]
+    assert result in outputs(response)[0]
 
 
 async def test_a_tool_that_crashes_does_not_lose_the_session(transport: Transport) -> None:
@@ -166,9 +166,9 @@ async def test_only_tools_can_be_called_even_if_the_row_offers_more(transport: T
     script: Replies = [{"turn": 0, "call": [{"name": name, "arguments": "{}"}]}, {"say": "I see."}]
     async with stack(transport, *script) as client:
         response = await ask(client, tools=[*OFFERED, {"type": "function", "name": name}])
-    told = json.loads(outputs(response)[0])["error"]
-    assert told.startswith(f"There is no tool '{name}'.")
-    assert not any(listed in NOT_TOOLS for listed in told.rpartition(": ")[2].strip(".").split(", "))
+    result = json.loads(outputs(response)[0])["error"]
+    assert result.startswith(f"There is no tool '{name}'.")
+    assert not any(listed in NOT_TOOLS for listed in result.rpartition(": ")[2].strip(".").split(", "))
 
 
 async def test_a_row_without_tools_has_no_tools(transport: Transport) -> None:
@@ -331,10 +331,10 @@ async def test_a_failure_names_its_boundary_and_leaves_no_session(
     server: str | None,
 ) -> None:
     async with stack(transport, *replies, **config) as client:
-        status, told = await run(client, **row)
-        assert told["error"]["cause"] == cause
+        status, result = await run(client, **row)
+        assert result["error"]["cause"] == cause
         assert status == {"input": 422, "timeout": 504}.get(cause, 502)
-        assert server is None or told["error"]["server"] == server
+        assert server is None or result["error"]["server"] == server
         await until_open_visits_are(client, 0)
 
 
@@ -382,6 +382,6 @@ async def test_a_server_out_of_reach_is_a_failure_at_its_boundary(path: str, cau
     async with breaking_off_at(path, {"/v1/responses": spoken}) as url:
         addresses = {"environment": url, "policy_model": url}
         async with Stack(StackSpec([simple_agent("environment")], addresses=addresses)) as held_agent:
-            status, told = await run(held_agent.client)
-    assert (status, told["error"]["cause"]) == (502, cause)
-    assert "closed the connection" in told["error"]["message"]
+            status, result = await run(held_agent.client)
+    assert (status, result["error"]["cause"]) == (502, cause)
+    assert "closed the connection" in result["error"]["message"]

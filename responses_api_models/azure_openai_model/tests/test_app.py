@@ -70,9 +70,9 @@ async def test_filtered_content_ends_the_rollout_after_one_try() -> None:
         stub_endpoint(lambda _: (400, FILTERED)) as stub,
         in_front_of("azure_openai_model", stub.url.removesuffix("/v1")) as server,
     ):
-        told = (await server.post("/v1/responses", json={"input": "Hi."})).json()
+        fields = (await server.post("/v1/responses", json={"input": "Hi."})).json()
         assert len(stub.requests) == 1
-    assert (told["status"], told["incomplete_details"], told["output"]) == (
+    assert (fields["status"], fields["incomplete_details"], fields["output"]) == (
         "incomplete",
         {"reason": "content_filter"},
         [],

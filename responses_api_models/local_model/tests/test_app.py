@@ -189,8 +189,8 @@ async def test_after_so_many_turns_with_calls_the_model_may_only_answer(
         {"name": "m", "host": "", "port": 0, "entrypoint": "", "max_tool_turns": 2}
     )
     params = NeMoGymResponseCreateParamsNonStreaming(input=asked, tools=[WEATHER], tool_choice=choice)
-    told = LocalModel(config=config, server_client=ServerClient())._params(chat_params(params))
-    assert bool(offer_of(told).allowed) is may_call
+    fields = LocalModel(config=config, server_client=ServerClient())._params(chat_params(params))
+    assert bool(offer_of(fields).allowed) is may_call
 
 
 async def test_the_model_plays_an_environment(model: BrowserLikeClient) -> None:
@@ -275,8 +275,8 @@ async def test_log_probs_are_told_to_whoever_asks(model: BrowserLikeClient) -> N
     assert len(entries) == 3
     assert all(len(entry["top_logprobs"]) == 2 and entry["logprob"] <= 0 for entry in entries)
     response = await respond(model, max_output_tokens=3, include=["message.output_text.logprobs"])
-    told = response["output"][0]["content"][0]["logprobs"]
-    assert [entry["token"] for entry in told] == [entry["token"] for entry in entries]
+    fields = response["output"][0]["content"][0]["logprobs"]
+    assert [entry["token"] for entry in fields] == [entry["token"] for entry in entries]
 
 
 async def test_requests_at_once_get_the_answers_they_would_get_alone(model: BrowserLikeClient) -> None:

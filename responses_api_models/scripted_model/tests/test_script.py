@@ -28,7 +28,7 @@ def at_turn(turn: int) -> ScriptInput:
 
 
 @pytest.mark.parametrize(
-    ("items", "turn", "told"),
+    ("items", "turn", "output"),
     [
         ([USER], 0, None),
         ([USER, calls("spell"), tool_output("s p")], 1, "s p"),
@@ -42,10 +42,10 @@ def at_turn(turn: int) -> ScriptInput:
     ],
 )
 def test_a_turn_is_one_reply_of_the_model_since_the_last_user_message(
-    items: list[dict[str, Any]], turn: int, told: str | None
+    items: list[dict[str, Any]], turn: int, output: str | None
 ) -> None:
     conversation = heard(*items)
-    assert (conversation.turn, conversation.tool_output) == (turn, told)
+    assert (conversation.turn, conversation.tool_output) == (turn, output)
 
 
 def test_both_dialects_are_heard_alike() -> None:
@@ -80,20 +80,22 @@ def test_the_first_reply_whose_conditions_hold_is_given() -> None:
 
 
 def test_a_turn_is_a_condition() -> None:
-    told = script({"turn": 1, "say": "again"}, {"say": "first"})
-    assert [told.reply(at_turn(turn)).say for turn in (0, 1, 2)] == ["first", "again", "first"]
+    conditional = script({"turn": 1, "say": "again"}, {"say": "first"})
+    assert [conditional.reply(at_turn(turn)).say for turn in (0, 1, 2)] == ["first", "again", "first"]
 
 
 def test_a_tool_output_counts_only_at_the_end() -> None:
-    told = script({"tool_output": "cold", "say": "A coat."}, {"say": "Let me see."})
-    assert told.reply(heard(USER, calls("get_weather"), tool_output("cold"))).say == "A coat."
-    assert told.reply(heard(USER, calls("get_weather"), tool_output("cold"), message("Hm."))).say == "Let me see."
-    assert told.reply(heard(USER, calls("get_weather"), tool_output("warm"))).say == "Let me see."
+    conditional = script({"tool_output": "cold", "say": "A coat."}, {"say": "Let me see."})
+    assert conditional.reply(heard(USER, calls("get_weather"), tool_output("cold"))).say == "A coat."
+    assert (
+        conditional.reply(heard(USER, calls("get_weather"), tool_output("cold"), message("Hm."))).say == "Let me see."
+    )
+    assert conditional.reply(heard(USER, calls("get_weather"), tool_output("warm"))).say == "Let me see."
 
 
 def test_a_reply_is_given_so_many_times_in_all_and_takes_no_turn_of_its_own() -> None:
-    told = script({"status": 503, "times": 2}, {"say": "one"}, {"say": "two"})
-    given = [told.reply(at_turn(turn)) for turn in (0, 0, 0, 1)]
+    conditional = script({"status": 503, "times": 2}, {"say": "one"}, {"say": "two"})
+    given = [conditional.reply(at_turn(turn)) for turn in (0, 0, 0, 1)]
     assert [reply.status or reply.say for reply in given] == [503, 503, "one", "two"]
 
 
@@ -145,7 +147,7 @@ def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("no JSON", "Invalid JSON"),
         ('{"sya": "Hello."}', "sya"),
@@ -155,13 +157,13 @@ def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
         ('{"call": [{"arguments": {}}]}', "call.0.name"),
     ],
 )
-def test_a_mistake_in_a_file_is_told_with_its_line(tmp_path: Path, line: str, told: str) -> None:
+def test_a_mistake_in_a_file_is_told_with_its_line(tmp_path: Path, line: str, message: str) -> None:
     file = tmp_path / "script.jsonl"
     file.write_text(f'{{"say": "Hello."}}\n{line}\n')
     with pytest.raises(ConfigError) as caught:
         Script.read(str(file))
     assert f"{file}, line 2" in str(caught.value)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_mistake_in_a_list_of_replies_is_a_mistake_too() -> None:

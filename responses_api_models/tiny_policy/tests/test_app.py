@@ -110,7 +110,7 @@ async def test_the_newest_weights_answer(tmp_path: Path) -> None:
         save_weights(path, random_network(2), 2)
         os.utime(path, ns=(1, 1))  # a clock that stands still must not hide a change
         after = (await client.post("/v1/responses", json=ASK)).json()
-    versions = [told["output"][-1]["policy_version"] for told in (first, again, after)]
+    versions = [fields["output"][-1]["policy_version"] for fields in (first, again, after)]
     assert versions == [1, 1, 2]
     assert first["output"][-1]["generation_token_ids"] == again["output"][-1]["generation_token_ids"]
 
@@ -127,5 +127,5 @@ async def test_temperature_zero_is_greedy(tmp_path: Path) -> None:
     save_weights(tmp_path / "weights.npz", network, 0)
     async with client_for(TinyPolicy, weights_fpath=str(tmp_path / "weights.npz")) as client:
         answer = (await client.post("/v1/responses", json={**ASK, "temperature": 0})).json()
-    told = answer["output"][-1]
-    assert told["generation_token_ids"][0] == int(network.next_log_probs(told["prompt_token_ids"]).argmax())
+    fields = answer["output"][-1]
+    assert fields["generation_token_ids"][0] == int(network.next_log_probs(fields["prompt_token_ids"]).argmax())

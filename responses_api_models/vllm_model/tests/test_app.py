@@ -230,14 +230,14 @@ OVERFLOW = {
 @pytest.mark.parametrize("config", [{}, TRAINING])
 async def test_no_room_left_ends_the_rollout_after_one_try(config: dict[str, Any]) -> None:
     answer, stub = await ask(lambda _: (400, OVERFLOW), {"input": "Hi."}, **config)
-    told = answer.json()
+    fields = answer.json()
     assert (answer.status, len(stub.requests)) == (200, 1)
-    assert (told["status"], told["incomplete_details"], told["output"]) == (
+    assert (fields["status"], fields["incomplete_details"], fields["output"]) == (
         "incomplete",
         {"reason": "max_output_tokens"},
         [],
     )
-    assert told["usage"]["total_tokens"] == 0
+    assert fields["usage"]["total_tokens"] == 0
 
 
 async def test_another_refusal_is_an_error() -> None:
@@ -250,10 +250,10 @@ async def test_what_was_asked_and_used_is_in_the_answer() -> None:
     choice = {"type": "function", "name": "look"}
     body = {"input": HI, "tools": tools, "tool_choice": choice, "temperature": 0.5}
     answer, _ = await ask(lambda _: completion(), body)
-    told = answer.json()
-    assert (told["tool_choice"], told["tools"], told["temperature"]) == (choice, tools, 0.5)
-    assert (told["model"], told["usage"]["total_tokens"]) == ("scripted", 5)
-    assert told["id"].startswith("resp_")
+    fields = answer.json()
+    assert (fields["tool_choice"], fields["tools"], fields["temperature"]) == (choice, tools, 0.5)
+    assert (fields["model"], fields["usage"]["total_tokens"]) == ("scripted", 5)
+    assert fields["id"].startswith("resp_")
 
 
 async def test_a_session_stays_on_its_replica() -> None:

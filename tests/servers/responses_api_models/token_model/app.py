@@ -22,21 +22,21 @@ class TokenModel(ScriptedModel):
         reply = await super().responses(body)
         if isinstance(reply, dict):
             items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-            told = [_of_item(item if isinstance(item, dict) else item.model_dump()) for item in items]
-            reply["output"][-1] |= _tokens(told, [_of_item(item) for item in reply["output"]])
+            parts = [_of_item(item if isinstance(item, dict) else item.model_dump()) for item in items]
+            reply["output"][-1] |= _tokens(parts, [_of_item(item) for item in reply["output"]])
         return reply
 
     async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> Any:
         reply = await super().chat_completions(body)
         if isinstance(reply, dict):
-            told = [part for message in body.messages for part in _of_message(dict(message))]
+            parts = [part for message in body.messages for part in _of_message(dict(message))]
             message = reply["choices"][0]["message"]
-            message |= _tokens(told, _of_message(message))
+            message |= _tokens(parts, _of_message(message))
         return reply
 
 
-def _tokens(told: list[tuple[str, str]], said: list[tuple[str, str]]) -> dict[str, Any]:
-    prompt, text = _rendered(told) + "<assistant>", "".join(text for _, text in said) + "<end>"
+def _tokens(parts: list[tuple[str, str]], said: list[tuple[str, str]]) -> dict[str, Any]:
+    prompt, text = _rendered(parts) + "<assistant>", "".join(text for _, text in said) + "<end>"
     return {
         "prompt_token_ids": list(map(ord, prompt)),
         "generation_token_ids": list(map(ord, text)),
@@ -44,9 +44,9 @@ def _tokens(told: list[tuple[str, str]], said: list[tuple[str, str]]) -> dict[st
     }
 
 
-def _rendered(told: list[tuple[str, str]]) -> str:
+def _rendered(parts: list[tuple[str, str]]) -> str:
     text, before = "", None
-    for role, part in told:
+    for role, part in parts:
         joins = role == before == "assistant"
         text = text.removesuffix("<end>") + part if joins else f"{text}<{role}>{part}"
         text, before = text + "<end>", role

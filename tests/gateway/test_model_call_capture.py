@@ -14,7 +14,7 @@ from nemo_gym.base_responses_api_model import (
 )
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import ConfigError
-from nemo_gym.server.model_call_capture import capture_calls
+from nemo_gym.gateway.model_call_capture import capture_calls
 from nemo_gym.testing import client_for
 from responses_api_models.scripted_model.app import ScriptedModel
 
