@@ -8,6 +8,7 @@ import pytest
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, ToolError, tool
 from nemo_gym.rollouts.attempts import attempt, numeric_fields
+from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.types import Row, RowId, Scored
 from nemo_gym.testing import TRANSPORTS, Transport, client_for, example_row, running_servers, says
 from tests.stacks import scripted_servers, weather
@@ -102,6 +103,19 @@ async def test_an_environment_can_keep_the_fields_of_its_rows_out_of_records() -
     row = {"responses_create_params": {"input": "Oslo?"}, "answer": "coat"}
     record = await played(weather_servers(record_row_fields=False), row)
     assert not {"answer", "_row_fields"} & set(record)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_rollout_that_its_last_step_ended_says_so_and_is_counted(transport: Transport) -> None:
+    call = {"call": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}
+    row = {"responses_create_params": {"input": "Oslo?"}}
+    record = await played(scripted_servers(weather(), [call], max_steps=2), row, transport)
+    assert (record["response"]["ended_by"], record["reward"]) == ("max_steps", 1.0)
+    metrics = RunningMetrics()
+    metrics.add(record)
+    assert metrics.summary()["cut_off"] == 1
+    answered = await played(scripted_servers(weather(), [{"turn": 0, **call}, {"say": "Cold."}], max_steps=2), row)
+    assert "ended_by" not in answered["response"]
 
 
 async def test_a_reply_that_was_cut_off_can_have_a_reward_of_its_own() -> None:
