@@ -29,7 +29,7 @@ from responses_api_models.tiny_policy.vocabulary import END, ID_OF, WORDS, decod
 MODEL = "tiny-policy"
 
 
-class TinyPolicyConfig(BaseResponsesAPIModelConfig):
+class TinyPolicyConfig(BaseResponsesAPIModelConfig, extra="forbid"):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     weights_fpath: str | None = None
