@@ -29,8 +29,8 @@ from responses_api_models.tiny_policy.vocabulary import END, ID_OF, WORDS, decod
 MODEL = "tiny-policy"
 
 
-class TinyPolicyConfig(BaseResponsesAPIModelConfig, extra="forbid"):
-    model_config = ConfigDict(use_attribute_docstrings=True)
+class TinyPolicyConfig(BaseResponsesAPIModelConfig):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     weights_fpath: str | None = None
     """Weights written by `save_weights`. Every request uses the newest. Without it: random weights."""
