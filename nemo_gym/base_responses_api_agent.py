@@ -60,7 +60,8 @@ TurnEnd = Literal["message", "incomplete", "silent", "max_steps"]
 
 class keep_response:  # noqa: N801 - a context manager
     """Attach `response` to an error raised after the model has replied, so that `ng_reverify` can complete the rollout
-    without calling the model again. Enter it before any timeout."""
+    without calling the model again, or to a cancellation, which a timeout further out makes such an error. Enter it
+    before any timeout."""
 
     def __init__(self) -> None:
         self.response: Any = None
@@ -69,8 +70,8 @@ class keep_response:  # noqa: N801 - a context manager
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, RolloutError):
-            error.response = self.response
+        if isinstance(error, RolloutError | asyncio.CancelledError):
+            error.response = self.response  # type: ignore[union-attr]
 
 
 class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):

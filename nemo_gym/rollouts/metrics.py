@@ -169,7 +169,7 @@ class RunningMetrics:
     ) -> None:
         """Add a scored rollout: the fields of its record that are not objects or lists, and its token usage."""
         self.scored += 1
-        self.cut_off += _is_cut_off(figures)
+        self.cut_off += is_cut_off(figures.get("response"))
         self._attempts += attempts
         self._retries += retries
         batch = self._batch
@@ -321,11 +321,6 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
         for name, value in fields.items()
         if type(value) in _NUMBER_TYPES and not name.startswith("_") and -LARGEST <= value <= LARGEST
     }
-
-
-def _is_cut_off(record: Mapping[str, Any]) -> bool:
-    response = record.get("response")
-    return isinstance(response, dict) and is_cut_off(response)
 
 
 def _tokens(record: Mapping[str, Any]) -> dict[str, float]:

@@ -92,8 +92,10 @@ def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return record if not own else {name: value for name, value in record.items() if name not in own}
 
 
-def is_cut_off(response: Mapping[str, Any]) -> bool:
+def is_cut_off(response: object) -> bool:
     """True if a token or step limit ended the rollout before the model was done."""
+    if not isinstance(response, Mapping):
+        return False
     was_cut = bool(response.get("incomplete_details")) or response.get("status") == "incomplete"
     return was_cut or response.get("ended_by") == "max_steps"
 
