@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.report import Machine
-from bench.rollout_cost import HEAD_PORT, MODEL_CONFIG, ONE_TURN, write_rows
+from bench.rollout_cost import MODEL_CONFIG, ONE_TURN, write_rows
 from nemo_gym.analysis.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
 from nemo_gym.analysis.bench.measure import ng_run
 from nemo_gym.analysis.bench.percentiles import quantile
 from nemo_gym.analysis.bench.processes import memory, tree, tree_cpu_s
 from nemo_gym.analysis.bench.report import table
+from nemo_gym.config.ports import find_open_port
 
 PROBE_EVERY_S = 0.05
 PROBE_TIMEOUT_S = 5.0
@@ -96,7 +97,8 @@ def measure(count: int, *, latency_s: float, workers: int, num_stubs: int, throu
             *(f"+policy_base_url=[{urls}]", "+policy_api_key=none", "+policy_model_name=stub"),
             f"+num_workers={workers}",
         ]
-        use = [f"+head_server.port={HEAD_PORT}"] if through_ng_run else [*settings, "+head_server.port=1"]
+        head_port = find_open_port()
+        use = [f"+head_server.port={head_port}"] if through_ng_run else [*settings, "+head_server.port=1"]
         command = [
             str(Path(sys.executable).with_name("ng_collect_rollouts")),
             *(*use, f"+agent_name={ONE_TURN.agent}", f"+num_samples_in_parallel={count}"),
@@ -104,7 +106,7 @@ def measure(count: int, *, latency_s: float, workers: int, num_stubs: int, throu
         ]
         started = time.monotonic()
         with ng_run([*settings, *use]) if through_ng_run else contextlib.nullcontext() as run:
-            others, port = ([], None) if run is None else ([run.pid], HEAD_PORT)
+            others, port = ([], None) if run is None else ([run.pid], head_port)
             seen = asyncio.run(watch(command, others, [pid for endpoint in endpoints for pid in endpoint.pids], port))
         wall_s = time.monotonic() - started
         scored = len((place / "out.jsonl").read_bytes().splitlines())

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.rollout_cost import HEAD_PORT, MODEL_CONFIG, ONE_TURN, collect, write_rows
+from bench.rollout_cost import MODEL_CONFIG, ONE_TURN, collect, write_rows
 from nemo_gym.analysis.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
 from nemo_gym.analysis.bench.measure import BenchError, ng_run
 from nemo_gym.analysis.bench.processes import tree_cpu_s
+from nemo_gym.config.ports import find_open_port
 
 TASKSET = """
 import verifiers.v1 as vf
@@ -99,7 +100,7 @@ def measure_public_nemo_gym(folder: Path, *, rollouts: int) -> OtherCost:
     scripts = folder / ".venv" / "bin"
     if not (scripts / "ng_run").exists():
         raise BenchError(f"{scripts} has no `ng_run`. Set that clone up first.")
-    head = [f"+head_server.port={HEAD_PORT + 1}"]
+    head = [f"+head_server.port={find_open_port()}"]
     with serving_endpoint(EndpointSpec(turns=1)) as endpoint, tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
         settings = [

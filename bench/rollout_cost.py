@@ -20,12 +20,12 @@ import orjson
 from nemo_gym.analysis.bench.endpoint import serving_endpoint
 from nemo_gym.analysis.bench.measure import SCRIPTS, BenchError, ng_run
 from nemo_gym.analysis.bench.processes import memory, tree, tree_cpu_s
+from nemo_gym.config.ports import find_open_port
 
 IN_FLIGHT = 64
 """Of bare requests: enough to saturate one core."""
 WARM_UP_ROWS = 20
 """The rows of the run whose CPU time counts as start-up."""
-HEAD_PORT = 18417
 MODEL_CONFIG = "responses_api_models/openai_model/configs/openai_model.yaml"
 
 
@@ -118,7 +118,7 @@ def measure(scenario: Scenario, *, rows: int) -> RolloutCost:
 
         bare = [bare_request_s(f"{endpoint.url}/responses", scenario, count=rows)]
         one_process = cpu_of(rows, settings) - cpu_of(WARM_UP_ROWS, settings)
-        use = [f"+head_server.port={HEAD_PORT}"]
+        use = [f"+head_server.port={find_open_port()}"]  # a second bench on this machine has another
         with ng_run([*settings, *use]) as run:
             ready_s, idle = tree_cpu_s(run.pid), memory(tree(run.pid)).pss_mb
             before = cpu_of(WARM_UP_ROWS, use), tree_cpu_s(run.pid)

@@ -60,7 +60,8 @@ TurnEnd = Literal["message", "incomplete", "silent", "max_steps"]
 
 class keep_response:  # noqa: N801 - a context manager
     """Attach `response` to an error raised after the model has replied, so that `ng_reverify` can complete the rollout
-    without calling the model again. Enter it before any timeout."""
+    without calling the model again, or to a cancellation, which a timeout further out makes such an error. Enter it
+    before any timeout."""
 
     def __init__(self) -> None:
         self.response: Any = None
@@ -69,8 +70,8 @@ class keep_response:  # noqa: N801 - a context manager
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, RolloutError):
-            error.response = self.response
+        if isinstance(error, RolloutError | asyncio.CancelledError):
+            error.response = self.response  # type: ignore[union-attr]
 
 
 class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
@@ -214,7 +215,8 @@ class ToolCallingAgentConfig(BaseResponsesAPIAgentConfig):
     resources_server: ResourcesServerRef
     model_server: ModelServerRef
     max_steps: int | None = Field(default=200, ge=1)
-    """How often the model is called at most; then the rollout is scored as it stands. Null: no limit but the time."""
+    """How often the model is called at most; then the rollout is scored as it stands, its response has
+    `ended_by: max_steps`, and it counts as cut off. Null: no limit but the time."""
     rollout_timeout_s: float = Field(default=3600.0, gt=0)
     model_timeout_s: float = Field(default=1800.0, gt=0)
     tool_timeout_s: float = Field(default=600.0, gt=0)
@@ -289,8 +291,8 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
         """One turn of the model. `output` holds every item after the input, tool outputs included."""
         talk = Conversation.of(self.config.model_server.name, body)
-        await self.play_turn(talk, jar)
-        return talk.response()
+        end = await self.play_turn(talk, jar)
+        return talk.response(ended_by=end) if end == "max_steps" else talk.response()
 
     async def play_turn(self, talk: Conversation, jar: CookieJar) -> TurnEnd:
         """The model acts, with tools as it likes, until it says something or may not go on."""

@@ -18,6 +18,7 @@ from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
 from nemo_gym.config.unknown_keys import drop_unknown_keys
+from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.runtime.requirements import missing_requirements
 from nemo_gym.runtime.stack import ServerSpec
@@ -165,6 +166,13 @@ def test_a_folder_is_complete(folder: Path) -> None:
         needed += ["data/example.jsonl", "data/.gitignore"]
     assert [path for path in needed if not (folder / path).exists()] == []
     assert "Apache-2.0" in (folder / "README.md").read_text(), "the readme names the licence"
+
+
+@each_folder
+def test_a_folder_refuses_settings_that_it_does_not_know(folder: Path) -> None:
+    kind = load_server_class(folder.parent.name, folder, "app.py")
+    with pytest.raises(ConfigError, match="Unknown key 'timeuot'"):
+        drop_unknown_keys(kind.config_class(), {"timeuot": 1}, path=(folder.name,))
 
 
 @each_folder

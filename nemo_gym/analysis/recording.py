@@ -174,7 +174,10 @@ def record_or_replay(
     if config.record is not None and config.replay is not None:
         raise ConfigError("Both record and replay are given. Expected one of them.")
     if not client.local:
-        raise ConfigError("Traffic can be recorded and replayed only by a command that holds the servers itself.")
+        raise ConfigError(
+            "+record and +replay need all servers in this process. Found worker processes: leave num_workers out, and "
+            "give config_paths instead of using the servers of a running `ng_run`."
+        )
     models = frozenset(block.name for block in blocks_in(settings) if block.server_type == "responses_api_models")
     resume = config.resume != "restart" and manifest_path(Path(config.output_jsonl_fpath)).exists()
     tap: Recorder | Replayer = (

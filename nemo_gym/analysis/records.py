@@ -16,7 +16,7 @@ from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject, TextOrList, WireModel
 from nemo_gym.llm_api.responses import NeMoGymResponseInputItem, NeMoGymToolParam
-from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, hash_row, task_index_of
+from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, hash_row, is_cut_off, task_index_of
 
 logger = logging.getLogger(__name__)
 
@@ -84,10 +84,12 @@ class StoredResponse(WireModel):
     output: list[NeMoGymResponseInputItem]
     status: str | None = None
     incomplete_details: JsonObject | None = None
+    ended_by: str | None = None
 
     @property
     def is_cut_off(self) -> bool:
-        return self.incomplete_details is not None or self.status in ("incomplete", "failed", "cancelled")
+        was_cut_off = is_cut_off({"incomplete_details": self.incomplete_details, "ended_by": self.ended_by})
+        return was_cut_off or self.status in ("incomplete", "failed", "cancelled")
 
 
 class StoredFailure(WireModel):

@@ -7,6 +7,7 @@ from typing import Any
 
 from nemo_gym.base_resources_server import check_reward
 from nemo_gym.rollouts.token_traces import FlatTokens, TokenTraceError, trace_of
+from nemo_gym.rollouts.types import is_cut_off
 
 ADVANTAGE_EPSILON = 1e-6
 """Keeps an advantage finite if the rewards of a group hardly differ."""
@@ -49,9 +50,9 @@ def samples_of(record: Mapping[str, Any], *, advantage: float | None = None) -> 
     """The segments of a scored record, or of a result of `run_examples`, in which the policy sampled something."""
     reward, response = reward_of(record), record["response"]
     flattened = [segment.flatten() for segment in trace_of(record).segments]
-    is_cut_off = response.get("incomplete_details") is not None or response.get("status") == "incomplete"
+    was_cut_off = is_cut_off(response)
     return [
-        TrainingSample(tokens, reward, index, is_cut_off, advantage)
+        TrainingSample(tokens, reward, index, was_cut_off, advantage)
         for index, tokens in enumerate(flattened)
         if any(tokens.loss_mask)
     ]

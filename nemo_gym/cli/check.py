@@ -1,6 +1,7 @@
 """Checks of stored tokens and of verifiers."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -64,7 +65,9 @@ def show_tokens(report: TokenReport) -> None:
         print("No turn has tokens. Was return_token_id_information set for the model server?", file=sys.stderr)
 
 
-_HEADS = ("environment", "rows", "gold", "false neg.", "false pos.", "varied", "failed", "p50 ms", "p99 ms")
+WIDTH = 70
+_HEADS = ("environment", "rows", "gold", "FN", "FP", "p50 ms", "p99 ms", "varied", "failed")
+_LEFT_OUT_IF_ZERO = ("varied", "failed")
 
 
 @command(CheckVerifierConfig)
@@ -91,20 +94,31 @@ def _is_bad(report: VerifierReport, most: float | None) -> bool:
 
 
 def _show_verifiers(reports: list[VerifierReport]) -> None:
-    table = [_HEADS, *map(_cells, reports)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for name, *figures in table:
-        cells = [figure.rjust(width) for figure, width in zip(figures, widths[1:], strict=True)]
-        print("  ".join([name.ljust(widths[0]), *cells]))
+    for line in verifier_table(reports):
+        print(line)
     for report in reports:
         _show_remarks(report)
 
 
+def verifier_table(reports: list[VerifierReport]) -> Iterator[str]:
+    """At most 70 columns. What is 0 everywhere is left out; a long name has a line of its own above its figures."""
+    columns = zip(_HEADS, *map(_cells, reports), strict=True)
+    names, *figures = (column for column in columns if column[0] not in _LEFT_OUT_IF_ZERO or {*column[1:]} != {"0"})
+    padded = [[cell.rjust(max(map(len, column))) for cell in column] for column in figures]
+    texts = ["  ".join(cells) for cells in zip(*padded, strict=True)]
+    room = WIDTH - len(texts[0]) - 2
+    width = max(len(name) for name in names if len(name) <= room)
+    for name, text in zip(names, texts, strict=True):
+        if len(name) > width:
+            yield name
+        yield f"{name if len(name) <= width else '':{width}}  {text}"
+
+
 def _cells(report: VerifierReport) -> tuple[str, ...]:
     rates = (_shown(rate, ".1%") for rate in (report.false_negative_rate, report.false_positive_rate))
-    counts = (str(report.varied), str(report.failed.total()))
+    counts = (f"{report.varied:,}", f"{report.failed.total():,}")
     latencies = (_shown(report.latency_ms(percent), ".1f") for percent in (50, 99))
-    return report.environment, str(report.rows), str(report.rows_with_gold), *rates, *counts, *latencies
+    return report.environment, str(report.rows), str(report.rows_with_gold), *rates, *latencies, *counts
 
 
 def _shown(figure: float | None, form: str) -> str:

@@ -13,6 +13,7 @@ from nemo_gym.config.loading import load_config
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import MissingExtraError, StartupError
 from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.types import is_cut_off
 
 ENVIRONMENT = "resources_servers/mcqa/configs/mcqa.yaml"
 AGENT = "mcqa_simple_agent"
@@ -95,7 +96,7 @@ def conversation(record: dict[str, Any]) -> Iterator[str]:
                 yield f"  tool answers  {item['output']}"
             case "message":
                 yield f"  {item['role']:<13} {_text(item['content'])}"
-    if record["response"].get("incomplete_details"):
+    if is_cut_off(record["response"]):
         yield "  (cut off)"
     options = {name: text for option in record.get("options") or () for name, text in option.items()}
     if record.get("expected_answer") in options:

@@ -142,6 +142,7 @@ class HttpClient:
 
     def __init__(self, settings: HttpSettings | None = None) -> None:
         self._settings = settings or HttpSettings()
+        self.max_response_bytes = self._settings.max_response_bytes
         self._limit = min(self._settings.global_aiohttp_connector_limit, outbound_limit())
         self._slots = Slots(self._limit)
         self._peers: dict[tuple[Origin, bool], _Peer] = {}

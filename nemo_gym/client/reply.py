@@ -62,6 +62,18 @@ def content_type_of(body: Any) -> str:
     return "text/plain; charset=utf-8" if is_text else "application/json"
 
 
+def bounded(got: ServerReply, max_bytes: int, cause: Cause) -> ServerReply:
+    """The reply, unless its body is larger than one may be that comes over HTTP."""
+    if len(got.content()) > max_bytes:
+        raise too_large(got.server, cause, f"the reply exceeded max_response_bytes, {max_bytes}")
+    return got
+
+
+def too_large(server: str, cause: Cause, message: str) -> RolloutError:
+    """It would be as large the next time."""
+    return RolloutError(cause, f"{server}: {message}.", server=server, retryable=False, status=502)
+
+
 class PeerResponse:
     """A ServerReply in the shape of an aiohttp response. Its body has been read, so nothing here waits."""
 

@@ -15,6 +15,10 @@ REDIRECTS = frozenset((307, 308))
 MAX_REDIRECTS = 5
 _SENT_TO_ANY_ORIGIN = frozenset(("accept", "content-type"))
 
+REPLY_TIME_S = 1.0
+"""What a server gets less than there is left, so that its reply, which knows more than a timeout here, is in time. Of
+little time it is a tenth."""
+
 
 class Request(NamedTuple):
     method: str
@@ -30,7 +34,8 @@ class Request(NamedTuple):
         fixed = _fixed_lines(self.method, self.url, tuple(self.headers.items()), self.body is not None, proxy)
         varying = "" if self.body is None else f"content-length: {len(self.body)}\r\n"
         if self.deadline is not None:
-            varying += f"{TIME_LEFT_HEADER}: {self.deadline.left_s():.3f}\r\n"
+            left_s = self.deadline.left_s()
+            varying += f"{TIME_LEFT_HEADER}: {left_s - min(REPLY_TIME_S, left_s / 10):.3f}\r\n"
         if tracing.active is not None:
             varying += tracing.header_lines()
         if self.cookies:

@@ -17,7 +17,15 @@ from nemo_gym.client.head import base_url as base_url
 from nemo_gym.client.head import get_from_head as get_from_head
 from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.pool import HttpClient, shared_client
-from nemo_gym.client.reply import REFUSAL_STATUSES, PeerResponse, failure_in, raise_refusal, read_reply
+from nemo_gym.client.reply import (
+    REFUSAL_STATUSES,
+    PeerResponse,
+    bounded,
+    failure_in,
+    raise_refusal,
+    read_reply,
+    too_large,
+)
 from nemo_gym.client.reply import ServerReply as ServerReply
 from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.logging import RateLimitedLog
@@ -178,7 +186,7 @@ class ServerClient:
         with timeout(timeout_s, what=server + path):
             got = await self._send("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
         _accept(got, jar, ends_session=ends_session)
-        return got
+        return bounded(got, self.http.max_response_bytes, cause)
 
     async def request(
         self,
@@ -338,10 +346,11 @@ class ServerClient:
         except UpstreamError as error:
             if cause is None:
                 raise
+            if 200 <= error.status < 300:  # it had to be cut off
+                raise too_large(server, cause, error.body) from error
             status = error.status or (None if error.cause == "timeout" else UNREACHABLE)
-            raise RolloutError(
-                error.cause or cause, str(error), server=server, retryable=True, status=status
-            ) from error
+            kind = error.cause or cause
+            raise RolloutError(kind, str(error), server=server, retryable=True, status=status) from error
         reply_headers = reply.headers
         add_retry_header(reply_headers.get(RETRY_STATS_HEADER))
         return ServerReply(server, reply.status, reply.body, reply.cookies, reply_headers)

@@ -140,7 +140,7 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
         _current.reset(self._token)
         if self._is_expired:
             if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-                raise self._expired() from error
+                raise self._expired(error) from error
         elif self._slot is None:
             self._timer.cancel()
         else:
@@ -156,11 +156,13 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
         if self._task is not None:
             self._task.cancel()
 
-    def _expired(self) -> Exception:
+    def _expired(self, interrupted: BaseException | None) -> Exception:
         limit = f"{round(max(0.0, self.at - self._entered_at), 2):g} s"
         if self._error is not None:
             return self._error(limit)
-        return RolloutError("timeout", f"{self._what} did not finish within {limit}.")
+        expired = RolloutError("timeout", f"{self._what} did not finish within {limit}.")
+        expired.response = getattr(interrupted, "response", None)
+        return expired
 
     async def __aenter__(self) -> None:
         self.__enter__()

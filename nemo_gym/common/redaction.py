@@ -17,6 +17,9 @@ MASK = "****"
 MIN_SECRET_LENGTH = 8
 """A shorter value is not searched for in text: it would replace unrelated words."""
 
+ORDINARY_WORD = re.compile(r"[A-Z]?[a-z]{7,15}|[A-Z]{8,16}")
+"""A secret that looks like a word of a language. Inside a longer word it is that word, and stays."""
+
 _MIN_LINE_LENGTH = 16
 """A line of this length in a secret of several lines is treated as a secret."""
 
@@ -153,11 +156,12 @@ def _base64_forms(secret: str) -> Iterator[str]:
 
 
 def _spans(text: str, form: str) -> Iterator[tuple[int, int]]:
-    start = text.find(form)
+    start, is_word = text.find(form), bool(ORDINARY_WORD.fullmatch(form))
     while start >= 0:
         end = start + len(form)
         if not form.startswith(_BEARER):
-            yield start, end
+            if not (is_word and (text[max(start - 1, 0) : start].isalpha() or text[end : end + 1].isalpha())):
+                yield start, end
         elif not text[end : end + 1].isalnum():
             yield start + len(_BEARER), end
         start = text.find(form, start + 1)

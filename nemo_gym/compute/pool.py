@@ -46,6 +46,15 @@ class LimitExceededError(GymError):
 class ComputeError(GymError):
     """The pool failed: a worker died or did not start, or an argument or result cannot be pickled."""
 
+    is_retryable = True
+    """False if the same call would fail again: the function cannot be imported, or what it takes or returns sent."""
+
+
+def _would_fail_again(message: str) -> ComputeError:
+    error = ComputeError(message)
+    error.is_retryable = False
+    return error
+
 
 class ComputeUsage(NamedTuple):
     """How many processes run a function, how many are idle, and how many functions wait for one."""
@@ -117,7 +126,7 @@ class Compute:
         if outcome.kind is Kind.OUT_OF_MEMORY:
             raise LimitExceededError(f"{what} needed more than {self._memory_mb} MB of memory.", limit="memory")
         if outcome.kind is Kind.FAILED:
-            raise ComputeError(f"{what} {outcome.payload.decode(errors='replace')}")
+            raise _would_fail_again(f"{what} {outcome.payload.decode(errors='replace')}")
         result = _unpickled(outcome.payload, what)
         if outcome.kind is Kind.RAISED:
             raise result
@@ -200,16 +209,16 @@ def _module(name: str) -> Module:
 def _pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     module, name = function.__module__, function.__qualname__
     if module == "__main__" or "<" in name:
-        raise ComputeError(
+        raise _would_fail_again(
             f"{module}.{name}() cannot be imported by a worker. Expected a function at the top level of a module that "
             "is not the main program."
         )
     try:
         arguments = pickle.dumps(args, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        raise ComputeError(f"The arguments of {module}.{name}() cannot be pickled: {error!r}") from error
+        raise _would_fail_again(f"The arguments of {module}.{name}() cannot be pickled: {error!r}") from error
     if len(arguments) > MAX_ARGUMENT_BYTES:
-        raise ComputeError(
+        raise _would_fail_again(
             f"The arguments of {module}.{name}() have {len(arguments)} bytes; the limit is {MAX_ARGUMENT_BYTES}."
         )
     return pickle.dumps(Task(_module(module), name, arguments), pickle.HIGHEST_PROTOCOL)
@@ -219,4 +228,4 @@ def _unpickled(payload: bytes, what: str) -> Any:
     try:
         return pickle.loads(payload)
     except Exception as error:
-        raise ComputeError(f"The result of {what} cannot be unpickled: {error!r}") from error
+        raise _would_fail_again(f"The result of {what} cannot be unpickled: {error!r}") from error

@@ -78,7 +78,10 @@ def load_config(
         is_meant = {name: by for name, by in removed.items() if f"/{name} in the list" in str(error)}
         gone = [f"'{name}' was removed, because '{by}' inherits from it" for name, by in is_meant.items()]
         raise (UnknownServerError(f"{error} {'; '.join(gone)}. To keep it, use _copy.") if gone else error) from error
-    secrets.set_process_secrets(known | secrets.find_secrets(config, sources.dotenv))
+    found = secrets.find_secrets(config, sources.dotenv)
+    secrets.set_process_secrets(known | found)
+    for key in secrets.words_among(found, sources.dotenv):
+        logger.warning("env.yaml: %s is a word, which is masked in all output. If it is public, set it elsewhere", key)
     return config
 
 

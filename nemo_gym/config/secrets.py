@@ -2,7 +2,8 @@
 
 Secret are: text from `env.yaml`, unless its key is known to be harmless; values whose key is named like a secret; and
 user info and query values in URLs. Long values are replaced wherever they appear, short ones only where the
-configuration has them.
+configuration has them. A value from `env.yaml` that is an ordinary word, such as `production`, is no secret if a
+config file has it, too, under a key that is not named like a secret.
 """
 
 import re
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, unquote_plus, urlsplit
 
 from nemo_gym.common.redaction import MASK as MASK
-from nemo_gym.common.redaction import MIN_SECRET_LENGTH, Redactor, set_process_redactor
+from nemo_gym.common.redaction import MIN_SECRET_LENGTH, ORDINARY_WORD, Redactor, set_process_redactor
 from nemo_gym.config.blocks import blocks_in
 from nemo_gym.config.keys import ENTRYPOINT_KEY_NAME, SERVER_TYPES, KeyPath
 
@@ -119,8 +120,33 @@ def find_secrets(config: "DictConfig | Mapping[str, Any]", dotenv: Mapping[Any, 
             found = {item for item in (value, text) if isinstance(item, str) and "${" not in item}
             own |= found
             paths += [path] if any(len(item.strip()) < MIN_SECRET_LENGTH for item in found) else []
+    own -= _written_words(config, dotenv) if dotenv else set()
     urls = {part for _, _, value in leaves if isinstance(value, str) for part in url_secrets(value)}
     return Secrets(frozenset(named | (own - public) | urls) - {""}, _positions_of(config, paths))
+
+
+def _written_words(config: Any, dotenv: Mapping[Any, Any]) -> set[str]:
+    """Ordinary words that stand somewhere else than in `env.yaml`, as they are and under a harmless key."""
+    from omegaconf import OmegaConf
+
+    raw = OmegaConf.to_container(OmegaConf.create(config), resolve=False)
+    given = {path for path, _, _ in _leaves(dotenv)}
+    written = {
+        value
+        for path, key, value in _leaves(raw)
+        if isinstance(value, str) and path not in given and not is_secret(key, value)
+    }
+    return {value for value in written if ORDINARY_WORD.fullmatch(value)}
+
+
+def words_among(secrets: Secrets, dotenv: Mapping[Any, Any]) -> list[str]:
+    """Keys of `env.yaml` whose value is masked although it is an ordinary word and the key is not named like a
+    secret: texts that have the word will look strange."""
+    found = [(path, key, value) for path, key, value in _leaves(dotenv) if isinstance(value, str)]
+    words = [(path, key, value) for path, key, value in found if ORDINARY_WORD.fullmatch(value.strip())]
+    return [
+        ".".join(map(str, path)) for path, key, value in words if value in secrets.values and not is_secret(key, value)
+    ]
 
 
 def masked(config: Any) -> Any:

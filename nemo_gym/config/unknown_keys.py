@@ -1,7 +1,8 @@
 """Keys of a server block that the server's config class does not have: a typo, or a feature we do not know.
 
-None is ignored silently. A class with `extra="forbid"` refuses them: ours have it. Another class
-gets a warning, or none if it has `extra="allow"`. `strict_config` decides for both kinds.
+None is ignored silently. A class with `extra="forbid"` refuses them: ours have it, and those that servers without a
+config class of their own have behave so. Another class gets a warning, or none if it has `extra="allow"`.
+`strict_config` decides for both kinds.
 """
 
 import logging
@@ -34,7 +35,8 @@ def drop_unknown_keys(
     if extra == "allow":
         return dict(values)
     mistakes = list(_mistakes(kind, values, path))
-    if mistakes and (extra == "forbid" if strict is None else strict):
+    is_ours = extra == "forbid" or kind.__module__.startswith("nemo_gym.")
+    if mistakes and (is_ours if strict is None else strict):
         between = " " if len(mistakes) == 1 else "\n"
         raise ConfigError(between.join([*mistakes, f"To ignore unknown keys, set +{STRICT}=false."]))
     for mistake in mistakes:

@@ -228,7 +228,8 @@ def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: usage.get(name) for name in _USAGE_FIELDS} if isinstance(usage, dict) else None
     if known and isinstance(details := known["output_tokens_details"], dict):
         known["output_tokens_details"] = {"reasoning_tokens": details.get("reasoning_tokens")}
-    return {**small, "response": {"usage": known, "incomplete_details": response.get("incomplete_details")}}
+    ending = {name: response.get(name) for name in ("incomplete_details", "ended_by")}
+    return {**small, "response": {"usage": known, **ending}}
 
 
 _USAGE_FIELDS = ("input_tokens", "output_tokens", "total_tokens", "output_tokens_details")
@@ -254,7 +255,9 @@ def _live_figures(fields: Mapping[str, Any]) -> dict[str, Any]:
     response: NeMoGymResponse = fields["response"]
     usage, details = response.usage, response.incomplete_details
     figures = {name: item for name, item in fields.items() if type(item) in _JSON_SCALARS}
-    figures["response"] = {"usage": usage and _usage(usage), "incomplete_details": details and details.model_dump()}
+    ended_by = (response.__pydantic_extra__ or {}).get("ended_by")
+    ending = {"incomplete_details": details and details.model_dump(), "ended_by": ended_by}
+    figures["response"] = {**ending, "usage": usage and _usage(usage)}
     return figures
 
 

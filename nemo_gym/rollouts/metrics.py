@@ -12,7 +12,7 @@ import orjson
 from nemo_gym.common.words import count_of, shorten
 from nemo_gym.errors import Cause
 from nemo_gym.rollouts.estimators import ClusteredMean, LogHistogram, majority_at_k, pass_at_k
-from nemo_gym.rollouts.types import results_of, task_index_of
+from nemo_gym.rollouts.types import is_cut_off, results_of, task_index_of
 
 PASS_THRESHOLD = 1.0
 ANSWER_FIELDS = ("extracted_answer", "parsed_option", "answer")
@@ -141,7 +141,7 @@ class RunningMetrics:
         """Fields whose values are all between 0 and 1, if they are true, false or rewards."""
         self._booleans: set[str] = set()
         self.cut_off = 0
-        """Rollouts whose last reply was cut off by a limit."""
+        """Rollouts that a token or step limit ended."""
         self._attempts = self._retries = 0
         self._latency, self._slowest_s = LogHistogram(), 0.0
         self.blocked: dict[str, dict[str, float]] = {}
@@ -164,7 +164,7 @@ class RunningMetrics:
     ) -> None:
         """Add a scored rollout: the fields of its record that are not objects or lists, and its token usage."""
         self.scored += 1
-        self.cut_off += _is_cut_off(figures)
+        self.cut_off += is_cut_off(figures.get("response"))
         self._attempts += attempts
         self._retries += retries
         batch = self._batch
@@ -316,11 +316,6 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
         for name, value in fields.items()
         if type(value) in _NUMBER_TYPES and not name.startswith("_") and -LARGEST <= value <= LARGEST
     }
-
-
-def _is_cut_off(record: Mapping[str, Any]) -> bool:
-    response = record.get("response")
-    return isinstance(response, dict) and bool(response.get("incomplete_details"))
 
 
 def _tokens(record: Mapping[str, Any]) -> dict[str, float]:

@@ -92,6 +92,14 @@ def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return record if not own else {name: value for name, value in record.items() if name not in own}
 
 
+def is_cut_off(response: object) -> bool:
+    """True if a token or step limit ended the rollout before the model was done."""
+    if not isinstance(response, Mapping):
+        return False
+    was_cut = bool(response.get("incomplete_details")) or response.get("status") == "incomplete"
+    return was_cut or response.get("ended_by") == "max_steps"
+
+
 def raw_json_or_text(body: bytes) -> Any:
     """A row as it is if it is JSON, otherwise as text. JSON that can be read may be nested too deep to be encoded."""
     try:

@@ -1,9 +1,7 @@
 """Sandboxes in Apptainer (Singularity) instances, through the `apptainer` command."""
 
-import shlex
 from collections.abc import Mapping
-from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nemo_gym.sandbox.containers import (
     ContainerProvider,
@@ -11,14 +9,9 @@ from nemo_gym.sandbox.containers import (
     StartOptions,
     checked,
     environment,
-    exec_result,
-    read_local,
     run_cli,
-    write_local,
 )
-from nemo_gym.sandbox.contract import ExecResult, SandboxHandle, SandboxSpec, SandboxStatus
-
-COPY_TIMEOUT_S = 600.0
+from nemo_gym.sandbox.contract import SandboxHandle, SandboxSpec, SandboxStatus
 
 
 class CreateOptions(StartOptions):
@@ -36,6 +29,11 @@ class ApptainerProvider(ContainerProvider[CreateOptions, ApptainerExecOptions]):
     name: ClassVar[str] = "apptainer"
     options = (CreateOptions, ApptainerExecOptions)
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._env: dict[str, Mapping[str, str]] = {}
+        """Of each instance: `exec` inherits nothing of what the instance was started with."""
+
     def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
         """The arguments of `apptainer instance start` for a sandbox."""
         options = self._create
@@ -47,45 +45,26 @@ class ApptainerProvider(ContainerProvider[CreateOptions, ApptainerExecOptions]):
         arguments += environment("--env", spec.env)
         return [*arguments, *options.extra_start_args, self.image_of(spec), name]
 
-    async def exec(
-        self,
-        handle: SandboxHandle,
-        command: str,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
-        user: str | int | None = None,
-    ) -> ExecResult:
-        arguments = self._exec_arguments(handle, cwd=cwd, env=env, user=user)
-        async with self._turns:
-            finished = await run_cli(
-                [*arguments, self._exec.exec_shell, "-c", command],
-                timeout_s=timeout_s or self._exec.default_timeout_s,
-            )
-        return exec_result(finished)
+    async def prepare(self, handle: SandboxHandle, spec: SandboxSpec, *, timeout_s: float) -> None:
+        self._env[handle.raw] = spec.env
+        if spec.workdir:
+            make = [*self.exec_arguments(handle), "mkdir", "-p", spec.workdir]
+            await checked(make, timeout_s=timeout_s, what="Making the work folder")
 
-    def _exec_arguments(
+    def exec_arguments(
         self,
         handle: SandboxHandle,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
+        reads_stdin: bool = False,
     ) -> list[str]:
         arguments = [self._program, "exec", "--cleanenv", "--no-home"]
         arguments += ["--fakeroot"] if user in ("root", 0) and self._exec.fakeroot_for_root else []
         arguments += ["--pwd", cwd] if cwd else []
-        return [*arguments, *environment("--env", env), *self._exec.extra_exec_args, f"instance://{handle.raw}"]
-
-    async def upload_file(self, handle: SandboxHandle, local: Path, remote: str) -> None:
-        path, folder = shlex.quote(remote), shlex.quote(str(Path(remote).parent))
-        command = [*self._exec_arguments(handle), self._exec.exec_shell, "-c", f"mkdir -p {folder} && cat > {path}"]
-        await checked(command, timeout_s=COPY_TIMEOUT_S, what="Uploading", stdin=read_local(local))
-
-    async def download_file(self, handle: SandboxHandle, remote: str, local: Path) -> None:
-        command = [*self._exec_arguments(handle), "cat", remote]
-        write_local(local, await checked(command, timeout_s=COPY_TIMEOUT_S, what="Downloading"))
+        variables = {**self._env.get(handle.raw, {}), **(env or {})}
+        return [*arguments, *environment("--env", variables), *self._exec.extra_exec_args, f"instance://{handle.raw}"]
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
         finished = await run_cli([self._program, "instance", "list", handle.raw], timeout_s=30)
@@ -95,6 +74,7 @@ class ApptainerProvider(ContainerProvider[CreateOptions, ApptainerExecOptions]):
 
     async def close(self, handle: SandboxHandle) -> None:
         self._running.discard(handle.raw)
+        self._env.pop(handle.raw, None)
         await run_cli([self._program, "instance", "stop", handle.raw], timeout_s=60)
 
 

@@ -5,6 +5,7 @@ import contextlib
 import os
 import secrets
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
@@ -12,10 +13,18 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, Level, SandboxHandle, SandboxSpec
-from nemo_gym.sandbox.errors import SandboxCreateError, SandboxCreateVerificationError, SandboxUnavailableError
+from nemo_gym.sandbox.errors import (
+    SandboxCreateError,
+    SandboxCreateVerificationError,
+    SandboxError,
+    SandboxUnavailableError,
+)
 
 OUTPUT_BYTES = 2**20
+MAX_DOWNLOAD_BYTES = 128 * 2**20
 KILL_GRACE_S = 5.0
+COPY_TIMEOUT_S = 600.0
+DRAIN_S = 1.0
 
 
 def read_local(path: Path) -> bytes:
@@ -70,11 +79,21 @@ class StartOptions(Options):
     """The network of a sandbox. Model-written code gets none unless you say otherwise."""
 
 
+KILL_GROUP = """\
+for file in /proc/[0-9]*/cmdline; do
+    read -r line < "$file"
+    pid=${file#/proc/}
+    pid=${pid%/cmdline}
+    case "$line" in *"$1"*) [ "$pid" = $$ ] || kill -s KILL -- -"$pid";; esac
+done 2> /dev/null
+"""
+"""Kills the process groups whose leader has the argument in its command line, with nothing but a shell."""
+
 CreateT = TypeVar("CreateT", bound=StartOptions)
 ExecT = TypeVar("ExecT", bound=ExecOptions)
 
 
-class ContainerProvider(Generic[CreateT, ExecT]):
+class ContainerProvider(ABC, Generic[CreateT, ExecT]):
     """The options of a provider, the engine's program, and the containers that run."""
 
     name: ClassVar[str]
@@ -98,9 +117,9 @@ class ContainerProvider(Generic[CreateT, ExecT]):
         self._turns = asyncio.Semaphore(self._exec.concurrency)
         self._running: set[str] = set()
 
+    @abstractmethod
     def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
         """The arguments with which the engine starts a sandbox."""
-        raise NotImplementedError
 
     def image_of(self, spec: SandboxSpec) -> str:
         if spec.image is None:
@@ -115,14 +134,79 @@ class ContainerProvider(Generic[CreateT, ExecT]):
         try:
             timeout_s = spec.ready_timeout_s or self._create.start_timeout_s
             await checked(command, timeout_s=timeout_s, what="Starting a container")
+            await self.prepare(handle, spec, timeout_s=timeout_s)
             await verify_probe(self, handle, self._probe)
         except BaseException:
             await asyncio.shield(self.close(handle))
             raise
         return handle
 
-    async def close(self, handle: SandboxHandle) -> None:
-        raise NotImplementedError
+    async def prepare(self, handle: SandboxHandle, spec: SandboxSpec, *, timeout_s: float) -> None:
+        """What is left to do in a container that has started."""
+
+    @abstractmethod
+    def exec_arguments(
+        self,
+        handle: SandboxHandle,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        reads_stdin: bool = False,
+    ) -> list[str]:
+        """The engine's command that runs another one, which follows, in a container."""
+
+    @abstractmethod
+    async def close(self, handle: SandboxHandle) -> None: ...
+
+    async def exec(
+        self,
+        handle: SandboxHandle,
+        command: str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        """Run a command. Ending the engine's client ends nothing in the container, so that is done by another one."""
+        mark, shell = f"nemo-gym-exec-{secrets.token_hex(8)}", self._exec.exec_shell
+        arguments = self.exec_arguments(handle, cwd=cwd, env=env, user=user)
+        finished: Finished | None = None
+        try:
+            async with self._turns:
+                finished = await run_cli(
+                    [*arguments, shell, "-c", f'{shell} -c "$1"; exit $?', mark, command],
+                    timeout_s=timeout_s or self._exec.default_timeout_s,
+                )
+        finally:
+            if finished is None or finished.code is None:
+                kill = [*self.exec_arguments(handle, user=user), shell, "-c", KILL_GROUP, "", mark]
+                await asyncio.shield(run_cli(kill, timeout_s=KILL_GRACE_S))
+        if finished.code and handle.raw.encode() in finished.stderr:  # a name that nothing in the container knows
+            message = finished.stderr.decode(errors="replace").strip()
+            return ExecResult("", message, RUNTIME_FAILURE, "sandbox")
+        return exec_result(finished)
+
+    async def upload_file(self, handle: SandboxHandle, local: Path, remote: str) -> None:
+        arguments = self.exec_arguments(handle, reads_stdin=True)
+        script = 'mkdir -p "$1" && cat > "$2"'
+        await checked(
+            [*arguments, self._exec.exec_shell, "-c", script, "", os.path.dirname(remote) or ".", remote],
+            timeout_s=COPY_TIMEOUT_S,
+            what=f"Uploading {remote}",
+            stdin=read_local(local),
+        )
+
+    async def download_file(self, handle: SandboxHandle, remote: str, local: Path) -> None:
+        """Its bytes: whatever it is in the container, a link for instance, out here it is a regular file."""
+        content = await checked(
+            [*self.exec_arguments(handle), "cat", "--", remote],
+            timeout_s=COPY_TIMEOUT_S,
+            what=f"Downloading {remote}",
+            max_bytes=MAX_DOWNLOAD_BYTES,
+        )
+        write_local(local, content)
 
     async def aclose(self) -> None:
         for name in list(self._running):
@@ -144,7 +228,9 @@ def require(executable: str) -> str:
     return found
 
 
-async def run_cli(argv: Sequence[str], *, timeout_s: float, stdin: bytes | None = None) -> Finished:
+async def run_cli(
+    argv: Sequence[str], *, timeout_s: float, stdin: bytes | None = None, max_bytes: int = OUTPUT_BYTES
+) -> Finished:
     """Run a command of the engine; kill it when its time is up or the caller is cancelled."""
     process = await asyncio.create_subprocess_exec(
         *argv,
@@ -155,7 +241,8 @@ async def run_cli(argv: Sequence[str], *, timeout_s: float, stdin: bytes | None 
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    streams = asyncio.gather(_capped(process.stdout), _capped(process.stderr), _feed(process, stdin))
+    out, err = _Capped(max_bytes), _Capped(OUTPUT_BYTES)
+    streams = asyncio.gather(out.read(process.stdout), err.read(process.stderr), _feed(process, stdin))
     code: int | None = None
     try:
         async with asyncio.timeout(timeout_s):
@@ -167,9 +254,12 @@ async def run_cli(argv: Sequence[str], *, timeout_s: float, stdin: bytes | None 
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
+            # A process that left the group may keep the pipes open: it is not waited for.
+            await asyncio.wait({streams}, timeout=DRAIN_S)
+            streams.cancel()
+            process._transport.close()  # type: ignore[attr-defined]
             await process.wait()
-    (out, out_cut), (err, err_cut), _ = await streams
-    return Finished(code, out, err, out_cut or err_cut)
+    return Finished(code, bytes(out.kept), bytes(err.kept), out.is_cut or err.is_cut)
 
 
 async def _feed(process: asyncio.subprocess.Process, stdin: bytes | None) -> None:
@@ -181,13 +271,17 @@ async def _feed(process: asyncio.subprocess.Process, stdin: bytes | None) -> Non
         process.stdin.close()
 
 
-async def _capped(stream: asyncio.StreamReader) -> tuple[bytes, bool]:
-    kept, is_cut = bytearray(), False
-    while part := await stream.read(65536):
-        room = OUTPUT_BYTES - len(kept)
-        kept += part[: max(room, 0)]
-        is_cut |= len(part) > room
-    return bytes(kept), is_cut
+class _Capped:
+    """The first bytes of a stream. The rest is read and dropped."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._room, self.kept, self.is_cut = max_bytes, bytearray(), False
+
+    async def read(self, stream: asyncio.StreamReader) -> None:
+        while part := await stream.read(65536):
+            self.kept += part[: max(self._room, 0)]
+            self.is_cut |= len(part) > self._room
+            self._room -= len(part)
 
 
 def exec_result(finished: Finished) -> ExecResult:
@@ -197,13 +291,17 @@ def exec_result(finished: Finished) -> ExecResult:
     return ExecResult(stdout, stderr, finished.code, is_truncated=finished.is_truncated)
 
 
-async def checked(argv: Sequence[str], *, timeout_s: float, what: str, stdin: bytes | None = None) -> bytes:
-    """The output of a command that must succeed."""
-    finished = await run_cli(argv, timeout_s=timeout_s, stdin=stdin)
+async def checked(
+    argv: Sequence[str], *, timeout_s: float, what: str, stdin: bytes | None = None, max_bytes: int = OUTPUT_BYTES
+) -> bytes:
+    """The output of a command that must succeed, all of it."""
+    finished = await run_cli(argv, timeout_s=timeout_s, stdin=stdin, max_bytes=max_bytes)
     if finished.code != 0:
         said = finished.stderr.decode(errors="replace").strip()[-1000:]
         ended = "took too long" if finished.code is None else f"ended with code {finished.code}"
         raise SandboxCreateError(f"{what} failed: '{argv[0]} {argv[1]}' {ended}: {said}")
+    if finished.is_truncated:
+        raise SandboxError(f"{what} failed: it is larger than {max_bytes:,} bytes.")
     return finished.stdout
 
 

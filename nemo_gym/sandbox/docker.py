@@ -1,31 +1,23 @@
 """Sandboxes in Docker containers, through the `docker` command."""
 
-import secrets
-import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
 from nemo_gym.sandbox.containers import (
-    KILL_GRACE_S,
     ContainerProvider,
     ExecOptions,
     StartOptions,
     checked,
     environment,
-    exec_result,
     run_cli,
 )
 from nemo_gym.sandbox.contract import (
-    TEMP,
-    ExecResult,
     SandboxEndpoint,
     SandboxHandle,
     SandboxSpec,
     SandboxStatus,
 )
 
-COPY_TIMEOUT_S = 600.0
 _STATUS = {"created": "starting", "running": "running", "restarting": "starting", "exited": "stopped", "dead": "error"}
 
 
@@ -63,45 +55,19 @@ class DockerProvider(ContainerProvider[DockerCreateConfig, ExecOptions]):
         keepalive = spec.entrypoint or [options.keepalive_shell, "-c", options.keepalive_cmd]
         return [*arguments, "--entrypoint", keepalive[0], self.image_of(spec), *keepalive[1:]]
 
-    async def exec(
+    def exec_arguments(
         self,
         handle: SandboxHandle,
-        command: str,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
         user: str | int | None = None,
-    ) -> ExecResult:
-        mark = f"{TEMP}/.exec-{secrets.token_hex(6)}"
-        options = ["--workdir", cwd] if cwd else []
-        options += environment("--env", env) + (["--user", str(user)] if user is not None else [])
-        # The shell writes down its process id, so that a command whose time is up can be killed in the container.
-        script = (
-            f"echo $$ > {mark}; {self._exec.exec_shell} -c {shlex.quote(command)}; code=$?; rm -f {mark}; exit $code"
-        )
-        arguments = ["exec", *options, *self._exec.extra_exec_args, handle.raw, self._exec.exec_shell, "-c", script]
-        async with self._turns:
-            timeout_s = timeout_s or self._exec.default_timeout_s
-            finished = await run_cli([self._program, *arguments], timeout_s=timeout_s)
-        if finished.code is None:
-            kill = f"p=$(cat {mark}) && (pkill -9 -P $p; kill -9 $p); rm -f {mark}"
-            await run_cli(
-                [self._program, "exec", handle.raw, self._exec.exec_shell, "-c", kill], timeout_s=KILL_GRACE_S
-            )
-        return exec_result(finished)
-
-    async def upload_file(self, handle: SandboxHandle, local: Path, remote: str) -> None:
-        folder = shlex.quote(str(Path(remote).parent))
-        await self.exec(handle, f"mkdir -p {folder}")
-        await checked(
-            [self._program, "cp", str(local), f"{handle.raw}:{remote}"], timeout_s=COPY_TIMEOUT_S, what="Uploading"
-        )
-
-    async def download_file(self, handle: SandboxHandle, remote: str, local: Path) -> None:
-        await checked(
-            [self._program, "cp", f"{handle.raw}:{remote}", str(local)], timeout_s=COPY_TIMEOUT_S, what="Downloading"
-        )
+        reads_stdin: bool = False,
+    ) -> list[str]:
+        arguments = [self._program, "exec", *(["--interactive"] if reads_stdin else [])]
+        arguments += ["--workdir", cwd] if cwd else []
+        arguments += environment("--env", env) + (["--user", str(user)] if user is not None else [])
+        return [*arguments, *self._exec.extra_exec_args, handle.raw]
 
     async def endpoint(self, handle: SandboxHandle, port: int) -> SandboxEndpoint:
         published = await checked([self._program, "port", handle.raw, str(port)], timeout_s=30, what="Finding a port")

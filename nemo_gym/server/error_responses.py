@@ -111,7 +111,8 @@ def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fai
     if isinstance(error, UpstreamError):
         return _response_to(_upstream_failure(error, cause), server)
     if isinstance(error, ComputeError):
-        return _response_to(RolloutError(getattr(error, "cause", None) or cause, str(error), retryable=True), server)
+        kind = getattr(error, "cause", None) or cause
+        return _response_to(RolloutError(kind, str(error), retryable=error.is_retryable), server)
     if isinstance(error, ConfigError):
         return _response_to(RolloutError(cause, str(error), retryable=False), server)
     raised: Any = error

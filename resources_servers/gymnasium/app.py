@@ -13,7 +13,7 @@ from nemo_gym.errors import RolloutError
 _WHOLE_NUMBER = re.compile(r"-?\d+")
 
 
-class GymnasiumConfig(BaseResourcesServerConfig):
+class GymnasiumConfig(BaseResourcesServerConfig, extra="forbid"):
     modules: list[str] = Field(default_factory=list)
     """Packages to import first, because they register environments."""
 

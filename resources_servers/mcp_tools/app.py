@@ -25,7 +25,7 @@ from nemo_gym.openai_utils import JsonObject
 from nemo_gym.server_utils import raise_first_error
 
 
-class McpToolsConfig(BaseResourcesServerConfig):
+class McpToolsConfig(BaseResourcesServerConfig, extra="forbid"):
     mcp_servers: dict[str, McpServer] = Field(min_length=1)
     tool_timeout_s: float = Field(default=300.0, gt=0)
     """How long one call of a tool, or connecting, may take."""

@@ -19,7 +19,7 @@ from nemo_gym.server_utils import CookieJar
 _MOVE = re.compile(r"\[[^\[\]]+\]")
 
 
-class TextArenaConfig(BaseResourcesServerConfig):
+class TextArenaConfig(BaseResourcesServerConfig, extra="forbid"):
     opponent_model_server: ModelServerRef | None = None
     """The model that plays against the policy where a row says `opponent: model`."""
 

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from nemo_gym.analysis.recording import FILE, first_difference, record_or_replay
+from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
@@ -159,3 +160,13 @@ async def test_what_cannot_be_recorded_or_replayed_is_refused(tmp_path: Path) ->
 )
 def test_the_first_difference_is_where_values_part(then: Any, now: Any, place: str) -> None:
     assert first_difference(then, now) == place
+
+
+@pytest.mark.parametrize("options", [{"record": "calls"}, {"replay": "calls"}])
+def test_worker_processes_are_named_as_what_is_in_the_way(options: dict[str, Any]) -> None:
+    config = RolloutCollectionConfig(input_jsonl_fpath="rows.jsonl", output_jsonl_fpath="out.jsonl", **options)
+    with (
+        pytest.raises(ConfigError, match=r"worker processes: leave num_workers out.* running `ng_run`"),
+        record_or_replay(ServerClient(), config, SETTINGS),
+    ):
+        raise AssertionError("nothing may be collected")

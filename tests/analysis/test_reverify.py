@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from omegaconf import OmegaConf
 
@@ -11,9 +12,11 @@ from nemo_gym.analysis.records import StoredRolloutsError
 from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import ConfigError
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.rollouts.attempts import attempt
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.types import hash_row
+from nemo_gym.rollouts.types import NoResult, Row, RowId, hash_row
 from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
 from nemo_gym.testing import (
     TRANSPORTS,
@@ -224,6 +227,18 @@ async def test_a_verifier_that_fails_gives_no_reward(tmp_path: Path, way: str) -
         report = await reverified(tmp_path, client)
     assert (report.rescored, report.failed) == (0, {"verifier": 1})
     assert rows_of(tmp_path / "again.jsonl") == []
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_rollout_whose_time_was_up_while_it_was_verified_keeps_its_response(transport: Transport) -> None:
+    unsure = server_spec("unsure", "resources_servers", "unsure", folder=UNSURE, domain="other")
+    row = Row(RowId(0, 0, "0" * 16), "agent", orjson.dumps(example_row("hi", way="never")))
+    async with running_servers(scripted_servers(unsure, [{"say": "Done."}]), transport=transport) as client:
+        outcome = await attempt(client, row, timeout_s=3)
+    assert isinstance(outcome, NoResult)
+    assert outcome.cause == "timeout"
+    response = orjson.loads(encode(outcome.response))
+    assert response["output"][0]["content"][0]["text"] == "Done."
 
 
 async def test_sessions_do_not_outlive_their_rollout(tmp_path: Path) -> None:

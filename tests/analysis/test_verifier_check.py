@@ -125,7 +125,7 @@ def check(*arguments: str, cwd: Path) -> tuple[int, str, str]:
 def test_the_command_takes_the_examples_of_the_environment_and_writes_figures(tmp_path: Path) -> None:
     code, shown, said = check(f"+config_paths=[{MCQA},{MODEL}]", "+limit=1", "+output_fpath=out/v.json", cwd=tmp_path)
     assert code == 0, said
-    assert shown.splitlines()[1].split()[:7] == ["mcqa", "1", "1", "0.0%", "0.0%", "0", "0"]
+    assert shown.splitlines()[1].split()[:5] == ["mcqa", "1", "1", "0.0%", "0.0%"]
     [figures] = json.loads((tmp_path / "out/v.json").read_text())
     assert (figures["environment"], figures["discriminates"], figures["false_negative_rate"]) == ("mcqa", True, 0.0)
     assert figures["kinds"]["gold"] == {"may_be_right": True, "rows": 1, "full": 1, "varied": 0, "failed": {}}

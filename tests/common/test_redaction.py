@@ -32,6 +32,22 @@ def written(secret: str) -> list[str]:
     return [secret, f"Bearer {secret}", *inside, nested, *urls, *quoted, secret.replace("\n", "\r\n")]
 
 
+@pytest.mark.parametrize(
+    ("secret", "text", "shown"),
+    [
+        ("production", "Reproductions of the production line", "Reproductions of the **** line"),
+        ("production", "https://ann:production@host production2 (production)", "https://****@host ****2 (****)"),
+        ("Production", "Productions, production, Production.", "Productions, production, ****."),
+        ("production", "cHJvZHVjdGlvbg== x", "****g== x"),
+        ("qwhdkfjbnmzx0", "aqwhdkfjbnmzx0b", "a****b"),
+        ("qwhdkfjbnmzxpolkahgsd", "aqwhdkfjbnmzxpolkahgsdb", "a****b"),
+        ("qWhdkfjBnmzX", "aqWhdkfjBnmzXb", "a****b"),
+    ],
+)  # fmt: skip
+def test_a_secret_that_looks_like_a_word_stays_inside_longer_words(secret: str, text: str, shown: str) -> None:
+    assert Redactor([secret]).text(text) == shown
+
+
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_secret_is_found_in_every_form(secret: str) -> None:
     redactor = Redactor([secret])

@@ -113,8 +113,10 @@ async def test_the_memory_limit_is_a_setting() -> None:
 async def test_a_failure_of_the_pool_says_what_happened(
     compute: Compute, function: Callable[..., Any], args: tuple[Any, ...], message: str
 ) -> None:
-    with pytest.raises(ComputeError, match=message):
+    with pytest.raises(ComputeError, match=message) as raised:
         await compute.run(function, *args, timeout_s=10)
+    assert raised.value.is_retryable is ("did not finish" in str(raised.value))
+    assert pickle.loads(pickle.dumps(raised.value)).is_retryable is raised.value.is_retryable
     assert await compute.run(functions.double, 1, timeout_s=60) == 2
 
 

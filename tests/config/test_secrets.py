@@ -20,6 +20,7 @@ from nemo_gym.config.secrets import (
     is_public,
     is_secret,
     masked,
+    words_among,
 )
 from nemo_gym.errors import ConfigError
 
@@ -237,3 +238,22 @@ def test_text_anywhere_in_env_yaml_is_found(dotenv: Any, secret: str) -> None:
     found = find_secrets(OmegaConf.create(values), values)
     assert secret in found.values or not secret
     assert (("foo", "bar", 1) in found.positions) is (0 < len(secret) < 8)
+
+
+def test_a_word_that_a_config_has_too_is_no_secret_but_a_token_is() -> None:
+    dotenv = {"stage": "production", "team": "research", "auth": "tok3nABCDEFGH", "db_password": "longlisted"}
+    config = {
+        **dotenv,
+        "env": {
+            "resources_servers": {"env": {"table": "production", "header": "tok3nABCDEFGH", "list": "longlisted"}}
+        },
+    }
+    found = find_secrets(OmegaConf.create(config), dotenv)
+    assert found.values == {"research", "tok3nABCDEFGH", "longlisted"}
+    assert words_among(found, dotenv) == ["team"]
+
+
+def test_an_interpolation_of_a_word_does_not_make_it_public() -> None:
+    dotenv = {"team": "research"}
+    config = OmegaConf.create({**dotenv, "env": {"resources_servers": {"env": {"note": "${team}"}}}})
+    assert find_secrets(config, dotenv).values == {"research"}

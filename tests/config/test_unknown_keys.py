@@ -62,6 +62,11 @@ def test_a_foreign_class_only_warns(caplog: pytest.LogCaptureFixture) -> None:
     assert "Did you mean 'timeout_s'? The key has no effect." in caplog.text
 
 
+def test_a_server_without_a_config_class_of_its_own_refuses() -> None:
+    with pytest.raises(ConfigError, match="Unknown key 'timeout_s' in env"):
+        drop_unknown_keys(BaseResourcesServerConfig, {**BASE, "timeout_s": 2}, path=PATH)
+
+
 def test_an_open_class_keeps_every_key(caplog: pytest.LogCaptureFixture) -> None:
     assert drop_unknown_keys(OpenConfig, {**BASE, "timeout": 2}, path=PATH) == {**BASE, "timeout": 2}
     assert not caplog.text

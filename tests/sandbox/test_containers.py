@@ -1,6 +1,8 @@
 """Container engines: the commands that are run, against a stand-in for the engine that runs them on this machine."""
 
+import asyncio
 import json
+import secrets
 import stat
 from pathlib import Path
 from typing import Any
@@ -8,13 +10,16 @@ from typing import Any
 import pytest
 
 from nemo_gym.sandbox.apptainer import ApptainerProvider
-from nemo_gym.sandbox.contract import SandboxResources, SandboxSpec
+from nemo_gym.sandbox.containers import OUTPUT_BYTES
+from nemo_gym.sandbox.contract import SandboxHandle, SandboxResources, SandboxSpec
 from nemo_gym.sandbox.docker import DockerProvider
 from nemo_gym.sandbox.errors import (
     SandboxCreateError,
     SandboxCreateVerificationError,
+    SandboxError,
     SandboxUnavailableError,
 )
+from tests.sandbox.providers import processes_with, until
 
 STAND_IN = """#!/usr/bin/env python3
 import json, os, subprocess, sys
@@ -29,7 +34,7 @@ elif arguments[:2] == ["instance", "list"]:
     print("INSTANCE", arguments[2])
 elif arguments[:1] == ["exec"]:
     at = next(n for n, word in enumerate(arguments) if "nemo-gym-" in word)
-    sys.exit(subprocess.run(arguments[at + 1:]).returncode)
+    sys.exit(subprocess.run(arguments[at + 1:], start_new_session=True).returncode)
 elif arguments[-1] == "broken" or "broken" in arguments:
     sys.exit("no such image")
 """
@@ -88,20 +93,50 @@ async def test_docker_runs_a_container_without_network_and_privileges(engine: En
     assert follows(call, "--env", "B=2", "--user", "root", handle.raw)
     assert (await docker.endpoint(handle, 80)).endpoint == "http://127.0.0.1:4242"
     assert await docker.status(handle) == "running"
-    (tmp_path / "f").write_text("x")
-    await docker.upload_file(handle, tmp_path / "f", "/app/new/f")
-    assert ["cp", str(tmp_path / "f"), f"{handle.raw}:/app/new/f"] in engine.calls()
-    await docker.download_file(handle, "/app/f", tmp_path / "g")
     await docker.close(handle)
     assert ["rm", "--force", "--volumes", handle.raw] in engine.calls()
 
 
-async def test_docker_kills_what_is_late(engine: Engine) -> None:
+@pytest.mark.parametrize("ends", ["late", "cancelled"])
+async def test_a_command_that_is_given_up_ends_with_all_it_started(engine: Engine, ends: str) -> None:
     docker = DockerProvider(**options(engine))
     handle = await docker.create(SandboxSpec(image="i"))
-    result = await docker.exec(handle, "sleep 60", timeout_s=0.5)
-    assert (result.return_code, result.error_type) == (125, "timeout")
-    assert "kill -9" in engine.calls()[-1][-1]
+    token = f"600.{secrets.randbelow(10**9)}"
+    command = f"echo begun; sleep {token} & sh -c 'sleep {token}; true'"
+    if ends == "late":
+        result = await docker.exec(handle, command, timeout_s=1.0)
+        assert (result.stdout, result.return_code, result.error_type) == ("begun\n", 125, "timeout")
+    else:
+        running = asyncio.create_task(docker.exec(handle, command))
+        await until(lambda: len(processes_with(token)) == 2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    await until(lambda: not processes_with(token))
+
+
+async def test_a_download_is_a_regular_file_whole_or_refused(engine: Engine, tmp_path: Path) -> None:
+    docker = DockerProvider(**options(engine))
+    handle = await docker.create(SandboxSpec(image="i"))
+    inside, local = tmp_path / "in side", tmp_path / "local"
+    local.write_bytes(b"x" * (OUTPUT_BYTES + 1))
+    await docker.upload_file(handle, local, f"{inside}/large")
+    (inside / "link").symlink_to(inside / "large")
+    (inside / "dangling").symlink_to("/nowhere")
+    await docker.download_file(handle, f"{inside}/link", tmp_path / "copy")
+    assert not (tmp_path / "copy").is_symlink()
+    assert (tmp_path / "copy").read_bytes() == local.read_bytes()
+    for bad in ("dangling", "."):
+        with pytest.raises(SandboxError, match="Downloading"):
+            await docker.download_file(handle, f"{inside}/{bad}", tmp_path / "bad")
+    assert not (tmp_path / "bad").exists()
+
+
+async def test_a_container_that_is_gone_is_no_failure_of_the_command(engine: Engine) -> None:
+    docker = DockerProvider(**options(engine))
+    handle = SandboxHandle("x", "docker", "nemo-gym-x")
+    result = await docker.exec(handle, "echo 'Error: No such container: nemo-gym-x' >&2; exit 1")
+    assert (result.return_code, result.error_type) == (125, "sandbox")
 
 
 async def test_docker_obeys_its_options(engine: Engine) -> None:
@@ -140,14 +175,17 @@ async def test_a_probe_must_give_what_is_expected(engine: Engine) -> None:
 
 async def test_apptainer_starts_an_instance_that_shares_nothing(engine: Engine, tmp_path: Path) -> None:
     apptainer = ApptainerProvider(**options(engine, exec={"default_binds": ["/data"]}))
-    handle = await apptainer.create(SandboxSpec(image="x.sif", env={"A": "1"}, resources=SandboxResources(cpu=1)))
+    spec = SandboxSpec(image="x.sif", env={"A": "1"}, resources=SandboxResources(cpu=1), workdir=str(tmp_path / "w"))
+    handle = await apptainer.create(spec)
+    assert (tmp_path / "w").is_dir()
     start = engine.call("instance")
     for words in (("--containall", "--no-home", "--cleanenv"), ("--net", "--network", "none"), ("--bind", "/data")):
         assert follows(start, *words)
     assert start[-2:] == ["x.sif", handle.raw]
     result = await apptainer.exec(handle, "echo hi", cwd="/app", user="root")
     assert result.stdout == "hi\n"
-    assert follows(engine.call("exec"), "--fakeroot", "--pwd", "/app", f"instance://{handle.raw}")
+    call = engine.calls()[-1]
+    assert follows(call, "--fakeroot", "--pwd", "/app", "--env", "A=1", f"instance://{handle.raw}")
     (tmp_path / "f").write_text("up")
     await apptainer.upload_file(handle, tmp_path / "f", str(tmp_path / "in/there"))
     await apptainer.download_file(handle, str(tmp_path / "in/there"), tmp_path / "back")

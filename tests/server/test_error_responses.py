@@ -48,9 +48,13 @@ class Failing(SimpleResourcesServer):
         raise ERRORS[str(body.responses_create_params.input)]
 
 
+unpicklable = ComputeError("returned a function, which cannot be pickled")
+unpicklable.is_retryable = False
+
 ERRORS: dict[str, Exception] = {
     "own code": KeyError("no such answer"),
     "compute worker": ComputeError("its worker ended with signal SIGKILL"),
+    "compute function": unpicklable,
     "another server": UpstreamError("judge", 0, "connection refused"),
     "judge": RolloutError("judge", "no verdict"),
     "no such server": ConfigError("No server is called 'jugde'."),
@@ -64,6 +68,7 @@ ERRORS: dict[str, Exception] = {
     [
         ("own code", "verifier", False),
         ("compute worker", "verifier", True),
+        ("compute function", "verifier", False),
         ("another server", "verifier", True),
         ("judge", "judge", True),
         ("no such server", "verifier", False),

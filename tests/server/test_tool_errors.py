@@ -1,13 +1,19 @@
 """What a model, an author and a record see of tools and rows."""
 
 import logging
+from contextlib import AsyncExitStack
 from typing import Any
 
 import orjson
 import pytest
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, ToolError, tool
+from nemo_gym.client.pool import HttpClient
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.client.settings import HttpSettings
+from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.attempts import attempt, numeric_fields
+from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.types import Row, RowId, Scored
 from nemo_gym.testing import TRANSPORTS, Transport, client_for, example_row, running_servers, says
 from tests.stacks import scripted_servers, weather
@@ -102,6 +108,43 @@ async def test_an_environment_can_keep_the_fields_of_its_rows_out_of_records() -
     row = {"responses_create_params": {"input": "Oslo?"}, "answer": "coat"}
     record = await played(weather_servers(record_row_fields=False), row)
     assert not {"answer", "_row_fields"} & set(record)
+
+
+class Hoarder(SimpleResourcesServer):
+    @tool
+    async def hoard(self, size: int) -> str:
+        """Return a long text."""
+        return "x" * size
+
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_tool_may_return_as_much_in_process_as_over_http(transport: Transport) -> None:
+    async with AsyncExitStack() as stack:
+        environment = await stack.enter_async_context(client_for(Hoarder))
+        http = await stack.enter_async_context(HttpClient(HttpSettings(max_response_bytes=10_000)))
+        name = environment.server.config.name
+        local = {name: environment.server.asgi_app()} if transport == "direct" else {}
+        client = ServerClient(addresses={name: environment.url}, local=local, http=http)
+        assert len((await client.send(name, "/hoard", {"size": 9_000}, cause="tool")).text()) == 9_000
+        with pytest.raises(RolloutError, match="the reply exceeded max_response_bytes, 10000") as raised:
+            await client.send(name, "/hoard", {"size": 11_000}, cause="tool")
+    assert (raised.value.cause, raised.value.server, raised.value.retryable) == ("tool", name, False)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_rollout_that_its_last_step_ended_says_so_and_is_counted(transport: Transport) -> None:
+    call = {"call": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}
+    row = {"responses_create_params": {"input": "Oslo?"}}
+    record = await played(scripted_servers(weather(), [call], max_steps=2), row, transport)
+    assert (record["response"]["ended_by"], record["reward"]) == ("max_steps", 1.0)
+    metrics = RunningMetrics()
+    metrics.add(record)
+    assert metrics.summary()["cut_off"] == 1
+    answered = await played(scripted_servers(weather(), [{"turn": 0, **call}, {"say": "Cold."}], max_steps=2), row)
+    assert "ended_by" not in answered["response"]
 
 
 async def test_a_reply_that_was_cut_off_can_have_a_reward_of_its_own() -> None:

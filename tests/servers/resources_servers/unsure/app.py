@@ -1,5 +1,6 @@
 """Cannot make up its mind: `verify` fails in the way that the row asks for."""
 
+import asyncio
 import math
 from typing import Any
 
@@ -19,6 +20,8 @@ class UnsureResourcesServer(SimpleResourcesServer):
                 return {"note": "undecided"}
             case "a list":
                 return [1.0]
+            case "never":
+                await asyncio.Event().wait()
         raise RuntimeError("no idea")
 
 
