@@ -1,12 +1,15 @@
 """Views against the types of the trainers themselves, where these are installed."""
 
+import json
 import typing
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typing_extensions
 
+from nemo_gym.interop.trl_environment import TrlEnvironment
 from nemo_gym.training import ModelCall, TrainingSample, columns, skyrl_sample, trace_of_calls, verl_sample
 
 CALLS = [ModelCall([1, 2], [3, 4], [-0.1, -0.2], 7), ModelCall([1, 2, 3, 4, 5], [6], [-0.3], 8)]
@@ -34,3 +37,76 @@ def test_skyrl_takes_its_view(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = columns([skyrl_sample(SAMPLE), skyrl_sample(SAMPLE)])
     assert made.keys() <= GeneratorOutput.__annotations__.keys()
     validate_generator_output(2, made | {"rollout_metrics": None})
+
+
+COUNTER = "resources_servers/example_stateful_counter/configs/stateful_counter.yaml"
+CALL = '<tool_call>\n{"name": "increment_counter", "arguments": {"count": %d}}\n</tool_call><|im_end|>'
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_trl_plays_and_scores_an_environment_with_its_factory(tmp_path: Path) -> None:
+    """GRPOTrainer with a tiny model. Only what is sampled is scripted: every other rollout makes the right call."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    environment, tokenizer = TrlEnvironment(COUNTER), byte_tokenizer()
+    rows = {row["prompt"][-1]["content"]: json.loads(row["nemo_gym_row"]) for row in environment.dataset()}
+    rewards: list[list[float | None]] = []
+
+    class Scripted(GRPOTrainer):
+        def _generate_single_turn(self, prompt_ids: list[list[int]], *_args: Any, **_kwargs: Any) -> Any:
+            replies = [tokenizer.encode(reply(tokenizer.decode(ids), at)) for at, ids in enumerate(prompt_ids)]
+            return replies, [[-0.1] * len(ids) for ids in replies]
+
+    def reply(prompt: str, at: int) -> str:
+        if "<tool_response>" in prompt:
+            return "Done.<|im_end|>"
+        row = rows[prompt.split("<|im_start|>user\n")[-1].split("<|im_end|>")[0]]
+        return CALL % (row["expected_count"] - row["initial_count"] + at % 2)
+
+    def reward(**columns: Any) -> list[float | None]:
+        rewards.append(environment.reward_func(**columns))
+        return rewards[-1]
+
+    settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 256, "max_steps": 2}
+    trainer = Scripted(
+        model=tiny_model(len(tokenizer)),
+        processing_class=tokenizer,
+        reward_funcs=[reward],
+        environment_factory=environment.environment_factory,
+        train_dataset=Dataset.from_list(environment.dataset()),
+        args=GRPOConfig(
+            output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], save_strategy="no", **settings
+        ),
+    )
+    trainer.train()
+    environment.close()
+    assert rewards == [[1.0, 0.0, 1.0, 0.0]] * 2
+    assert trainer.state.log_history[-1]["tools/call_frequency"] == 1.0
+
+
+def byte_tokenizer() -> Any:
+    """Bytes, with a chat template that TRL ships: no file has to be downloaded."""
+    import trl
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(name) for name in ("<|im_start|>", "<|im_end|>", "<|endoftext|>")])
+    tags = [f"<{slash}{name}>" for name in ("tool_call", "tool_response", "think") for slash in ("", "/")]
+    made.add_tokens([AddedToken(tag, special=False) for tag in tags])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates/qwen3.jinja").read_text()
+    return tokenizer
+
+
+def tiny_model(vocabulary: int) -> Any:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "head_dim": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    return Qwen3ForCausalLM(Qwen3Config(vocab_size=vocabulary, **size, **heads))

@@ -29,12 +29,18 @@ class ChoosingModel(SimpleResponsesAPIModel):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any]:
         given, told = body.metadata or {}, body.input if isinstance(body.input, list) else []
         acts = [getattr(item, "role", None) == "assistant" or item.type == "function_call" for item in told]
-        said = choice(json.loads(given["choices"]), given["seed"], sum(acts))
+        first = str(getattr(told[0], "content", "")) if told else ""
+        choices, seed = json.loads(given.get("choices", "[]")), given.get("seed", first)
+        said = choice(choices or self.config.choices, seed, sum(acts))
         return response_of(calls(**json.loads(said))) if said.startswith('{"name"') else says(said)
 
     async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> dict[str, Any]:
         messages = [dict(message) for message in body.messages]
         turn = sum(message["role"] == "assistant" for message in messages)
         said = choice(self.config.choices, str(messages[0]["content"]), turn)
-        reply = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
+        call = {"id": f"call_{turn}", "type": "function", "function": json.loads(said)} if said[0] == "{" else None
+        if call is not None:
+            call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
+        message = {"role": "assistant", "content": None if call else said, **({"tool_calls": [call]} if call else {})}
+        reply = {"index": 0, "finish_reason": "stop", "message": message}
         return {"id": "chat", "object": "chat.completion", "created": 0, "model": "choosing", "choices": [reply]}

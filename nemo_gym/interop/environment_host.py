@@ -1,0 +1,210 @@
+"""Environments for loops that are not ours: held in a thread of this process, played one step at a time."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from typing import Any, Self, TypeVar
+from uuid import uuid4
+
+import orjson
+from omegaconf import OmegaConf
+
+from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply, base_url
+from nemo_gym.common.paths import find
+from nemo_gym.config.loading import load_config, server_instances
+from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
+from nemo_gym.server.mcp import ToolResult
+from nemo_gym.server.uvicorn_runner import bind, serving
+
+T = TypeVar("T")
+LOOPBACK = "127.0.0.1"
+_POLICY = "policy_model"
+_NO_POLICY = {"responses_api_models": {"scripted_model": {"entrypoint": "app.py", "replies": [{"say": ""}]}}}
+"""Agents of a config refer to a policy. Here the policy is outside, and agents are not started."""
+
+
+class EnvironmentHost:
+    """The environment of a config, with the judges and other models that it calls. Close it, or use it in `with`."""
+
+    def __init__(
+        self, *config_paths: str, environment: str | None = None, serves_http: bool = False, **settings: Any
+    ) -> None:
+        given = {"config_paths": list(config_paths), _POLICY: _NO_POLICY, **settings}
+        config = load_config(initial=given, fill_ports=False)
+        servers = server_instances(config)
+        self.name = _environment(servers, environment)
+        self._datasets = [each["jsonl_fpath"] for server in servers for each in server.config.get("datasets") or ()]
+        held = [server for server in servers if server.server_type != "responses_api_agents"]
+        plain: Any = OmegaConf.to_container(config, resolve=True)
+        self._spec = StackSpec([server for server in held if server.name != _POLICY or _POLICY in settings], plain)
+        self._serves_http = serves_http
+        self.url: str | None = None
+        """Where the environment listens on loopback, with `serves_http`."""
+        self._started: Future[ServerClient] = Future()
+        self._loop, self._stop = asyncio.new_event_loop(), asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=f"nemo_gym {self.name}", daemon=True)
+        self._thread.start()
+        self.client = self._started.result()
+        self.tools: list[JsonObject] = self.call("/tool_schemas", {}, CookieJar())["tools"]
+
+    def rows(self, path: str | None = None) -> list[JsonObject]:
+        """The rows of a JSONL file; without a path, of the first dataset of the config that is there."""
+        names = [path] if path is not None else self._datasets
+        for name in names:
+            try:
+                lines = find(name).read_bytes().splitlines()
+            except (ConfigError, OSError):
+                continue
+            return [orjson.loads(line) for line in lines if line.strip()]
+        raise ConfigError(f"None of these datasets is there: {names}")
+
+    def call(self, path: str, body: Any, jar: CookieJar, *, ends_session: bool = False) -> JsonObject:
+        """POST to the environment. A failure raises RolloutError."""
+        asked = self.client.call(self.name, path, body, answer=ServerReply, jar=jar, ends_session=ends_session)
+        answer: JsonObject = orjson.loads(self.wait(asked).content())
+        return answer
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine, run where the environment lives."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            async with Stack(self._spec) as stack, self._listening(stack):
+                self._started.set_result(stack.client)
+                await self._stop.wait()
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    @asynccontextmanager
+    async def _listening(self, stack: Stack) -> AsyncIterator[None]:
+        if not self._serves_http:
+            yield
+            return
+        with bind(LOOPBACK, 0) as listening:
+            port = listening.getsockname()[1]
+            async with serving({port: stack.apps[self.name]}, [listening]):
+                self.url = base_url(LOOPBACK, port)
+                yield
+
+
+class HostedEpisode:
+    """One row, played by whoever calls: what the policy does goes in, what it hears comes out."""
+
+    def __init__(self, host: EnvironmentHost, row: JsonObject) -> None:
+        self.host, self._jar = host, CookieJar()
+        params = dict(row["responses_create_params"])
+        params.setdefault("tools", host.tools)
+        self.row = {**row, "responses_create_params": params}
+        self.tools: list[JsonObject] = [tool for tool in params["tools"] if tool.get("type") == "function"]
+        self.output: list[JsonObject] = []
+        self._turn_start, self._turns = 0, 0
+        host.call("/seed_session", self.row, self._jar)
+
+    @property
+    def messages(self) -> list[JsonObject]:
+        """What the row tells the policy."""
+        given = self.row["responses_create_params"]["input"]
+        return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+
+    def open(self) -> str | None:
+        """The environment's opening of the conversation; None if the row ends with a message of the user."""
+        messages = self.messages
+        return None if messages and messages[-1].get("role") == "user" else self._next_message()
+
+    def call_tool(self, name: str, arguments: JsonObject) -> ToolResult:
+        """Call a tool that the row offers. Its errors are results for the policy."""
+        call_id = f"call_{uuid4().hex}"
+        text = orjson.dumps(arguments).decode()
+        self.output.append({"type": "function_call", "name": name, "arguments": text, "call_id": call_id})
+        if name in {tool["name"] for tool in self.tools}:
+            asked = self.host.client.send(self.host.name, f"/{name}", text.encode(), cause="tool", jar=self._jar)
+            reply = self.host.wait(asked)
+            result = ToolResult(reply.text(), reply.status >= 400)
+        else:
+            result = ToolResult(f"There is no tool {name!r}.", is_error=True)
+        self.output.append({"type": "function_call_output", "call_id": call_id, "output": result.text})
+        return result
+
+    def say(self, text: str) -> str | None:
+        """What the environment answers to a message of the policy; None if the conversation is over."""
+        self.add_message(text)
+        self._turns += 1
+        return self._next_message()
+
+    def add_message(self, text: str) -> None:
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        self.output.append({"type": "message", "id": f"msg_{uuid4().hex}", "role": "assistant", "content": content})
+
+    def score(self, output: list[JsonObject] | None = None) -> JsonObject:
+        """The scored record, as the environment makes it. This ends the episode. `output` replaces what was done."""
+        body = {**self.row, "response": self._response(self.output if output is None else output)}
+        return self.host.call("/verify", body, self._jar, ends_session=True)
+
+    def close(self) -> None:
+        """Give up: the environment forgets the episode."""
+        self.host.wait(self._release())
+
+    async def _release(self) -> None:
+        async with self.host.client.sessions(self._jar):
+            pass
+
+    def _next_message(self) -> str | None:
+        told = self.output[self._turn_start :]
+        body = {**self.row, "response": self._response(told), "turn": self._turns}
+        reply = self.host.wait(self.host.client.send(self.host.name, "/next_message", body, jar=self._jar))
+        if reply.status == 404:
+            return None  # it does not talk
+        if reply.status >= 400:
+            raise RolloutError("environment", reply.text()[:1000], server=self.host.name)
+        message = orjson.loads(reply.content())["message"]
+        if message is None:
+            return None
+        text = _text(message["content"])
+        self.output.append({"type": "message", "role": "user", "content": text})
+        self._turn_start = len(self.output)
+        return text
+
+    def _response(self, output: list[JsonObject]) -> JsonObject:
+        about = {"id": f"resp_{uuid4().hex}", "created_at": time.time(), "model": "outside", "object": "response"}
+        return {**about, "output": output, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def message_texts(messages: list[JsonObject]) -> Iterator[str]:
+    """The texts of messages, without items that are none."""
+    return (_text(message["content"]) for message in messages if message.get("content"))
+
+
+def _environment(servers: list[ServerSpec], wanted: str | None) -> str:
+    names = [server.name for server in servers if server.server_type == "resources_servers"]
+    if wanted in names:
+        return str(wanted)
+    if wanted is None and len(names) == 1:
+        return names[0]
+    raise ConfigError(f"The config has the environments {names}; expected {wanted or 'one, or a name'}.")

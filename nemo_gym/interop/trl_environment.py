@@ -1,0 +1,154 @@
+"""One of our environments for `GRPOTrainer(environment_factory=...)` of TRL: its tools are methods, its verifier is a
+reward function. This module needs neither TRL nor torch."""
+
+import inspect
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.interop.environment_host import EnvironmentHost, HostedEpisode
+from nemo_gym.llm_api.base import JsonObject
+
+logger = logging.getLogger(__name__)
+
+ROW_COLUMN = "nemo_gym_row"
+PYTHON_TYPES = {"integer": int, "number": float, "string": str, "boolean": bool, "array": list, "object": dict}
+NOT_TOOLS = ("reset", "get_reward")
+
+
+class TrlEnvironment:
+    """`environment_factory` and `reward_func` are for the trainer, `dataset()` for `Dataset.from_list`."""
+
+    def __init__(
+        self,
+        *config_paths: str,
+        host: EnvironmentHost | None = None,
+        rows: list[JsonObject] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.host = host or EnvironmentHost(*config_paths, **settings)
+        self.rows = self.host.rows() if rows is None else rows
+        listed = [tool for row in self.rows for tool in row["responses_create_params"].get("tools", self.host.tools)]
+        tools = {tool["name"]: tool for tool in listed if tool.get("type") == "function"}
+        methods: dict[str, Any] = {name: _method(tool) for name, tool in tools.items()}
+        self._kind = type("NeMoGymEnvironment", (_Environment,), methods)
+
+    def environment_factory(self) -> Any:
+        """One environment; the trainer makes one for each rollout of a batch and resets it for the next."""
+        return self._kind(self.host)
+
+    def dataset(self) -> list[dict[str, Any]]:
+        """The rows as TRL takes them: a conversation, and the row itself for `reset`."""
+        return [{"prompt": _prompt(row), ROW_COLUMN: json.dumps(row)} for row in self.rows]
+
+    def reward_func(self, completions: list[Any], environments: list[Any], **_columns: Any) -> list[float | None]:
+        """The verifier's reward of each rollout; None if it has no result, which TRL leaves out."""
+        return [_reward(*pair) for pair in zip(completions, environments, strict=True)]
+
+    def close(self) -> None:
+        self.host.close()
+
+
+class _Environment:
+    """What the trainer sees: `reset`, and a method for each tool."""
+
+    def __init__(self, host: EnvironmentHost) -> None:
+        self._host = host
+        self._episode: HostedEpisode | None = None
+
+    def reset(self, **columns: Any) -> None:
+        if self._episode is not None:
+            self._episode.close()
+        self._episode = HostedEpisode(self._host, json.loads(columns[ROW_COLUMN]))
+
+
+def _reward(completion: Any, environment: Any) -> float | None:
+    episode, environment._episode = environment._episode, None
+    try:
+        return float(episode.score(output_items(completion))["reward"])
+    except RolloutError as error:
+        logger.warning("a rollout has no result (%s): %s", error.cause, error)
+        return None
+
+
+def output_items(completion: str | list[JsonObject]) -> list[JsonObject]:
+    """A completion of TRL, which is a text or a list of chat messages, as items of a response."""
+    if isinstance(completion, str):
+        completion = [{"role": "assistant", "content": completion}]
+    items: list[JsonObject] = []
+    waiting: list[str] = []
+    for message in completion:
+        if message["role"] == "tool":
+            call_id = waiting.pop(0) if waiting else f"call_{uuid4().hex}"
+            items.append({"type": "function_call_output", "call_id": call_id, "output": _text(message["content"])})
+            continue
+        if message.get("content"):
+            content = [{"type": "output_text", "text": _text(message["content"]), "annotations": []}]
+            about = {"type": "message", "id": f"msg_{uuid4().hex}", "role": message["role"]}
+            items.append({**about, "content": content})
+        for call in message.get("tool_calls") or []:
+            waiting.append(f"call_{uuid4().hex}")
+            items.append({"type": "function_call", "call_id": waiting[-1], **_called(call)})
+    return items
+
+
+def _called(call: JsonObject) -> JsonObject:
+    function = call.get("function", call)
+    arguments = function.get("arguments")
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+    return {"name": function["name"], "arguments": text}
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
+
+
+def _prompt(row: JsonObject) -> list[JsonObject]:
+    given = row["responses_create_params"]["input"]
+    messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    if not messages or messages[-1].get("role") != "user" or any("role" not in message for message in messages):
+        raise ConfigError("TRL needs rows that are messages and end with one of the user: it has no turn 0.")
+    return [{"role": message["role"], "content": _text(message["content"])} for message in messages]
+
+
+def _method(tool: JsonObject) -> Callable[..., str]:
+    """A method that calls the tool, with the signature and docstring from which TRL makes the tool's schema."""
+    name = str(tool["name"])
+    if name in NOT_TOOLS or name.startswith("_") or not name.isidentifier():
+        raise ConfigError(f"TRL cannot have a tool {name!r}: tools are public methods, and {NOT_TOOLS} are its own.")
+    schema = tool.get("parameters") or {}
+    described, required = schema.get("properties") or {}, schema.get("required") or []
+
+    def call(self: Any, **arguments: Any) -> str:
+        given = {key: value for key, value in arguments.items() if value is not None or key in required}
+        return str(self._episode.call_tool(name, given).text)
+
+    parameters = [
+        _parameter(key, described[key], is_required=key in required)
+        for key in sorted(described, key=lambda key: key not in required)
+    ]
+    receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = _docstring(tool, described)
+    call.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": str}
+    call.__signature__ = inspect.Signature([receiver, *parameters], return_annotation=str)  # type: ignore[attr-defined]
+    return call
+
+
+def _parameter(name: str, described: JsonObject, *, is_required: bool) -> inspect.Parameter:
+    kind: Any = PYTHON_TYPES.get(str(described.get("type")), str)
+    if is_required:
+        return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind | None)
+
+
+def _docstring(tool: JsonObject, described: JsonObject) -> str:
+    about = " ".join(str(tool.get("description") or tool["name"]).split())
+    lines = [
+        f"    {name}: {' '.join(str(each.get('description') or name).split())}" for name, each in described.items()
+    ]
+    arguments = ["", "Args:", *lines] if lines else []
+    return "\n".join([about, *arguments, "", "Returns:", "    What the tool answers."])

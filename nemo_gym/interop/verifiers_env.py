@@ -1,0 +1,45 @@
+"""One of our environments as an environment of verifiers: its rows are the taskset, its tools and its verifier stay
+where they are, and verifiers brings harness and model."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from nemo_gym.episodes import import_extra
+from nemo_gym.interop.environment_host import EnvironmentHost
+
+
+def verifiers_environment(*config_paths: str, rows_path: str | None = None, **settings: Any) -> tuple[type, type]:
+    """A `Taskset` and an `Env` for a module of your own, which names them in `__all__`; the module's name is then the
+    id of the taskset. The environment is started with the first of its tasks, in this process."""
+    vf = import_extra("verifiers.v1", extra="verifiers")
+    theirs = import_extra("verifiers.v1.tasksets.nemo_gym", extra="verifiers")
+    dialect = import_extra("verifiers.v1.dialects.responses", extra="verifiers").ResponsesDialect()
+    hosts: list[EnvironmentHost] = []
+
+    def host() -> EnvironmentHost:
+        if not hosts:
+            hosts.append(EnvironmentHost(*config_paths, serves_http=True, **settings))
+        return hosts[0]
+
+    class NeMoGymConfig(theirs.NeMoGymConfig):  # type: ignore[misc,name-defined]
+        dataset: Any = rows_path
+
+    class NeMoGymTaskset(theirs.NeMoGymTaskset, vf.Taskset[theirs.NeMoGymTask, NeMoGymConfig]):  # type: ignore[misc,name-defined]
+        def load(self) -> Iterator[Any]:
+            path = self.config.dataset
+            for number, row in enumerate(host().rows(None if path is None else str(path))):
+                params = {"tools": host().tools, **row["responses_create_params"]}
+                data = {"name": f"{host().name}:{number}", "prompt": dialect.parse_request(params).messages}
+                task = theirs.NeMoGymData(**data, row={**row, "responses_create_params": params})
+                yield theirs.NeMoGymTask(task, self.config.task)
+
+    class NeMoGymEnv(theirs.NeMoGymEnv):  # type: ignore[misc,name-defined]
+        async def start(self) -> None:
+            self.taskset.config.task.resources_url = (await asyncio.to_thread(host)).url
+
+        async def stop(self) -> None:
+            while hosts:
+                await asyncio.to_thread(hosts.pop().close)
+
+    return NeMoGymTaskset, NeMoGymEnv

@@ -1,0 +1,98 @@
+"""Our environments as Gymnasium environments: the rewards are those of our own agents."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.interop.environment_host import EnvironmentHost
+from nemo_gym.interop.gymnasium_env import NeMoGymEnv
+from tests.interop import ROLLOUTS, choice, play_all, with_choices
+
+COUNTER = "resources_servers/example_stateful_counter/configs/stateful_counter.yaml"
+GUESSING = "resources_servers/example_multi_turn/configs/example_multi_turn.yaml"
+ADD = [json.dumps({"name": "increment_counter", "arguments": {"count": count}}) for count in (1, 3, 4)]
+BAD_CALL = json.dumps({"name": "increment_counter", "arguments": {"count": "much"}})
+COUNTING = [*ADD, *ADD, BAD_CALL, json.dumps({"name": "get_counter_value", "arguments": {}}), "Done."]
+
+
+@pytest.fixture(scope="module")
+def counter() -> Iterator[EnvironmentHost]:
+    with EnvironmentHost(COUNTER) as host:
+        yield host
+
+
+def episode(env: NeMoGymEnv, row: dict[str, Any], choices: list[str], seed: int) -> float:
+    env.reset(options={"row": row})
+    turn, is_over, total = 0, False, 0.0
+    while not is_over:
+        _, reward, terminated, truncated, _ = env.step(choice(choices, str(seed), turn))
+        total, turn, is_over = total + reward, turn + 1, terminated or truncated
+    return total
+
+
+@pytest.mark.parametrize(
+    ("config", "agent", "choices"),
+    [
+        (COUNTER, "stateful_counter_simple_agent", COUNTING),
+        (GUESSING, "example_multi_turn_agent", [str(number) for number in range(10, 30)]),
+    ],
+)
+async def test_rewards_are_those_of_our_agents(config: str, agent: str, choices: list[str]) -> None:
+    with EnvironmentHost(config) as host:
+        rows = host.rows()
+        played = [(with_choices(rows[seed % len(rows)], choices, seed), seed) for seed in range(ROLLOUTS)]
+        env = NeMoGymEnv(host=host)
+        rewards = [episode(env, row, choices, seed) for row, seed in played]
+        env.close()
+    expected = [result["reward"] for result in await play_all(config, agent, [row for row, _ in played])]
+    assert rewards == expected
+
+
+def test_gymnasium_checks_it(counter: EnvironmentHost) -> None:
+    env = NeMoGymEnv(host=counter)
+    check_env(env, skip_render_check=True)
+    env.close()
+
+
+def test_an_episode_is_told_played_and_scored(counter: EnvironmentHost) -> None:
+    env = NeMoGymEnv(host=counter)
+    row = counter.rows()[0]
+    observation, info = env.reset(options={"row": row})
+    assert info["row"] == row
+    assert row["responses_create_params"]["input"][0]["content"] in observation
+    assert "increment_counter" in observation
+    missing = row["expected_count"] - row["initial_count"]
+    told, reward, *_ = env.step(json.dumps({"name": "increment_counter", "arguments": {"count": missing}}))
+    assert (json.loads(told), reward) == ({"success": True}, 0.0)
+    assert "no tool" in env.step('{"name": "verify", "arguments": {}}')[0]
+    _, reward, terminated, truncated, info = env.step("It is done.")
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    assert info["reward"] == 1.0
+    assert [item["type"] for item in env.record["response"]["output"]][-1] == "message"
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("More?")
+    env.close()
+
+
+def test_the_same_seed_gives_the_same_row_and_too_many_steps_truncate(counter: EnvironmentHost) -> None:
+    env = NeMoGymEnv(host=counter, max_steps=2)
+    rows = [[env.reset(seed=seed)[1]["row"], env.reset()[1]["row"]] for seed in (3, 3)]
+    assert rows[0] == rows[1]
+    assert env.step(ADD[0])[2:4] == (False, False)
+    assert env.step(ADD[0])[2:4] == (False, True)
+    env.close()
+
+
+def test_a_config_must_have_one_environment() -> None:
+    with pytest.raises(ConfigError, match="example_stateful_counter"):
+        EnvironmentHost(COUNTER, environment="other")
+
+
+def test_an_environment_that_cannot_start_raises_here() -> None:
+    with pytest.raises(ConfigError):
+        EnvironmentHost("resources_servers/example_stateful_counter/configs/no_such.yaml")
