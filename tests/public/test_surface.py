@@ -68,8 +68,8 @@ NAMES = {
         "RolloutContextMiddleware current_rollout_id maybe_rollout_id_from_run_body rollout_context"
     ),
     "rollout_observability": (
-        "AgentEpisode AgentInvocation AgentObservationBundle ContextCompactionObservation ModelCallRecord ModelCallRef "
-        "ObservationGap SandboxObservation ToolCallObservation TrajectoryRecord TrajectoryToolCall TrajectoryTurn"
+        "AgentEpisode AgentInvocation AgentObservationBundle ContextCompactionObservation ModelCallRecord "
+        "ModelCallRef ObservationGap SandboxObservation ToolCallObservation TrajectoryRecord TrajectoryToolCall TrajectoryTurn"
     ),
     "sandbox": (
         "ApptainerProvider AsyncSandbox DockerCreateConfig DockerProvider ExecResult Sandbox SandboxCreateError "
