@@ -69,7 +69,8 @@ NAMES = {
     ),
     "rollout_observability": (
         "AgentEpisode AgentInvocation AgentObservationBundle ContextCompactionObservation ModelCallRecord "
-        "ModelCallRef ObservationGap SandboxObservation ToolCallObservation TrajectoryRecord TrajectoryToolCall TrajectoryTurn"
+        "ModelCallRef ObservationGap SandboxObservation ToolCallObservation TrajectoryRecord TrajectoryToolCall "
+        "TrajectoryTurn"
     ),
     "sandbox": (
         "ApptainerProvider AsyncSandbox DockerCreateConfig DockerProvider ExecResult Sandbox SandboxCreateError "
