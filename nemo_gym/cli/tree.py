@@ -202,8 +202,8 @@ def _as_keys(leaf: Leaf, arguments: list[str]) -> Iterator[str]:
             yield f"+{leaf.flags[argument]}=resources_servers/{_value(queue, argument)}"
         elif argument in ("-h", "--help"):
             yield "--help"
-        elif argument == "-v":
-            continue
+        elif argument in ("-v", "--json"):
+            yield argument
         elif argument.startswith("-"):
             known = [*leaf.flags, *(_SELECT if leaf.selects else ())]
             hint = f" {NO_FLAGS[argument]}" if argument in NO_FLAGS else nearest(argument, known)
