@@ -264,3 +264,13 @@ async def test_a_lost_session_raises_for_every_way_to_call(transport: Transport,
                 await call
             assert (caught.value.cause, caught.value.retryable) == ("environment", True)
             assert caught.value.server == server
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_handler_may_read_the_body_from_the_request(transport: Transport) -> None:
+    """Also the fields that its type does not declare."""
+    folder = SERVERS / "resources_servers/mcp_shop"
+    spec = server_spec("shop", "resources_servers", "mcp_shop", folder=folder, domain="agent")
+    async with running_servers([spec], transport=transport) as client:
+        answer = await client.call("shop", "/seed_session", {"note": "hi"}, answer=dict, jar=CookieJar())
+    assert answer == {"note": "hi", "size": 13}

@@ -9,6 +9,7 @@ from nemo_gym.analysis.export import ExportConfig, export_rollouts
 from nemo_gym.analysis.profile import ProfileConfig, ProfiledRow, profile_rollouts
 from nemo_gym.analysis.records import Dataset
 from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
+from nemo_gym.analysis.reward_profiler import RewardProfileConfig, profile_files
 from nemo_gym.cli.command import command, read_command_line, read_parameters
 from nemo_gym.common import event_loop
 from nemo_gym.common.redaction import one_line
@@ -34,6 +35,14 @@ def profile() -> None:
         print(f"{found.records_without_reward} records have no reward and do not count", file=sys.stderr)
     if found.matched_by_prompt:
         print(f"{found.matched_by_prompt} records have no _task_index; found by their prompt", file=sys.stderr)
+
+
+@command(RewardProfileConfig)
+def reward_profile() -> None:
+    """Compute figures of stored rollouts by task and by agent."""
+    summary, files = profile_files(read_parameters(RewardProfileConfig))
+    print(f"{summary['num_rollouts']} of {summary['expected_num_rollouts']} rollouts")
+    print(f"by task in {files[0]}, by agent in {files[1]}")
 
 
 def _show_rows(title: str, rows: list[ProfiledRow], dataset: Dataset) -> None:

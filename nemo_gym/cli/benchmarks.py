@@ -1,5 +1,6 @@
 """Benchmarks: write their rows, and collect with the dataset that an agent names."""
 
+import glob
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from nemo_gym.common import event_loop
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, find, search_roots
 from nemo_gym.config.checks import server_blocks
 from nemo_gym.config.types import CommandConfig, DatasetConfig, DatasetType
+from nemo_gym.data.collate import concatenate
 from nemo_gym.data.prepare_script import RESULT
 from nemo_gym.data.prompts import materialize_prompts as render
 from nemo_gym.errors import ConfigError, GymError, MissingPathError
@@ -125,7 +127,14 @@ class AggregateRolloutsConfig(CommandConfig):
     """Name of the agent. If not set, every record must have an `agent_ref`."""
 
     rollouts_jsonl_fpath: str
-    """Scored rollouts. The figures go to `<name>_aggregate_metrics.json` beside it."""
+    """Scored rollouts. The figures go to `<name>_aggregate_metrics.json` beside it. Several files, of shards, are
+    separated by commas or matched by a pattern; then give output_jsonl_fpath too."""
+
+    output_jsonl_fpath: str | None = None
+    """The figures go beside this file."""
+
+    merge_shards: bool = False
+    """Also write all rollouts to output_jsonl_fpath."""
 
 
 @command(AggregateRolloutsConfig)
@@ -140,9 +149,22 @@ def aggregate_rollouts() -> int:
 
 
 async def _aggregate(config: DictConfig, options: AggregateRolloutsConfig) -> Path | None:
-    output = find(options.rollouts_jsonl_fpath, what="rollouts file")
+    shards = _shards(options.rollouts_jsonl_fpath)
+    if options.output_jsonl_fpath is None and (len(shards) > 1 or options.merge_shards):
+        raise ConfigError(f"There are {len(shards)} files of rollouts. Say where the figures go: +output_jsonl_fpath.")
+    output = Path(options.output_jsonl_fpath or shards[0])
+    if options.merge_shards:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        concatenate(shards, output)
     async with connect_servers(config) as client:
-        return await write_aggregate_metrics(output, client, agent_name=options.agent_name, always=True)
+        agent = options.agent_name
+        return await write_aggregate_metrics(output, client, agent_name=agent, always=True, inputs=shards)
+
+
+def _shards(given: str) -> list[Path]:
+    """The files that a list of paths and patterns means."""
+    found = [Path(path) for part in given.split(",") for path in sorted(glob.glob(part.strip())) or [part.strip()]]
+    return [find(path, what="rollouts file") for path in found]
 
 
 class MaterializePromptsConfig(CommandConfig):

@@ -46,6 +46,7 @@ _LIST = (
     Command("collect_rollouts", "Run an agent on a dataset and write scored rollouts.", "collect:collect_rollouts"),
     Command("viewer", "Look at rollouts and datasets in a browser or the terminal.", "view:viewer"),
     Command("profile", "Compute how hard each row of a dataset is.", "analyze:profile"),
+    Command("reward_profile", "Compute figures of rollouts by task and agent.", "analyze:reward_profile"),
     Command("reverify", "Score stored rollouts again and show changed rewards.", "analyze:reverify"),
     Command("export", "Convert scored rollouts to training data.", "analyze:export"),
     Command("check_tokens", "Check that the tokens of each turn extend those before.", "check:check_tokens"),

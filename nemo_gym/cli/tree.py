@@ -1,5 +1,6 @@
 """`gym <group> <command> --flags`: the public command tree, as other names for our commands. Flags become keys."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,20 +66,25 @@ TREE: dict[tuple[str, ...], Leaf] = {
     ("env", "packages"): Leaf("pip_list", {"--resources-server": "entrypoint", "--outdated": "outdated=true"}),
     ("env", "test"): Leaf("test", {"--resources-server": "entrypoint"}),
     ("env", "init"): Leaf("init_resources_server", {"--resources-server": "entrypoint"}),
-    ("env", "validate"): Leaf("check_compat"),
-    ("eval", "run"): Leaf("collect_rollouts", {**_MODEL, **_COLLECT}, True),
+    ("env", "validate"): Leaf("check_compat", {"--resources-server": "folder"}),
+    ("eval", "run"): Leaf("collect_rollouts", {**_MODEL, **_COLLECT}, True, ("+materialize_inputs=true",)),
     ("eval", "prepare"): Leaf("prepare_benchmark", _MODEL, True),
     ("eval", "aggregate"): Leaf(
         "aggregate_rollouts",
-        {"--input": "rollouts_jsonl_fpath", "-i": "rollouts_jsonl_fpath", "--agent": "agent_name", "-a": "agent_name"},
+        {
+            **_MODEL,
+            **dict.fromkeys(("--input-glob", "--input", "-i"), "rollouts_jsonl_fpath"),
+            **dict.fromkeys(("--output", "-o"), "output_jsonl_fpath"),
+            **dict.fromkeys(("--agent", "-a"), "agent_name"),
+        },
         True,
     ),
     ("eval", "reverify"): Leaf(
         "reverify",
-        {**_STORED, "--concurrency": "num_samples_in_parallel", "--overwrite": "overwrite=true"},
+        {**_MODEL, **_STORED, "--concurrency": "num_samples_in_parallel", "--force": "", "--overwrite": ""},
         True,
     ),
-    ("eval", "profile"): Leaf("profile", _STORED),
+    ("eval", "profile"): Leaf("reward_profile", {flag: _STORED[flag] for flag in ("--inputs", "--rollouts")}),
     ("dataset", "collate"): Leaf(
         "prepare_data",
         {"--mode": "mode", "--output-dir": "output_dirpath", "--download": "should_download=true"},
@@ -98,6 +104,23 @@ TREE: dict[tuple[str, ...], Leaf] = {
     ("dataset", "migrate"): Leaf("gitlab_to_hf_dataset", _HUB),
     ("dev", "test"): Leaf("dev_test"),
 }
+NOT_HERE = {
+    ("env", "publish"): "Publish a folder with git, or a dataset with `gym dataset upload`.",
+    (
+        "eval",
+        "submit",
+    ): "Run `gym eval run` in a job of your cluster, as docs/scaling.md shows.",
+}
+"""Public commands without a counterpart, and what to do instead."""
+NO_FLAGS = {
+    "--append": "Give another --output, and append it to the file yourself.",
+    "--benchmark": "Write a config.yaml and a prepare.py; docs/migration.md shows the files of a benchmark.",
+    "--environment": "An environment here is one resources server: use --resources-server.",
+    "--judge-failed-only": "Give the file of failures as --rollouts: it is completed without asking the model again.",
+    "--limit": "Give a file with fewer rollouts.",
+    "--resume": "It starts from the beginning each time.",
+}
+"""Public flags without a counterpart where the command does not take them, and what to do instead."""
 GROUPS = tuple(dict.fromkeys(path[0] for path in TREE))
 
 _KINDS = {
@@ -115,14 +138,16 @@ def is_of_tree(arguments: Sequence[str]) -> bool:
     word, following = arguments[0], arguments[1] if len(arguments) > 1 else ""
     if word == "list":
         return following in _KINDS and following not in _LISTED_BY_US
-    return word == "search" or (word in GROUPS and (word not in COMMANDS or (word, following) in TREE))
+    is_known = (word, following) in TREE or (word, following) in NOT_HERE
+    return word == "search" or (word in GROUPS and (word not in COMMANDS or is_known))
 
 
 def run_tree(arguments: Sequence[str]) -> None:
     """Run `gym <group> <command> ...`."""
     try:
         if arguments[0] in ("list", "search"):
-            print("\n".join(listed(arguments)))
+            found = listed(arguments)
+            print(json.dumps(found) if "--json" in arguments else "\n".join(found))
             return
         name, rest = translated(arguments)
         function = find_command(name).load()
@@ -136,6 +161,8 @@ def run_tree(arguments: Sequence[str]) -> None:
 def translated(arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Our command, and the arguments as keys."""
     path = tuple(arguments[:2])
+    if path in NOT_HERE:
+        raise ConfigError(f"'gym {' '.join(path)}' is not part of this package. {NOT_HERE[path]}")
     if path not in TREE:
         known = [" ".join(each) for each in TREE if each[0] == arguments[0]]
         hint = nearest(" ".join(path), known)
@@ -176,10 +203,11 @@ def _as_keys(leaf: Leaf, arguments: list[str]) -> Iterator[str]:
         elif argument in ("-h", "--help"):
             yield "--help"
         elif argument in ("-v", "--json"):
-            continue
+            yield argument
         elif argument.startswith("-"):
             known = [*leaf.flags, *(_SELECT if leaf.selects else ())]
-            raise ConfigError(f"'{argument}' is not a flag of this command.{nearest(argument, known)}")
+            hint = f" {NO_FLAGS[argument]}" if argument in NO_FLAGS else nearest(argument, known)
+            raise ConfigError(f"'{argument}' is not a flag of this command.{hint}")
         else:
             yield argument
     if configs and serves:

@@ -5,7 +5,7 @@ a warning, since the rollouts are on disk.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,17 @@ _DROPPED = frozenset(
 
 
 async def write_aggregate_metrics(
-    output: Path, client: ServerClient, *, agent_name: str | None, always: bool = False
+    output: Path,
+    client: ServerClient,
+    *,
+    agent_name: str | None,
+    always: bool = False,
+    inputs: Sequence[Path] = (),
 ) -> Path | None:
-    """Write the figures of every agent that has its own, or with `always` of every agent."""
+    """Write the figures of every agent that has its own, or with `always` of every agent. The records are in `inputs`,
+    or else in the output."""
     try:
-        by_agent = _records_by_agent(_lines(output), agent_name)
+        by_agent = _records_by_agent(_lines(inputs or [output]), agent_name)
         found = [
             await _figures(client, agent, records)
             for agent, records in by_agent.items()
@@ -104,6 +110,7 @@ def _stripped(record: JsonObject) -> JsonObject:
     return {**kept, **usage, **indices}
 
 
-def _lines(output: Path) -> Iterator[bytes]:
-    with output.open("rb") as lines:
-        yield from (line for line in lines if line.strip())
+def _lines(paths: Iterable[Path]) -> Iterator[bytes]:
+    for path in paths:
+        with path.open("rb") as lines:
+            yield from (line for line in lines if line.strip())

@@ -3,7 +3,7 @@
 import os
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from nemo_gym.config.types import CommandConfig, NumWorkers
 from nemo_gym.errors import ConfigError
@@ -22,8 +22,14 @@ def _get_max_rollout_attempts() -> int:
     return int(os.environ.get("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", MAX_ATTEMPTS))
 
 
-Repeats = Annotated[int, Field(ge=1)]
 OTHER_AGENTS = "_default"
+
+
+def _checked_repeats(given: int | dict[str, int]) -> int | dict[str, int]:
+    numbers = given.values() if isinstance(given, dict) else (given,)
+    if not numbers or min(numbers) < 1:
+        raise ValueError("expected a number from 1, or such a number for each agent")
+    return given
 
 
 class RolloutCollectionConfig(CommandConfig):
@@ -52,8 +58,9 @@ class RolloutCollectionConfig(CommandConfig):
     """Use only the first N rows of the dataset. 0 means all."""
 
     num_repeats: Annotated[
-        Repeats | Annotated[dict[str, Repeats], Field(min_length=1)],
+        int | dict[str, int],
         BeforeValidator(lambda given: 1 if given is None else given),
+        AfterValidator(_checked_repeats),
     ] = 1
     """Number of rollouts per row. Repeats of a row are consecutive: abc becomes aabbcc. Or one number for each agent,
     such as +num_repeats.my_agent=4, and `_default` for all others."""

@@ -15,7 +15,7 @@ from nemo_gym.common.deadline import Deadline, current_deadline
 from nemo_gym.common.metrics import RequestStats
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
-from nemo_gym.llm_api.json_codec import Decoder
+from nemo_gym.llm_api.json_codec import Decoder, encode
 from nemo_gym.server.rollout_prefix import current_rollout_id
 from nemo_gym.server.session import Session, SessionState
 from nemo_gym.server.tools import PARTICIPANT_COOKIE, POLICY, Participant, ToolName, arguments_model
@@ -46,6 +46,8 @@ class Call:
     response: "Response | None" = None
     body_is_owned: bool = False
     """True if the caller gives a live body away, so that the handler may change it."""
+    sent: Any = None
+    """The body as it came, for handlers that read it from the request."""
 
 
 class BadBodyError(Exception):
@@ -92,6 +94,7 @@ class Endpoint:
 
     def __call__(self, call: Call) -> Awaitable[Any]:
         """Decode the body, collect what the handler needs, and start it. `finish` takes the result."""
+        call.sent = call.body
         if self._decode is not None:
             try:
                 call.body = self._decode(call.body, shared=call.body_is_owned or self.reads_only)
@@ -177,7 +180,12 @@ def _request(call: Call) -> "Request":
     from starlette.requests import Request
 
     scope = direct_scope(call) if call.scope is None else call.scope
-    return Request({**scope, "session": _session(call).data})
+
+    async def receive() -> dict[str, Any]:
+        body = b"" if call.sent is None else encode(call.sent, exclude_unset=True)
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request({**scope, "session": _session(call).data}, receive)
 
 
 def _response(call: Call) -> "Response":

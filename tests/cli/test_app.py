@@ -45,7 +45,8 @@ def test_the_scripts_of_the_package_are_the_commands_of_the_list() -> None:
         for prefix in ("ng", "nemo_gym")
         for each in COMMANDS.values()
     }
-    assert scripts == {"ng": "nemo_gym.cli:main", "gym": "nemo_gym.cli:main", **listed}
+    public = {"ng_e2e_collect_rollouts": "nemo_gym.cli:collect_rollouts", "ng_validate": "nemo_gym.cli:check_compat"}
+    assert scripts == {"ng": "nemo_gym.cli:main", "gym": "nemo_gym.cli:main", **public, **listed}
 
 
 def test_every_script_imports_a_function() -> None:

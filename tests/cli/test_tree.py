@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.cli.tree import listed, translated
+from nemo_gym.cli.tree import is_of_tree, listed, translated
 from nemo_gym.errors import ConfigError
 from tests.commands import ng
 from tests.public.project_copy import copy_project
@@ -26,6 +26,7 @@ def test_flags_become_keys_and_selectors_one_list_of_files(root: Path) -> None:
     assert name == "collect_rollouts"
     files = f"{root}/benchmarks/shopping/config.yaml,{root}/responses_api_models/echo/configs/echo.yaml"
     assert keys == [
+        "+materialize_inputs=true",
         "++output_jsonl_fpath=out.jsonl",
         "++limit=3",
         "++policy_model_name='gpt 5'",
@@ -41,14 +42,21 @@ def test_flags_become_keys_and_selectors_one_list_of_files(root: Path) -> None:
     [
         ("env start --config a.yaml", ("run", ["+config_paths=[a.yaml]"])),
         ("env prefetch --config a.yaml", ("run", ["+dry_run=true", "+config_paths=[a.yaml]"])),
-        ("eval run --no-serve --config a.yaml", ("collect_rollouts", [])),
+        ("eval run --no-serve --config a.yaml", ("collect_rollouts", ["+materialize_inputs=true"])),
         ("env test", ("test_all", [])),
+        ("env status --json", ("status", ["--json"])),
         ("env test --resources-server shop", ("test", ["+entrypoint=resources_servers/shop"])),
         ("env resolve --resources-server shop", ("dump_config", [
             "+config_paths=[{root}/resources_servers/shop/configs/shop.yaml]"])),
         ("dataset download --storage gitlab --name x", ("download_dataset_from_gitlab", ["++dataset_name=x"])),
         ("dataset download --repo-id a/b", ("download_dataset_from_hf", ["++repo_id='a/b'"])),
-        ("eval profile --inputs a --rollouts b", ("profile", ["++input_jsonl_fpath=a", "++rollouts_jsonl_fpath=b"])),
+        ("eval profile --inputs a --rollouts b", ("reward_profile", [
+            "++input_jsonl_fpath=a", "++rollouts_jsonl_fpath=b"])),
+        ("env validate --resources-server shop", ("check_compat", ["+folder=resources_servers/shop"])),
+        ("eval aggregate -i a_*.jsonl -o b", ("aggregate_rollouts", [
+            "++rollouts_jsonl_fpath='a_*.jsonl'", "++output_jsonl_fpath=b"])),
+        ("eval reverify --model m --inputs a --rollouts b --output c --force", ("reverify", [
+            "++policy_model_name=m", "++input_jsonl_fpath=a", "++rollouts_jsonl_fpath=b", "++output_jsonl_fpath=c"])),
     ],
 )  # fmt: skip
 def test_each_is_one_of_our_commands(root: Path, line: str, command: tuple[str, list[str]]) -> None:
@@ -64,6 +72,10 @@ def test_each_is_one_of_our_commands(root: Path, line: str, command: tuple[str, 
         ("eval run --output", "'--output' needs a value"),
         ("env start --resources-server nobody", "nobody"),
         ("list shops", "Give what to list"),
+        ("eval submit --config a.yaml", "'gym eval submit' is not part of this package"),
+        ("env publish shop", "'gym env publish' is not part of this package"),
+        ("eval reverify --judge-failed-only", "Give the file of failures as --rollouts"),
+        ("env init --benchmark x", "a config.yaml and a prepare.py"),
     ],
 )
 def test_a_mistake_is_named(root: Path, line: str, message: str) -> None:
@@ -74,6 +86,7 @@ def test_a_mistake_is_named(root: Path, line: str, message: str) -> None:
 
 def test_folders_are_listed_and_searched(root: Path) -> None:
     assert "benchmarks/shopping" in listed(["list", "benchmarks"])
+    assert is_of_tree(["eval", "submit"])
     assert listed(["search", "agents", "shopper"]) == ["responses_api_agents/shopper"]
 
 

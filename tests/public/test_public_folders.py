@@ -75,9 +75,19 @@ def test_the_same_by_the_public_commands_without_servers_that_run(root: Path) ->
     records = records_in(root / "out" / "r.jsonl")
     assert [record["reward"] for record in records] == [1.0, 1.0]
     assert not (root / "out" / "r_aggregate_metrics.json").exists()
-    again = ("-i", "out/r.jsonl", "--agent", "bench_agent", head)
-    assert ng("gym", "eval", "aggregate", *select, *again, cwd=root).returncode == 0
-    assert "pass@1/accuracy" in (root / "out" / "r_aggregate_metrics.json").read_text()
+    assert len(records_in(root / "out" / "r_materialized_inputs.jsonl")) == 2
+    profiled = ng(
+        "gym", "eval", "profile", "--inputs", "out/r_materialized_inputs.jsonl", "--rollouts", "out/r.jsonl", cwd=root
+    )
+    assert profiled.returncode == 0, profiled.stderr
+    assert records_in(root / "out" / "r_reward_profiling.jsonl")[0]["mean/reward"] == 1.0
+    for shard, record in enumerate(records):
+        (root / "out" / f"shard_{shard}.jsonl").write_text(json.dumps(record) + "\n")
+    again = ("-i", "out/shard_*.jsonl", "-o", "out/all.jsonl", "--agent", "bench_agent", head, "+merge_shards=true")
+    done = ng("gym", "eval", "aggregate", *select, *again, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert "pass@1/accuracy" in (root / "out" / "all_aggregate_metrics.json").read_text()
+    assert len(records_in(root / "out" / "all.jsonl")) == 2
 
 
 def row(agent: str, text: str, *tools: str, **fields: Any) -> dict[str, Any]:

@@ -10,11 +10,13 @@ import pytest
 from nemo_gym.cli import GlobalConfigDictParserConfig, RunHelper
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollout_collection import RolloutCollectionHelper
-from nemo_gym.server_utils import HEAD_SERVER_KEY_NAME, BaseServerConfig
+from nemo_gym.server_utils import HEAD_SERVER_KEY_NAME, BaseServerConfig, ServerClient
 from tests.commands import free_port
 from tests.stub_endpoint import Request, completion, stub_endpoint
 
 ENVIRONMENT = """
+import asyncio
+
 from nemo_gym.base_resources_server import BaseMultiRewardVerifyResponse, BaseVerifyRequest, SimpleResourcesServer
 
 
@@ -24,6 +26,11 @@ class Masked(BaseMultiRewardVerifyResponse):
 
 class Env(SimpleResourcesServer):
     async def verify(self, body: BaseVerifyRequest) -> Masked:
+        asked = str(body.responses_create_params.input)
+        if "Sleep" in asked:
+            await asyncio.sleep(60)
+        if "Break" in asked:
+            raise RuntimeError("the verifier broke")
         return Masked(
             **body.model_dump(),
             reward=1.0,
@@ -77,7 +84,7 @@ if __name__ == "__main__":
 
 def reply(request: Request) -> Any:
     text = str(request.body["messages"])
-    for status in (400, 429):
+    for status in (400, 401, 404, 429, 500):
         if f"Fail {status}" in text:
             return status, {"error": {"message": f"no {status}"}}
     made = completion("Hi.", prompt_token_ids=[1, 2])
@@ -145,30 +152,60 @@ async def test_rows_of_a_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert other.requests
 
 
+def status_of(error: RolloutError) -> int:
+    """As a trainer reads it, in another process."""
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(again.response_content, bytes)
+    assert again.response_content
+    assert str(again) == str(error)
+    return int(again.status)
+
+
 async def use(port: int) -> None:
     head = BaseServerConfig(host="127.0.0.1", port=port)
-    texts = ["Hi.", "Hi again.", "Fail 400", "Fail 429"]
+    texts = ["Hi.", "Hi again.", "Fail 400", "Fail 401", "Fail 404", "Fail 429", "Fail 500", "Break"]
     rows: list[dict[str, Any]] = [
-        {"responses_create_params": {"input": text}, "agent_ref": {"name": "agent"}, "_rowidx": index}
+        {
+            "responses_create_params": {"input": text},
+            "agent_ref": {"name": "agent"},
+            "_rowidx": index,
+            "_ng_task_index": 10 + index,
+            "_ng_rollout_index": 0,
+        }
         for index, text in enumerate(texts)
     ]
+    rows.append({**rows[0], "responses_create_params": {"input": 7}})
+    rows.append({**rows[0], "agent_ref": {"name": "unset"}})
+    rows.append({**rows[0], "agent_ref": None})
     results: dict[int, dict[str, Any]] = {}
-    statuses = []
+    statuses: list[int] = []
     for task in RolloutCollectionHelper().run_examples(rows, head_server_config=head):
         try:
             row, result = await task
             results[row["_rowidx"]] = result
         except RolloutError as error:
-            again = pickle.loads(pickle.dumps(error))
-            assert isinstance(again.response_content, bytes)
-            assert again.response_content
-            statuses.append(again.status)
-    assert sorted(statuses) == [400, 429]
+            statuses.append(status_of(error))
+    endpoint, verifier, rows_that_are_none = [400, 401, 404, 429, 500], [500], [422, 422, 422]
+    assert sorted(statuses) == sorted([*endpoint, *verifier, *rows_that_are_none])
+    late = {**rows[0], "responses_create_params": {"input": "Sleep"}}
+    (task,) = RolloutCollectionHelper().run_examples([late], head_server_config=head, rollout_timeout_s=1)
+    with pytest.raises(RolloutError) as caught:
+        await task
+    assert status_of(caught.value) == 504
     assert set(results) == {0, 1}
     for index, result in results.items():
-        assert result["_rowidx"] == index
+        assert (result["_rowidx"], result["_ng_task_index"]) == (index, 10 + index)
         assert (result["reward"], result["reward_components"]) == (1.0, {"a": 1.0})
         assert result["instance_config"]["mask_sample"] is True
         assert result["response"]["agent_input"] == "as it was"
         (item,) = result["response"]["output"]
         assert (item["generation_token_ids"], item["routed_experts"]) == ([3], [[[1, 2]]])
+
+
+@pytest.mark.slow
+def test_without_an_event_loop_the_results_are_there_and_an_agent_that_is_down_is_503() -> None:
+    client = ServerClient(addresses={"agent": f"http://127.0.0.1:{free_port()}"})
+    rows = [{"agent_ref": {"name": "agent"}}, {}]
+    tasks = list(RolloutCollectionHelper().run_examples(rows, client=client))
+    errors: list[Any] = [task.exception() for task in tasks]
+    assert sorted(map(status_of, errors)) == [422, 503]

@@ -5,7 +5,6 @@ from pydantic import BaseModel
 
 from nemo_gym.base_resources_server import (
     BaseSeedSessionRequest,
-    BaseSeedSessionResponse,
     BaseVerifyRequest,
     BaseVerifyResponse,
     SimpleResourcesServer,
@@ -36,8 +35,9 @@ class Shop(SimpleResourcesServer):
         app.post("/{tool_name}")(self.other)
         return app
 
-    async def seed_session(self, body: SeedRequest) -> BaseSeedSessionResponse:
-        return BaseSeedSessionResponse()
+    async def seed_session(self, request: Request, body: SeedRequest) -> dict:
+        undeclared = (await request.json()).get("note")
+        return {"note": undeclared, "size": len(await request.body())}
 
     async def add(self, request: Request, body: AddRequest) -> list[str]:
         """Put a fruit into the cart."""
