@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 
 from nemo_gym.cli.command import command, parameters_of
-from nemo_gym.cli.commands import COMMANDS, find_command
+from nemo_gym.cli.commands import ALIASES, COMMANDS, find_command
 from nemo_gym.common.paths import nearest
 from nemo_gym.config.keys import SERVER_TYPES
 from nemo_gym.errors import ConfigError
@@ -110,7 +110,7 @@ def script_for(shell: str) -> str:
     lines = [_FISH_COMMAND.format(name=each.name, summary=shlex.quote(each.summary)) for each in COMMANDS.values()]
     return (
         _SHELLS[shell]
-        .replace("@NAMES@", " ".join(COMMANDS))
+        .replace("@NAMES@", " ".join([*COMMANDS, *ALIASES]))
         .replace("@SCRIPTS@", " ".join(f"ng_{name}" for name in COMMANDS))
         .replace("@DESCRIBED@", " ".join(described))
         .replace("@LINES@", "\n".join(lines))

@@ -23,6 +23,7 @@ class ViewerConfig(CommandConfig):
     Examples:
 
     ```bash
+    ng view
     ng view rollouts.jsonl
     ng view before.jsonl after.jsonl
     ng view --text rollouts.jsonl
@@ -33,8 +34,9 @@ class ViewerConfig(CommandConfig):
 
     POSITIONAL: ClassVar[tuple[str, ...]] = ("jsonl_fpath",)
 
-    jsonl_fpath: Annotated[list[str], BeforeValidator(_as_list)] = Field(min_length=1)
-    """The file to show, or a list of files. `ng view FILE ...` is the same."""
+    jsonl_fpath: Annotated[list[str], BeforeValidator(_as_list)] = Field(default=["results"], min_length=1)
+    """The file to show, or a list of files. A folder stands for the newest rollouts in it. `ng view FILE ...` is the
+    same."""
 
     server_host: str = "127.0.0.1"
     """Address to listen on. Beyond this machine the page requires the token in the address that the command prints."""

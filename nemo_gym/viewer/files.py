@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from nemo_gym.common.paths import find
-from nemo_gym.errors import GymError
+from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.viewer.display import NoSuchRowError
 from nemo_gym.viewer.index import Index
@@ -16,6 +16,9 @@ from nemo_gym.viewer.index import Index
 QUERY_TIMEOUT_S = 60.0
 _CHECK_EVERY = 20_000
 """SQLite operations between two looks at the clock."""
+MAX_FILES = 30
+"""Of a folder, the newest ones."""
+_ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 T = TypeVar("T")
 
 
@@ -31,8 +34,8 @@ class Files:
         self._indexes: list[Index] = []
         self._failures_of: dict[int, int] = {}
         try:
-            for path in dict.fromkeys(find(path, what="file of rollouts").absolute() for path in paths):
-                self._indexes.append(Index(path))
+            for file in dict.fromkeys(file for path in paths for file in _files_at(path)):
+                self._indexes.append(Index(file))
         except BaseException:
             self.close()
             raise
@@ -58,10 +61,11 @@ class Files:
     def listing(self) -> list[dict[str, Any]]:
         """Name and progress of each file."""
         self._add_failures()
+        is_one_folder = len({index.path.parent for index in self._indexes}) == 1
         return [
             {
                 "id": number,
-                "name": index.path.name,
+                "name": index.path.name if is_one_folder else f"{index.path.parent.name}/{index.path.name}",
                 "path": str(index.path),
                 "failures": self._failures_of.get(number),
                 **index.progress(),
@@ -92,3 +96,15 @@ class Files:
                 if path not in known:
                     self._indexes.append(Index(path))
                 self._failures_of[number] = known.get(path, len(self._indexes) - 1)
+
+
+def _files_at(path: str | Path) -> list[Path]:
+    """The file, or the newest outputs in a folder and in those one level below."""
+    place = find(path, what="file of rollouts").absolute()
+    if not place.is_dir():
+        return [place]
+    found = [file for pattern in ("*", "*/*") for file in place.glob(pattern) if file.name.endswith(_ENDINGS)]
+    outputs = [file for file in found if file.is_file() and not file.stem.endswith("_failures")]
+    if not outputs:
+        raise ConfigError(f"{place} has no rollouts: neither it nor a folder in it has a .jsonl file.")
+    return sorted(outputs, key=lambda file: -file.stat().st_mtime)[:MAX_FILES]

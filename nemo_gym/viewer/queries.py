@@ -236,7 +236,21 @@ def compare_page(
     for each in found:
         query = "SELECT prompt FROM details WHERE id = ?"
         each["prompt"] = connection.execute(query, (each["a_row"],)).fetchone()[0]
+        if not by_prompt and each["change"]:
+            each.update(_telling_rows(connection, each["key"], is_better=each["change"] > 0))
     return {**_change_figures(totals), "tasks": found}
+
+
+def _telling_rows(connection: sqlite3.Connection, key: int, *, is_better: bool) -> Page:
+    """The rollouts that show how a task changed: the worst on the side that is worse, the best on the other."""
+    orders = ("ASC", "DESC") if is_better else ("DESC", "ASC")
+    scored = "rows WHERE task_key = ? AND reward IS NOT NULL"
+    queries = (
+        f"SELECT id FROM {schema}.{scored} ORDER BY reward {order}, id LIMIT 1"
+        for schema, order in zip(("main", "other"), orders, strict=True)
+    )
+    rows = (connection.execute(query, (key,)).fetchone()[0] for query in queries)
+    return dict(zip(("a_row", "b_row"), rows, strict=True))
 
 
 def _change_figures(totals: tuple[Any, ...]) -> Page:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.viewer.app import ViewerApp
 from nemo_gym.viewer.files import Files
@@ -167,3 +169,17 @@ async def test_a_hostile_record_is_cut_and_stays_json(tmp_path: Path) -> None:
     assert reply.headers["content-type"] == "application/json"
     assert len(reply.content) < 1_100_000
     assert reply.json()["record"]["response"]["output"][3]["content"][0]["text"]["length"] == 5_000_000
+
+
+async def test_a_folder_stands_for_the_newest_rollouts_in_it(tmp_path: Path) -> None:
+    for age, name in enumerate(("mcqa/old.jsonl", "mcqa/new.jsonl", "top.jsonl", "mcqa/new_failures.jsonl")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        os.utime(write_lines(tmp_path / name, [record("q")]), (age, age))
+    (tmp_path / "notes.txt").touch()
+    async with viewer(tmp_path) as client:
+        files = (await get(client, "files"))["files"]
+    named = [f"{tmp_path.name}/top.jsonl", "mcqa/new.jsonl", "mcqa/old.jsonl", "mcqa/new_failures.jsonl"]
+    assert [each["name"] for each in files] == named
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="has no rollouts"):
+        Files([tmp_path / "empty"])

@@ -314,6 +314,33 @@ def test_two_files_are_compared_task_by_task(tmp_path: Path, by_prompt: bool) ->
     assert (found["total"], found["up"], found["down"]) == (6, 3, 0)
     assert found["change"] == pytest.approx(found["second"] - found["first"])
     assert [task["task"] for task in found["tasks"][:3]] == [2, 1, 3]
+    low, high = found["interval_95"]
+    assert low < found["change"] < high
+
+
+def test_a_compared_task_opens_the_rollouts_that_show_the_change(tmp_path: Path) -> None:
+    rewards = {"a.jsonl": ((1, 0), (1, 1)), "b.jsonl": ((0, 1), (1, 0))}
+    files = [
+        write_lines(
+            tmp_path / name,
+            [record("q", reward=r, task=task, repeat=n) for task, both in enumerate(each) for n, r in enumerate(both)],
+        )
+        for name, each in rewards.items()
+    ]
+    files.append(write_lines(tmp_path / "c.jsonl", [record("q", reward=1, task=0, repeat=n) for n in range(2)]))
+    with indexed(files[0]) as one, indexed(files[1]) as two, indexed(files[2]) as three:
+        pages = []
+        for other in (two, three):
+            with one.reading() as connection:
+                pages.append(
+                    queries.compare_page(
+                        connection, str(other.database), sort="task", offset=0, limit=9, by_prompt=False
+                    )
+                )
+    worse, better = pages[0]["tasks"][1], pages[1]["tasks"][0]
+    assert (worse["change"], worse["a_row"], worse["b_row"]) == (-0.5, 2, 3)
+    assert (better["change"], better["a_row"], better["b_row"]) == (0.5, 1, 0)
+    assert pages[1]["interval_95"] is None
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ export function bytes(value) {
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
+  if (seconds > 0 && seconds < 0.001) return `${Number((seconds * 1e6).toPrecision(3))} µs`;
+  if (seconds > 0 && seconds < 1) return `${Number((seconds * 1000).toPrecision(3))} ms`;
   if (seconds < 60) return `${Number(seconds.toPrecision(3))} s`;
   const minutes = Math.floor(seconds / 60);
   return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;

@@ -71,7 +71,7 @@ function runView(run, files) {
   const file = files.find((each) => each.path === run.output);
   const name = run.output.split("/").at(-1);
   const title = file ? h("a", { href: link("rows", { file: file.id, sort: "-row" }) }, name) : name;
-  return h("div", { "data-run": run.id }, h("h2", { title: run.output }, title, h("span", { class: "quiet" }, ` process ${run.pid}`)), progress(run), h("div", { class: "cards" }, stages(run), workers(run), slowest(run)), inFlight(run));
+  return h("div", { "data-run": run.id }, h("h2", { title: run.output }, title, h("span", { class: "quiet" }, ` process ${run.pid}`)), progress(run), h("div", { class: "cards" }, stages(run)), inFlight(run), h("div", { class: "cards" }, workers(run), slowest(run)));
 }
 
 export async function liveView({ files, signal }) {
