@@ -261,7 +261,11 @@ class HttpClient:
         whom = f"no connection to {peer.origin.host}:{peer.origin.port}{through}"
         try:
             async with peer.connecting, asyncio.timeout(limit_s):
-                return await peer.connect()
+                connection = await peer.connect()
+            if not connection.is_reusable():  # this loop was busy for so long that the server has given up waiting
+                connection.close()
+                raise ConnectionResetError("closed before the request was sent")
+            return connection
         except TimeoutError as error:
             raise ConnectError(name, 0, f"{whom} within {limit_s:g} s") from error
         except OSError as error:

@@ -131,7 +131,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         try:
             reply = await run_agent(client, row.agent, with_indices(row, number), timeout_s=timeout_s)
             record, figures, fields = scored_record(reply)
-            if ROW_FIELDS not in fields:  # with it an environment says that it wants none
+            if ROW_FIELDS not in fields and row.id.task_index >= 0:  # with it an environment says that it wants none
                 record = add_row_fields(record, fields, row.body)
         except RolloutError as error:
             failure = error
@@ -153,6 +153,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         row=raw_json_or_text(row.body),
         retryable=failure.retryable,
         response=failure.response,
+        status=failure.status,
     )
 
 
@@ -160,7 +161,7 @@ def with_indices(row: Row, number: int = 1) -> bytes:
     """The row as it is sent: with the indices that agents and environments read. Those that it brings itself stay:
     they come later, and of two values the last one counts."""
     rest = row.body[1:]
-    if rest.lstrip()[:1] == b"}" or row.body[:1] != b"{":
+    if rest.lstrip()[:1] == b"}" or row.body[:1] != b"{" or row.id.task_index < 0:
         return row.body
     (task_index, repeat_index, _), attempt_index = row.id, b"" if number == 1 else _ATTEMPT_INDEX % (number - 1)
     return b"".join((_INDICES % (task_index, repeat_index), attempt_index, rest))

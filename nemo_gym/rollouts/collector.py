@@ -16,7 +16,7 @@ from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TA
 from nemo_gym.errors import ConfigError, RolloutError, SetupError
 from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
 from nemo_gym.rollouts.aggregation import any_own_metrics, write_aggregate_metrics
-from nemo_gym.rollouts.attempts import Run, parse_scored, retrying_run, run_agent, traced_attempt
+from nemo_gym.rollouts.attempts import Run, retrying_run, traced_attempt
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
 from nemo_gym.rollouts.concurrency import (
     DESCRIPTORS_PER_LOCAL_ROLLOUT,
@@ -33,7 +33,7 @@ from nemo_gym.rollouts.dataset import (
     read_rows,
     write_materialized_inputs,
 )
-from nemo_gym.rollouts.dispatch import open_dispatch
+from nemo_gym.rollouts.dispatch import TrainerDispatch, open_dispatch
 from nemo_gym.rollouts.grouped_writer import GroupedWriter
 from nemo_gym.rollouts.live import LiveRollouts, published
 from nemo_gym.rollouts.metrics import RunningMetrics
@@ -229,6 +229,7 @@ class RolloutCollectionHelper:
             raise ConfigError(f"num_samples_in_parallel is {num_samples_in_parallel}; expected at least 1.")
         caller = client or self.setup_server_client(head_server_config)
         parallel = limit_to_descriptors(num_samples_in_parallel, per_rollout=_descriptors_per_rollout(caller))
+        dispatch = TrainerDispatch(caller)
 
         async def run(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             reference = row.get("agent_ref")
@@ -238,7 +239,7 @@ class RolloutCollectionHelper:
                     "input", f"The row has the `agent_ref` {reference!r:.100}; expected one with a `name`."
                 )
             async with contextlib.nullcontext() if semaphore is None else semaphore:
-                result = parse_scored(await run_agent(caller, agent, row, timeout_s=rollout_timeout_s))
+                result = await dispatch.run(agent, row, timeout_s=rollout_timeout_s)
             return row, {**{name: row[name] for name in ECHOED if name in row}, **result}
 
         try:

@@ -6,15 +6,20 @@ import itertools
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
+from typing import Any
+
+import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import WorkerAddress, list_workers
 from nemo_gym.common.retry_stats import record_retry
 from nemo_gym.errors import ConfigError, HeadServerError, StartupError
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.rollouts.attempts import MAX_WORKERS_LOST, WORKER_LOST, parse_scored, run_agent
 from nemo_gym.rollouts.row_protocol import RowRequest, failed_attempt
-from nemo_gym.rollouts.types import Outcome, Row
+from nemo_gym.rollouts.types import NO_DATASET, Outcome, Row, Scored, rollout_error
 from nemo_gym.rollouts.worker_link import WorkerLink
 
 logger = logging.getLogger(__name__)
@@ -26,6 +31,8 @@ REFRESH_S = 2.0
 FIRST_WAIT_S = 2.0
 NO_WORKER_TIMEOUT_S = 300.0
 """How long rows wait while no worker is ready. One may be starting again."""
+IDLE_S = 2.0
+"""How long a trainer's connections to the workers stay open after its last rollout."""
 
 
 @contextlib.asynccontextmanager
@@ -177,3 +184,60 @@ def _wake(waiting: "deque[asyncio.Future[None]]", count: int) -> None:
         if not turn.done():
             turn.set_result(None)
             count -= 1
+
+
+class TrainerDispatch:
+    """Makes the rollouts of a trainer's rows: by the workers of its run, if it has any, else by the agent's address.
+    Connections to the workers are opened for the first row, and closed when no more rows come."""
+
+    def __init__(self, client: ServerClient) -> None:
+        self._client = client
+        self._workers: asyncio.Future[WorkerPool | None] | None = None
+        self._holding: asyncio.Task[None] | None = None
+        self._in_flight = self._made = 0
+
+    async def run(self, agent: str, row: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """The result of an agent for a row. Raises RolloutError if there is none."""
+        self._in_flight += 1
+        try:
+            workers = await self._connect()
+            if workers is None:
+                return parse_scored(await run_agent(self._client, agent, row, timeout_s=timeout_s))
+            return await _run_in_worker(workers, Row(NO_DATASET, agent, encode(row)), timeout_s)
+        finally:
+            self._in_flight -= 1
+            self._made += 1
+
+    async def _connect(self) -> WorkerPool | None:
+        if self._workers is None:
+            self._workers = asyncio.get_running_loop().create_future()
+            self._holding = asyncio.create_task(self._hold(self._workers))
+        return await asyncio.shield(self._workers)
+
+    async def _hold(self, opened: "asyncio.Future[WorkerPool | None]") -> None:
+        """Stay connected while rows come."""
+        try:
+            async with open_dispatch(self._client) as workers:
+                opened.set_result(workers)
+                made = -1
+                while self._in_flight or made != self._made:
+                    made = self._made
+                    await asyncio.sleep(IDLE_S)
+        except HeadServerError as error:
+            logger.debug("rows go to the agents directly: %s", error)
+            opened.set_result(None)
+        finally:
+            self._workers = None
+            opened.cancel()
+
+
+async def _run_in_worker(workers: WorkerPool, row: Row, timeout_s: float) -> dict[str, Any]:
+    number = 1
+    while True:
+        outcome = await workers.attempt(row, timeout_s=timeout_s, number=number)
+        if isinstance(outcome, Scored):
+            result: dict[str, Any] = orjson.loads(outcome.record)
+            return result
+        if outcome.code != WORKER_LOST or number == MAX_WORKERS_LOST:
+            raise rollout_error(outcome)
+        number += 1

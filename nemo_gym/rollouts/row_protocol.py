@@ -165,7 +165,7 @@ def outcome_frame(number: int, outcome: Outcome, stats: RetryStats) -> tuple[lis
     return [Kind.NO_RESULT, *counts, {name: getattr(outcome, name) for name in _FAILURE_FIELDS}], b""
 
 
-_FAILURE_FIELDS = ("cause", "message", "server", "code", "started_at", "seconds", "retryable", "response")
+_FAILURE_FIELDS = ("cause", "message", "server", "code", "started_at", "seconds", "retryable", "response", "status")
 """Of a NoResult. The collector knows the others."""
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import bisect
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -25,53 +26,63 @@ class DurationPercentiles:
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
         self._sorted: list[float] = []
+        self._added = 0
 
     def add(self, seconds: float) -> None:
+        """Infinity is the duration of a rollout that was given up."""
+        self._added += 1
         self._latest.append(seconds)
         bisect.insort(self._sorted, seconds)
         if len(self._latest) > MAX_DURATIONS:
             self._sorted.pop(bisect.bisect_left(self._sorted, self._latest.popleft()))
 
-    def percentile(self, percent: float) -> float | None:
-        """The duration below which this percentage of rollouts stays; None while too few are known."""
-        if len(self._sorted) < MIN_DURATIONS:
+    def percentile(self, percent: float, *, in_flight: int = 0) -> float | None:
+        """The duration below which this percentage of rollouts stays; None while too few are known: the first of
+        those in flight to finish are the fastest."""
+        if self._added < max(MIN_DURATIONS, in_flight * percent / 100):
             return None
         return self._sorted[min(len(self._sorted) - 1, int(len(self._sorted) * percent / 100))]
 
 
 def with_straggler_policy(run: Run, *, durations: DurationPercentiles, percentile: float, action: Action) -> Run:
-    """`run`, but a rollout past the percentile of the others is hedged or given up."""
+    """`run`, but a rollout past the percentile of the others is hedged or given up. It counts with the time from its
+    start, or as infinite: otherwise the limit would stay too low, and most rollouts would become stragglers."""
+    in_flight = 0
+
+    def limit_s() -> float | None:
+        return durations.percentile(percentile, in_flight=in_flight)
 
     async def run_watched(row: Row) -> Outcome:
+        nonlocal in_flight
         started_at, started = time.time(), time.monotonic()
         first = asyncio.ensure_future(run(row))
+        in_flight += 1
         try:
-            if await _finishes_in_time(first, durations, percentile):
+            if await _finishes_in_time(first, limit_s):
                 outcome = await first
             elif action == "hedge":
                 outcome = await _first_scored([first, asyncio.ensure_future(run(row))])
             else:
                 seconds = time.monotonic() - started
-                durations.add(seconds)  # otherwise the limit would shrink with every rollout given up
+                durations.add(math.inf)
                 message = f"Given up: it took longer than {percentile:g} % of the others."
                 body = raw_json_or_text(row.body)
                 return NoResult(row.id, "timeout", message, started_at=started_at, seconds=seconds, row=body)
         finally:
+            in_flight -= 1
             first.cancel()
         if isinstance(outcome, Scored):
-            durations.add(outcome.seconds)
+            durations.add(time.monotonic() - started)
         return outcome
 
     return run_watched
 
 
-async def _finishes_in_time(
-    task: "asyncio.Future[Outcome]", durations: DurationPercentiles, percentile: float
-) -> bool:
+async def _finishes_in_time(task: "asyncio.Future[Outcome]", limit_s: Callable[[], float | None]) -> bool:
     """Wait for the task until it is a straggler. The limit moves as others finish."""
     started = time.monotonic()
     while not task.done():
-        limit = durations.percentile(percentile)
+        limit = limit_s()
         left = CHECK_EVERY_S if limit is None else limit - (time.monotonic() - started)
         if left <= 0:
             return False

@@ -12,7 +12,7 @@ import msgspec
 import orjson
 
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, ROW_FIELDS, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
-from nemo_gym.errors import Cause
+from nemo_gym.errors import Cause, RolloutError
 
 REPEAT_INDEX_KEY_NAME = "_repeat_index"
 ROW_HASH_KEY_NAME = "_row_hash"
@@ -40,6 +40,10 @@ class RowId(NamedTuple):
     def metadata(self) -> dict[str, Any]:
         """The fields that identify a rollout in its record."""
         return dict(zip((TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME), self, strict=True))
+
+
+NO_DATASET = RowId(-1, 0, "")
+"""Of a row that a trainer brings: it is sent as it is, and its record has nothing but the agent's reply."""
 
 
 def task_index_of(record: Mapping[str, Any]) -> Any:
@@ -166,6 +170,8 @@ class NoResult:
     """True if another attempt may succeed."""
     response: Any = None
     """The model's response, if there was one before the failure."""
+    status: int | None = None
+    """For a trainer: the status of the RolloutError."""
 
     def line(self) -> bytes:
         fields = {
@@ -185,3 +191,17 @@ class NoResult:
 
 
 Outcome = Scored | NoResult
+
+
+def rollout_error(failure: NoResult) -> RolloutError:
+    """The failure as an exception, for a trainer."""
+    error = RolloutError(
+        failure.cause,
+        failure.message,
+        server=failure.server,
+        retryable=failure.retryable,
+        code=failure.code,
+        status=failure.status,
+    )
+    error.response = failure.response
+    return error

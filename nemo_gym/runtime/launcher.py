@@ -28,7 +28,7 @@ from nemo_gym.runtime.membership import Members
 from nemo_gym.runtime.ray_cluster import connected, ray_workers, wants_ray
 from nemo_gym.runtime.run_metrics import run_metrics
 from nemo_gym.runtime.stack import StackSpec
-from nemo_gym.runtime.supervisor import WorkerProcess
+from nemo_gym.runtime.supervisor import HUNG_AFTER_S, WorkerProcess
 from nemo_gym.runtime.venvs import VenvSettings
 from nemo_gym.runtime.worker_count import worker_count
 from nemo_gym.server.limits import ServerLimits
@@ -44,9 +44,9 @@ MAX_PORT_TRIES = 200
 class Launcher(OwnedResources):
     """An async context manager: inside it the servers of `config` run, and all of them are ready."""
 
-    def __init__(self, config: DictConfig, *, echo: Callable[[str], None]) -> None:
+    def __init__(self, config: DictConfig, *, echo: Callable[[str], None], hung_after_s: float = HUNG_AFTER_S) -> None:
         super().__init__()
-        self.config, self._echo = config.copy(), echo
+        self.config, self._echo, self._hung_after_s = config.copy(), echo, hung_after_s
         self._instances = server_instances(config)
         self.token: str | None = config.get("run_token") or (
             None
@@ -175,6 +175,7 @@ class Launcher(OwnedResources):
                 echo=self._echo,
                 url=base_url(*_address(http)),
                 rows=base_url(*_address(rows)).removeprefix("http://"),
+                hung_after_s=self._hung_after_s,
             )
             for number, (http, rows) in enumerate(own)
         ]

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.redaction import one_line, redact
@@ -27,6 +28,9 @@ LAST_LINES = 40
 STOP_AFTER_S = 5.0
 """Longer than uvicorn_runner.GRACE_S, which requests in flight get."""
 KILL_AFTER_S = 3.0
+HUNG_AFTER_S = 120.0
+"""A worker that answers no request for this long is killed and restarted. Collectors give it up after a minute."""
+PINGS_PER_LIMIT = 12
 MAX_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
 
@@ -57,9 +61,10 @@ class WorkerProcess:
         echo: Callable[[str], None],
         url: str = "",
         rows: str = "",
+        hung_after_s: float = HUNG_AFTER_S,
     ) -> None:
         self.label, self.spec, self._python, self._echo = label, spec, python, echo
-        self._url, self._rows = url, rows
+        self._url, self._rows, self._hung_after_s = url, rows, hung_after_s
         self.started_at = 0.0
         self.ready = asyncio.Event()
         """Set while the worker serves."""
@@ -137,17 +142,54 @@ class WorkerProcess:
         with contextlib.suppress(ConnectionError):
             process.stdin.write(self.spec.to_json() + b"\n")
             await process.stdin.drain()
-        async for line in _lines(process.stdout):
+        pinging = asyncio.create_task(self._kill_when_hung(process.pid))
+        try:
+            await self._read_output(process.stdout)
+        finally:
+            pinging.cancel()
+            self.ready.clear()
+        code = await process.wait()
+        _signal_group(process.pid, signal.SIGKILL)
+        return code
+
+    async def _read_output(self, stdout: asyncio.StreamReader) -> None:
+        async for line in _lines(stdout):
             if line == _READY_LINE:
                 self._was_ready = True
                 self.ready.set()
             else:
                 self._last.append(line)
                 self._echo(f"({self.label}) {line}")
-        self.ready.clear()
-        code = await process.wait()
-        _signal_group(process.pid, signal.SIGKILL)
-        return code
+
+    async def _kill_when_hung(self, pid: int) -> None:
+        """It may be stopped, or a handler may block its event loop for ever. The second ping is for a process that was
+        stopped itself: the reply to the first one may be there."""
+        await self.ready.wait()
+        limit_s = self._hung_after_s
+        while await _answers(self._url, limit_s) or await _answers(self._url, limit_s / 10):  # noqa: ASYNC110
+            await asyncio.sleep(limit_s / PINGS_PER_LIMIT)
+        logger.error("%s (process %d) has not answered for %g s; killing it", self.label, pid, limit_s)
+        _signal_group(pid, signal.SIGKILL)
+
+
+async def _answers(url: str, timeout_s: float) -> bool:
+    """True if the worker answers a request, whatever it says."""
+    address = urlsplit(url)
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(address.hostname, address.port)
+            try:
+                writer.write(
+                    b"GET /health HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n\r\n" % address.netloc.encode()
+                )
+                await reader.read(1)
+            finally:
+                writer.close()
+    except TimeoutError:
+        return False
+    except OSError:
+        return True  # it refused the connection
+    return True
 
 
 _READY_LINE = one_line(READY)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -144,3 +145,22 @@ async def test_a_flood_of_requests_opens_few_connections_at_a_time() -> None:
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def test_a_connection_that_the_server_closed_before_the_request_was_sent_can_be_retried() -> None:
+    """As in a process so busy that the server no longer waits for its request."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with HttpClient() as http:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            fetching = asyncio.create_task(http.fetch("POST", url, body=b"{}", timeout_s=60))
+
+            def close_the_first() -> None:
+                listening.accept()[0].close()
+
+            while not fetching.done():
+                await asyncio.sleep(0)
+                if select.select([listening], [], [], 0)[0]:
+                    close_the_first()
+                    break
+            with pytest.raises(ConnectError, match="before the request was sent"):
+                await fetching

@@ -194,6 +194,29 @@ async def test_giving_up_the_slowest_does_not_make_ever_more_of_them() -> None:
         assert orjson.loads(outcome.line())["row"] == {"a": 1}
 
 
+@pytest.mark.parametrize("action", ["hedge", "give_up"])
+async def test_stragglers_are_few_though_the_fastest_finish_first(action: str) -> None:
+    """Rollouts of one wave end one after the other, so the first durations to be known are the shortest."""
+    wave, second_runs = 64, 0
+
+    async def run(row: Row) -> Outcome:
+        nonlocal second_runs
+        number = row.id.task_index
+        second_runs += number in started
+        started.add(number)
+        await asyncio.sleep(0.05 + 0.005 * (number % wave))
+        return Scored(row.id, b'{"reward":1}')
+
+    started: set[int] = set()
+    run_watched = with_straggler_policy(run, durations=DurationPercentiles(), percentile=90, action=action)  # type: ignore[arg-type]
+    outcomes: list[Outcome] = []
+    for first in range(0, 4 * wave, wave):
+        rows = (Row(RowId(first + number, 0, ""), "agent", b"{}") for number in range(wave))
+        outcomes += await asyncio.gather(*map(run_watched, rows))
+    given_up = sum(isinstance(outcome, NoResult) for outcome in outcomes)
+    assert given_up + second_runs < 0.5 * len(outcomes)  # 75 % if only the first to finish set the limit
+
+
 def test_the_durations_is_that_of_the_latest() -> None:
     durations = DurationPercentiles()
     assert durations.percentile(50) is None

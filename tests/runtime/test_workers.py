@@ -36,10 +36,10 @@ COUNTER = {"resources_servers": {"example_stateful_counter": {"entrypoint": "app
 
 
 @asynccontextmanager
-async def launched(*arguments: str, **servers: Any) -> AsyncIterator[Launcher]:
+async def launched(*arguments: str, hung_after_s: float = 60.0, **servers: Any) -> AsyncIterator[Launcher]:
     initial = {"head_server": {"host": "127.0.0.1", "port": 0}, **servers}
     config = load_config(list(arguments), initial=initial, use_dotenv=False, fill_ports=False)
-    async with Launcher(config, echo=print) as launcher:
+    async with Launcher(config, echo=print, hung_after_s=hung_after_s) as launcher:
         yield launcher
 
 
@@ -127,7 +127,7 @@ async def at(url: str, path: str, body: Any, jar: CookieJar, token: str = "") ->
     return found
 
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "counter": COUNTER,
     "agent": {
         "responses_api_agents": {
@@ -195,6 +195,32 @@ async def test_the_rollouts_of_killed_workers_are_made_again_and_each_is_scored_
     assert {(failure["code"], failure["is_final"]) for failure in failures} == {("worker_lost", False)}
     attempts = {record["_task_index"]: record["_attempts"] for record in records if record["_attempts"] > 1}
     assert attempts == {index: count + 1 for index, count in Counter(one["_task_index"] for one in failures).items()}
+
+
+async def test_a_trainers_rollouts_of_a_killed_worker_are_made_again(tmp_path: Path) -> None:
+    rows = [orjson.loads(line) for line in write_rows(tmp_path / "rows.jsonl", 200).read_bytes().splitlines()]
+    examples = [{**row, "agent_ref": {"name": "agent"}, "_rowidx": number} for number, row in enumerate(rows)]
+    async with (
+        stub_endpoint(adds_twice) as endpoint,
+        launched("num_workers=2", **CONFIG, policy_model=model_at(endpoint.url)) as launcher,
+        launcher.client() as client,
+    ):
+        helper, rewards = RolloutCollectionHelper(), dict[int, float]()
+        for future in helper.run_examples(examples, client=client, num_samples_in_parallel=16):
+            row, result = await future
+            assert result.keys().isdisjoint(("_ng_task_index", "_task_index")), "as the agent replied"
+            rewards[row["_rowidx"]] = result["reward"]
+            if len(rewards) == 50:
+                os.kill(pids(launcher)[0], signal.SIGKILL)
+    assert rewards == {number: float(number % 3 > 0) for number in range(200)}
+
+
+async def test_a_worker_that_no_longer_answers_is_restarted() -> None:
+    async with launched("num_workers=2", counter=COUNTER, hung_after_s=3.0) as launcher:
+        stopped = pids(launcher)[0]
+        os.kill(stopped, signal.SIGSTOP)
+        await until(lambda: stopped not in pids(launcher) and len(pids(launcher)) == 2)
+        await asyncio.wait_for(launcher._workers[0].ready.wait(), 60)
 
 
 def connections(pid: int, *, to: int) -> int:
