@@ -16,9 +16,9 @@ from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply, 
 from nemo_gym.common.paths import find
 from nemo_gym.config.loading import load_config, server_instances
 from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.gateway.mcp import ToolResult
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
-from nemo_gym.server.mcp import ToolResult
 from nemo_gym.server.uvicorn_runner import bind, serving
 
 T = TypeVar("T")
