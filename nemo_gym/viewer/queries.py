@@ -1,6 +1,7 @@
 """What the page shows of an index: pages of rows, figures, groups of repeats, failures, and two files compared."""
 
 import math
+import re
 import sqlite3
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,7 @@ MAX_REWARDS = 64
 TASK_SORTS = ("task", "count", "mean", "spread", "low", "high", "passed", "tokens", "seconds")
 COMPARE_SORTS = ("task", "change", "size", "first", "second")
 
+_VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{12,}|\d+", re.I)
 _FROM = "FROM rows JOIN details ON details.id = rows.id"
 _COLUMNS = (
     *("id", "length", "outcome", "reward", "task", "repeat", "task_key", "input_tokens", "output_tokens"),
@@ -195,11 +197,13 @@ def _group(connection: sqlite3.Connection, group: dict[str, Any]) -> dict[str, A
 
 
 def failures(connection: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Failed attempts by cause and code, each with one row to look at."""
+    """Failed attempts by cause, code, server and message, each with one row to look at. Messages that differ only in
+    numbers are one."""
+    connection.create_function("kind", 1, lambda text: _VARYING.sub("#", text or ""), deterministic=True)
     query = """SELECT outcome, json_extract(fields, '$.code'), json_extract(fields, '$.server'), count(*),
         sum(json_extract(fields, '$.is_final') = 1), min(rows.id), answer
-        FROM rows JOIN details ON details.id = rows.id WHERE outcome NOT IN ('scored', 'row')
-        GROUP BY 1, 2, 3 ORDER BY 4 DESC LIMIT 200"""
+        FROM rows JOIN details ON details.id = rows.id WHERE outcome NOT IN ('scored', 'row', 'no reward')
+        GROUP BY 1, 2, 3, kind(answer) ORDER BY 4 DESC LIMIT 200"""
     names = ("cause", "code", "server", "count", "final", "row", "message")
     return [dict(zip(names, found, strict=True)) for found in connection.execute(query)]
 

@@ -318,6 +318,15 @@ def test_two_files_are_compared_task_by_task(tmp_path: Path, by_prompt: bool) ->
     assert low < found["change"] < high
 
 
+def test_failures_with_different_messages_are_told_apart(tmp_path: Path) -> None:
+    messages = ("timeout after 15 s", "timeout after 2 s", "bad gateway")
+    lines = [failure("model", message) for message in messages]
+    lines.append(record("q", "a", reward=None))  # not a failed attempt
+    with indexed(write_lines(tmp_path / "x.jsonl", lines)) as index, index.reading() as connection:
+        found = queries.failures(connection)
+    assert [(each["message"], each["count"]) for each in found] == [("timeout after 15 s", 2), ("bad gateway", 1)]
+
+
 def test_a_compared_task_opens_the_rollouts_that_show_the_change(tmp_path: Path) -> None:
     rewards = {"a.jsonl": ((1, 0), (1, 1)), "b.jsonl": ((0, 1), (1, 0))}
     files = [

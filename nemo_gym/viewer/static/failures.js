@@ -18,13 +18,13 @@ export async function failuresView({ file, files, signal }) {
       "tr",
       {},
       h("td", {}, h("a", { href: link("rows", { file: row.file, where: `outcome = "${row.cause}"` }) }, h("span", { class: "outcome bad" }, row.cause))),
-      h("td", {}, row.code ?? "–"),
-      h("td", {}, row.server ?? "–"),
-      h("td", {}, number(row.count)),
-      h("td", {}, number(row.final)),
-      h("td", { class: "text" }, h("a", { href: link("row", { file: row.file, row: row.row }) }, visible(row.message || "–"))),
+      h("td", {}, visible(String(row.code ?? "–"))),
+      h("td", {}, visible(String(row.server ?? "–"))),
+      h("td", { class: "num" }, number(row.count)),
+      h("td", { class: "num" }, number(row.final)),
+      h("td", { class: "message" }, h("a", { href: link("row", { file: row.file, row: row.row }) }, visible(row.message || "–"))),
     );
-  const head = ["cause", "code", "server", "attempts", "final", "an example"].map((title) => h("th", {}, title));
+  const head = ["cause", "code", "server", "attempts", "final", "message"].map((title) => h("th", { class: title === "attempts" || title === "final" ? "num" : "" }, title));
   return h(
     "div",
     {},

@@ -130,7 +130,7 @@ function mark(view, step) {
   next?.scrollIntoView({ block: "nearest" });
 }
 
-export async function rowsView({ params, file, signal }) {
+export async function rowsView({ params, file, files, signal }) {
   const extra = params.getAll("column");
   const where = params.get("where") || "";
   const offset = Number(params.get("offset") || 0);
@@ -167,6 +167,9 @@ export async function rowsView({ params, file, signal }) {
   const body = h("tbody", {}, page.rows.map((row) => line(row, file, columns, extra, onSelect)));
   const table = h("div", { class: `scroll${extra.length > 2 ? " wide" : ""}` }, h("table", { class: "rows" }, h("thead", {}, header(params, columns, extra)), body));
   view.append(h("div", { class: "between" }, pager(page.total, offset, page.rows.length, "range"), actions));
+  const failures = files[file]?.failures;
+  if (!page.rows.length && !where && failures !== null && failures !== undefined)
+    view.append(h("p", {}, "No rollout was scored. ", h("a", { href: link("failures", { file }) }, "Why they failed"), "."));
   if (page.hint) view.append(h("p", { class: "warn", id: "filter-hint" }, page.hint));
   if (page.rows.length) view.append(table);
   if (page.rows.length === PAGE) view.append(pager(page.total, offset, page.rows.length));
