@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from nemo_gym.cli.command import command, read_parameters
 from nemo_gym.cli.folders import parse_entrypoint
@@ -82,6 +82,8 @@ class InitResourcesServerConfig(CommandConfig):
     ```
     """
 
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("entrypoint",)
+
     entrypoint: str
     """Folder to create: resources_servers/<name>. The name consists of lower-case letters, digits and underscores."""
 
@@ -97,6 +99,8 @@ class InitAgentConfig(CommandConfig):
     ng_init_agent +entrypoint=responses_api_agents/my_agent
     ```
     """
+
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("entrypoint",)
 
     entrypoint: str
     """Folder to create: responses_api_agents/<name>. The name has lower-case letters, digits and underscores."""

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from nemo_gym.cli.command import FAILED, command, read_parameters
 from nemo_gym.cli.folders import find_folder
@@ -49,6 +50,8 @@ class TestConfig(CommandConfig):
     """
 
     __test__ = False
+
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("entrypoint",)
 
     entrypoint: str
     """The folder: resources_servers/<name>, responses_api_agents/<name> or responses_api_models/<name>."""

@@ -1,7 +1,5 @@
 """Look at rollouts: as a web page, or in the terminal."""
 
-import sys
-
 from nemo_gym.cli.command import command, read_unchecked
 from nemo_gym.common import event_loop
 from nemo_gym.server.limits import ServerLimits
@@ -20,9 +18,8 @@ def viewer() -> None:
             print(line)
         return
     limits = ServerLimits.of(settings)
-    print("Stop it with Ctrl+C.", file=sys.stderr)
     event_loop.run(serve_viewer(config, limits=limits, run_token=settings.get("run_token"), announce=_announce))
 
 
-def _announce(url: str) -> None:
-    print(f"Viewer: {url}", flush=True)
+def _announce(urls: list[str]) -> None:
+    print(*(f"Viewer: {url}" for url in urls), "Stop it with Ctrl+C.", sep="\n", flush=True)

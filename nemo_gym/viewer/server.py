@@ -18,19 +18,20 @@ from nemo_gym.viewer.token_texts import read_vocabulary
 
 
 async def serve_viewer(
-    config: ViewerConfig, *, limits: ServerLimits, run_token: str | None, announce: Callable[[str], None]
+    config: ViewerConfig, *, limits: ServerLimits, run_token: str | None, announce: Callable[[list[str]], None]
 ) -> None:
-    """Serve the page; `announce` gets its address as soon as it can be opened: one for this machine and, if it listens
-    on all addresses, one for others."""
+    """Serve the page; `announce` gets its addresses as soon as it can be opened: one for this machine and, if it
+    listens on all of them, one for others."""
     token = run_token or (None if is_loopback(config.server_host) else secrets.token_urlsafe(24))
     vocabulary = None if config.tokenizer is None else read_vocabulary(config.tokenizer)
     with contextlib.closing(_bind(config)) as listening, Files(config.jsonl_fpath) as files:
         app = ViewerApp(files, token=token, allowed_hosts=limits.allowed_hosts, vocabulary=vocabulary)
         port = listening.getsockname()[1]
         fragment = f"/#token={quote(token)}" if token else "/"
-        announce(base_url(config.server_host, port) + fragment)
+        hosts = [config.server_host]
         if config.server_host in ("", "0.0.0.0", "::"):
-            announce(base_url(socket.gethostname(), port) + fragment)
+            hosts.append(socket.gethostname())
+        announce([base_url(host, port) + fragment for host in hosts])
         with contextlib.closing(app):
             await serve_until_interrupted({port: app}, [listening], limits)
 

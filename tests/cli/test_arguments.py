@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from nemo_gym.cli.arguments import read_arguments
+from nemo_gym.cli.init import InitAgentConfig, InitResourcesServerConfig
+from nemo_gym.cli.tests import TestConfig as FolderTestConfig
 from nemo_gym.common.logging import JsonFormatter
 from nemo_gym.common.redaction import Redactor, process_redactor, set_process_redactor
 from nemo_gym.config.overrides import apply_overrides, parse_overrides
@@ -138,3 +140,8 @@ def test_a_sampling_parameter_says_where_it_belongs() -> None:
     """As a key of the configuration it would have no effect."""
     with pytest.raises(ConfigError, match=r"'--top-p' is not .* Write --responses_create_params\.top_p <value>\."):
         read_arguments(["--top-p", "0.9"], Options)
+
+
+@pytest.mark.parametrize("kind", [InitResourcesServerConfig, InitAgentConfig, FolderTestConfig])
+def test_a_server_folder_needs_no_name(kind: type[CommandConfig]) -> None:
+    assert read_arguments(["resources_servers/mine"], kind).overrides == ["+entrypoint=resources_servers/mine"]
