@@ -27,6 +27,7 @@ from nemo_gym.client.reply import (
     too_large,
 )
 from nemo_gym.client.reply import ServerReply as ServerReply
+from nemo_gym.common import tracing
 from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.paths import nearest
@@ -220,9 +221,9 @@ class ServerClient:
         return await self.request(server_name, url_path, "POST", **options)
 
     def is_needless(self, server: str, path: str) -> bool:
-        """True if a call would do nothing, and nobody records it."""
+        """True if a call would do nothing, and is neither recorded nor traced."""
         peer = self.local.get(server)
-        return peer is not None and self.tap is None and peer.does_nothing(path)
+        return peer is not None and self.tap is None and tracing.active is None and peer.does_nothing(path)
 
     def sessions(self, jar: CookieJar) -> "_Sessions":
         """An async context manager: every session opened inside ends when the block is left, however it is left."""
