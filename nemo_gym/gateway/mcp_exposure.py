@@ -136,6 +136,8 @@ class _VerifyEndpoint(Endpoint):
 class _McpEndpoint(Endpoint):
     """One message of the protocol in, its reply out. The tools run in the session that the header names."""
 
+    opens_session = False
+
     def __init__(self, server: ExposedServer) -> None:
         super().__init__(MCP_PATH, self._unused, cause="tool")
         self._server = server

@@ -57,7 +57,7 @@ class ServerCore:
         stats, failure = endpoint.stats, None
         started = stats.start()
         try:
-            if self.is_stateful and call.session is None:
+            if self.is_stateful and call.session is None and endpoint.opens_session:
                 opened = call.session = self.sessions.open(call.cookies.get(self.session_cookie))
                 opened.users += 1
             value = await endpoint(call)

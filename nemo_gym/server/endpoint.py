@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -64,6 +64,8 @@ Finish = Callable[[Any, Any], Any]
 
 class Endpoint:
     """A bound method and how to call it: with a body of bytes or an object, by HTTP or direct."""
+
+    opens_session: ClassVar[bool] = True
 
     def __init__(
         self,

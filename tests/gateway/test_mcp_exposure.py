@@ -81,3 +81,15 @@ async def test_a_token_that_is_not_ours_is_refused() -> None:
             headers = {} if token is None else {"X-NeMo-Gym-Session-Token": token}
             assert (await client.http.fetch("POST", url, body=body, headers=headers, timeout_s=30)).status == 401
         assert (await client.http.fetch("GET", url, timeout_s=30)).status == 405
+
+
+async def test_a_message_opens_no_session_of_its_own() -> None:
+    async with shop() as client:
+        seeded = await client.call("shop", "/seed_session", {}, answer=dict, jar=CookieJar())
+        body = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        headers = seeded["mcp"]["headers"]
+        reply = await client.http.fetch(
+            "POST", client.url_of("shop") + "/mcp", body=body, headers=headers, timeout_s=30
+        )
+        assert reply.status == 200
+        assert reply.cookies == {}
