@@ -262,7 +262,9 @@ class HttpClient:
         try:
             async with peer.connecting, asyncio.timeout(limit_s):
                 connection = await peer.connect()
-            if not connection.is_reusable():  # this loop was busy for so long that the server has given up waiting
+            # This loop may have been busy for so long that the server has given up waiting. Over TLS, unread bytes are
+            # no sign of that: a server sends session tickets first.
+            if not (connection.is_open if peer.origin.is_tls else connection.is_reusable()):
                 connection.close()
                 raise ConnectionResetError("closed before the request was sent")
             return connection

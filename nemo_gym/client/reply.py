@@ -177,6 +177,14 @@ def raise_refusal(got: ServerReply) -> None:
         raise error
 
 
+def raise_timeout(got: ServerReply) -> None:
+    """Raise if the reply says that the time for it was over."""
+    error = error_told_in(got.content())
+    if error is not None and error.cause == "timeout":
+        error.server = error.server or got.server
+        raise error
+
+
 def error_told_in(content: bytes) -> RolloutError | None:
     """The error that the body of an error response describes, if it does."""
     try:

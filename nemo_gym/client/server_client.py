@@ -4,6 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
+from http import HTTPStatus
 from http.cookies import Morsel
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -23,6 +24,7 @@ from nemo_gym.client.reply import (
     bounded,
     failure_in,
     raise_refusal,
+    raise_timeout,
     read_reply,
     too_large,
 )
@@ -183,10 +185,13 @@ class ServerClient:
         timeout_s: float = CALL_TIMEOUT_S,
         ends_session: bool = False,
     ) -> ServerReply:
-        """As `call`, but a reply is returned whatever its status. Only no reply, or a lost session, is an error."""
+        """As `call`, but a reply is returned whatever its status. Only no reply in time, or a lost session, is an
+        error: the server may notice before this client that the time is over."""
         with timeout(timeout_s, what=server + path):
             got = await self._send("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
         _accept(got, jar, ends_session=ends_session)
+        if got.status == HTTPStatus.GATEWAY_TIMEOUT:
+            raise_timeout(got)
         return bounded(got, self.http.max_response_bytes, cause)
 
     async def request(

@@ -1,5 +1,6 @@
 """A server gets a virtualenv of its own only when it needs one, and two with the same needs share it."""
 
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,8 @@ def test_lines_that_mean_this_package(tmp_path: Path, line: str, is_ours: bool) 
     assert names_this_package(line, folder) is is_ours
 
 
-def test_a_package_that_is_imported_but_not_listed_is_added(tmp_path: Path) -> None:
+def test_a_package_that_is_imported_but_not_listed_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
     folder = server_folder(tmp_path, "undeclared", "-e ../../\n")
     (folder / "helper.py").write_text("def f():\n    import datasets\n")
     (folder / "tests").mkdir()

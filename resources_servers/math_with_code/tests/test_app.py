@@ -1,6 +1,7 @@
 """The tool and the reward of math_with_code, line by line."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -194,8 +195,15 @@ def test_looking_for_a_box_takes_time_in_proportion_to_the_text() -> None:
     assert first_flat_box("\\boxed{}" * 300_000) is None
 
 
-def python_processes() -> int:
-    return len(psutil.Process().children(recursive=True))
+def sandbox_processes() -> int:
+    """Those that were forked from the Python process that makes sandboxes."""
+    names: dict[int, str] = {}
+    parents: list[int] = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            names[child.pid] = child.name()
+            parents.append(child.ppid())
+    return sum(names.get(parent, "").startswith("python") for parent in parents)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -235,12 +243,11 @@ async def rewards(rows: list[Any], replies: list[dict[str, Any]], transport: Tra
         policy_model={"responses_api_models": {"scripted_model": {"script_fpath": None, "replies": replies}}},
         math_with_code={"resources_servers": {"math_with_code": {"warm_sessions": 0}}},
     )
-    before = python_processes()
     async with running_servers(servers, transport=transport) as client:
         answers = [await client.post("math_with_code_simple_agent", "/run", json=row) for row in rows]
         records = [await answer.json() for answer in answers]
         async with asyncio.timeout(30):
-            while python_processes() > before:  # noqa: ASYNC110 - the last rollout's process is ending
+            while sandbox_processes():  # noqa: ASYNC110 - the last rollout's process is ending
                 await asyncio.sleep(0.02)
     return [record["reward"] for record in records]
 
