@@ -1,43 +1,6 @@
 """The configuration of a command, under the path that outside code imports it from."""
 
-from nemo_gym.config.keys import AGENT_REF_KEY_NAME as AGENT_REF_KEY_NAME
-from nemo_gym.config.keys import ATTEMPT_INDEX_KEY_NAME as ATTEMPT_INDEX_KEY_NAME
-from nemo_gym.config.keys import CACHE_DIR_KEY_NAME as CACHE_DIR_KEY_NAME
-from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME as CONFIG_PATHS_KEY_NAME
-from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT as DEFAULT_HEAD_SERVER_PORT
-from nemo_gym.config.keys import DEFAULT_HOST as DEFAULT_HOST
-from nemo_gym.config.keys import DEFAULT_HOST_KEY_NAME as DEFAULT_HOST_KEY_NAME
-from nemo_gym.config.keys import DEFAULT_PORT_RANGE_HIGH as DEFAULT_PORT_RANGE_HIGH
-from nemo_gym.config.keys import DEFAULT_PORT_RANGE_LOW as DEFAULT_PORT_RANGE_LOW
-from nemo_gym.config.keys import DISALLOWED_PORTS_KEY_NAME as DISALLOWED_PORTS_KEY_NAME
-from nemo_gym.config.keys import ENTRYPOINT_KEY_NAME as ENTRYPOINT_KEY_NAME
-from nemo_gym.config.keys import ERROR_ON_ALMOST_SERVERS_KEY_NAME as ERROR_ON_ALMOST_SERVERS_KEY_NAME
-from nemo_gym.config.keys import HEAD_SERVER_DEPS_KEY_NAME as HEAD_SERVER_DEPS_KEY_NAME
-from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME as HEAD_SERVER_KEY_NAME
-from nemo_gym.config.keys import HF_TOKEN_KEY_NAME as HF_TOKEN_KEY_NAME
-from nemo_gym.config.keys import NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME as NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME
-from nemo_gym.config.keys import NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME as NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME
-from nemo_gym.config.keys import NEMO_GYM_RESERVED_TOP_LEVEL_KEYS as NEMO_GYM_RESERVED_TOP_LEVEL_KEYS
-from nemo_gym.config.keys import PIP_INSTALL_VERBOSE_KEY_NAME as PIP_INSTALL_VERBOSE_KEY_NAME
-from nemo_gym.config.keys import POLICY_API_KEY_KEY_NAME as POLICY_API_KEY_KEY_NAME
-from nemo_gym.config.keys import POLICY_BASE_URL_KEY_NAME as POLICY_BASE_URL_KEY_NAME
-from nemo_gym.config.keys import POLICY_MODEL_NAME_KEY_NAME as POLICY_MODEL_NAME_KEY_NAME
-from nemo_gym.config.keys import PORT_RANGE_HIGH_KEY_NAME as PORT_RANGE_HIGH_KEY_NAME
-from nemo_gym.config.keys import PORT_RANGE_LOW_KEY_NAME as PORT_RANGE_LOW_KEY_NAME
-from nemo_gym.config.keys import PYTHON_VERSION_KEY_NAME as PYTHON_VERSION_KEY_NAME
-from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME as RAY_HEAD_NODE_ADDRESS_KEY_NAME
-from nemo_gym.config.keys import RESPONSE_KEY_NAME as RESPONSE_KEY_NAME
-from nemo_gym.config.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as RESPONSES_CREATE_PARAMS_KEY_NAME
-from nemo_gym.config.keys import RESULTS_DIR_KEY_NAME as RESULTS_DIR_KEY_NAME
-from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME as ROLLOUT_ID_KEY_NAME
-from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME as ROLLOUT_INDEX_KEY_NAME
-from nemo_gym.config.keys import SERVER_TYPES as SERVER_TYPES
-from nemo_gym.config.keys import SKILLS_REF_KEY_NAME as SKILLS_REF_KEY_NAME
-from nemo_gym.config.keys import SKIP_VENV_IF_PRESENT_KEY_NAME as SKIP_VENV_IF_PRESENT_KEY_NAME
-from nemo_gym.config.keys import TASK_INDEX_KEY_NAME as TASK_INDEX_KEY_NAME
-from nemo_gym.config.keys import USE_ABSOLUTE_IP_KEY_NAME as USE_ABSOLUTE_IP_KEY_NAME
-from nemo_gym.config.keys import UV_PIP_SET_PYTHON_KEY_NAME as UV_PIP_SET_PYTHON_KEY_NAME
-from nemo_gym.config.keys import ServerType as ServerType
+from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are public here
 from nemo_gym.config.loading import LOCAL_MODEL_CONFIG as LOCAL_MODEL_CONFIG
 from nemo_gym.config.loading import POLICY_MODEL as POLICY_MODEL
 from nemo_gym.config.loading import GlobalConfigDictParser as GlobalConfigDictParser

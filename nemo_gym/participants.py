@@ -133,9 +133,9 @@ def message_text(items: Iterable[NeMoGymResponseInputItem]) -> str:
     """What was said in messages, and nothing of reasoning and tool calls."""
     kinds = NeMoGymEasyInputMessage | NeMoGymMessage | NeMoGymResponseOutputMessage
     parts = (item.content for item in items if isinstance(item, kinds))
-    texts = ([part] if isinstance(part, str) else map(_said, part) for part in parts)
+    texts = ([part] if isinstance(part, str) else map(_part_text, part) for part in parts)
     return "\n".join(text for each in texts for text in each if isinstance(text, str)).strip()
 
 
-def _said(part: Any) -> Any:
+def _part_text(part: Any) -> Any:
     return part.get("text") or part.get("refusal")

@@ -104,7 +104,7 @@ class Conversation:
             raise DroppedError("no scored rollout") from error
         try:
             prompt = chat_messages(_asked(record["responses_create_params"]), reasoning=config.reasoning)
-            answer = chat_messages(_said(record["response"]["output"]), reasoning=config.reasoning)
+            answer = chat_messages(_until_last_policy_item(record["response"]["output"]), reasoning=config.reasoning)
         except NotChatError as error:
             raise DroppedError(f"not expressible in chat: {error}") from error
         is_final = bool(answer) and (_is_final(answer[-1]) or record["response"].get("ended_by") == HARNESS)
@@ -129,7 +129,7 @@ def _asked(prompt: JsonObject) -> list[JsonObject]:
     return [*start, *([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)]
 
 
-def _said(output: list[JsonObject]) -> list[JsonObject]:
+def _until_last_policy_item(output: list[JsonObject]) -> list[JsonObject]:
     """The main conversation up to the last item of the policy, without the threads of sub-agents."""
     items = [item for item in output if not item.get("thread")]
     while items and items[-1].get("produced_by") in (USER, ENVIRONMENT):

@@ -153,14 +153,14 @@ class Dataset:
 
     def index_of(self, stored: StoredLine) -> int:
         """The row a record was made of: by its mark, or if it has none by its prompt."""
-        index, told_hash = task_index_of(stored.record), stored.record.get(ROW_HASH_KEY_NAME)
+        index, recorded_hash = task_index_of(stored.record), stored.record.get(ROW_HASH_KEY_NAME)
         if index is None:
             return self._index_by_prompt(stored)
         if not isinstance(index, int) or not 0 <= index < len(self):
             raise StoredRolloutsError(
                 f"{stored.place} was made of row {index!r}; {self.path} has the rows 0 to {len(self) - 1}. {_REMEDY}"
             )
-        if told_hash is not None and told_hash != hash_row(self.line(index)):
+        if recorded_hash is not None and recorded_hash != hash_row(self.line(index)):
             if not self._allow_changed:
                 hint = "" if self._allow_changed is None else " If the change is meant: +allow_changed_rows=true."
                 raise StoredRolloutsError(

@@ -5,7 +5,7 @@ import sys
 from nemo_gym.cli.command import WRONG_USAGE, command
 from nemo_gym.cli.commands import COMMANDS, find_command
 from nemo_gym.cli.output import print_result
-from nemo_gym.cli.tree import is_of_tree, run_tree
+from nemo_gym.cli.tree import is_of_tree, print_listed, translated
 from nemo_gym.common.redaction import printable
 from nemo_gym.errors import ConfigError
 
@@ -34,10 +34,12 @@ def main() -> None:
         return
     if name in ("-h", "--help"):
         name, rest = "help", []
-    if is_of_tree([name, *rest]):
-        run_tree([name, *rest])
-        return
     try:
+        if is_of_tree([name, *rest]):
+            if name in ("list", "search"):
+                print_listed([name, *rest])
+                return
+            name, rest = translated([name, *rest])
         function = find_command(name).load()
     except ConfigError as error:
         sys.stderr.write(printable(f"{error}\n"))

@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from nemo_gym.common.aliases import FOLDER_ALIASES
-from nemo_gym.common.paths import find, nearest, search_roots
+from nemo_gym.common.paths import FOLDER_ALIASES, find, nearest, search_roots
 from nemo_gym.config.keys import ServerType
 from nemo_gym.errors import ConfigError, MissingPathError
 

@@ -2,15 +2,12 @@
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_gym.cli.command import WRONG_USAGE
-from nemo_gym.cli.commands import COMMANDS, find_command
+from nemo_gym.cli.commands import COMMANDS
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, find, nearest, search_roots
-from nemo_gym.common.redaction import printable
 from nemo_gym.errors import ConfigError, MissingPathError
 
 _MODEL = {
@@ -142,20 +139,10 @@ def is_of_tree(arguments: Sequence[str]) -> bool:
     return word == "search" or (word in GROUPS and (word not in COMMANDS or is_known))
 
 
-def run_tree(arguments: Sequence[str]) -> None:
-    """Run `gym <group> <command> ...`."""
-    try:
-        if arguments[0] in ("list", "search"):
-            found = listed(arguments)
-            print(json.dumps(found) if "--json" in arguments else "\n".join(found))
-            return
-        name, rest = translated(arguments)
-        function = find_command(name).load()
-    except ConfigError as error:
-        sys.stderr.write(printable(f"{error}\n"))
-        raise SystemExit(WRONG_USAGE) from None
-    sys.argv = [f"ng {name}", *rest]
-    function()
+def print_listed(arguments: Sequence[str]) -> None:
+    """Run `gym list ...` or `gym search ...`."""
+    found = listed(arguments)
+    print(json.dumps(found) if "--json" in arguments else "\n".join(found))
 
 
 def translated(arguments: Sequence[str]) -> tuple[str, list[str]]:

@@ -86,7 +86,7 @@ class Balancer:
     def __init__(self, count: int, *, max_sessions: int = MAX_SESSIONS) -> None:
         self._endpoints = [_Endpoint() for _ in range(count)]
         self._max_sessions = max_sessions
-        self._kept: OrderedDict[str, int] = OrderedDict()
+        self._index_of_session: OrderedDict[str, int] = OrderedDict()
 
     def start(self, session: str | None, *, now: float) -> Lease:
         """Choose the endpoint for a request: the session's own while it is healthy, otherwise the least busy one.
@@ -94,11 +94,11 @@ class Balancer:
         After a failure an endpoint gets no requests for a cooldown that grows. Then one request probes it, and the
         others wait for its result. If all endpoints cool down, the one whose cooldown ends first is used.
         """
-        index = None if session is None else self._kept.get(session)
+        index = None if session is None else self._index_of_session.get(session)
         if index is None or self._endpoints[index].cools_down_until > now:
             index = min(range(len(self._endpoints)), key=lambda number: self._endpoints[number].rank(now))
         if session is not None:
-            self._keep(session, index)
+            self._assign(session, index)
         endpoint = self._endpoints[index]
         endpoint.in_flight += 1
         endpoint.cools_down_until = now + _cooldown_s(endpoint.failures) if endpoint.failures else -math.inf
@@ -117,14 +117,14 @@ class Balancer:
             endpoint.failures += 1
             endpoint.failed_at, endpoint.cools_down_until = now, now + _cooldown_s(endpoint.failures)
 
-    def _keep(self, session: str, index: int) -> None:
-        before = self._kept.pop(session, None)
+    def _assign(self, session: str, index: int) -> None:
+        before = self._index_of_session.pop(session, None)
         if before is not None:
             self._endpoints[before].sessions -= 1
-        self._kept[session] = index
+        self._index_of_session[session] = index
         self._endpoints[index].sessions += 1
-        if len(self._kept) > self._max_sessions:
-            _, oldest = self._kept.popitem(last=False)
+        if len(self._index_of_session) > self._max_sessions:
+            _, oldest = self._index_of_session.popitem(last=False)
             self._endpoints[oldest].sessions -= 1
 
 

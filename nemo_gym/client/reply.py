@@ -156,7 +156,7 @@ def read_reply(got: ServerReply, path: str, kind: type[T], cause: Cause) -> T:
 
 def failure_in(got: ServerReply, path: str, cause: Cause) -> RolloutError:
     """The error that an error response stands for. The cause it names takes precedence over the caller's."""
-    error = error_told_in(got.content())
+    error = parse_error(got.content())
     if error is not None:
         error.server = error.server or got.server
         error.response_content = got.content()
@@ -171,7 +171,7 @@ def failure_in(got: ServerReply, path: str, cause: Cause) -> RolloutError:
 
 def raise_refusal(got: ServerReply) -> None:
     """Raise if the server refused the request: no agent may take that for the answer of a tool or a model."""
-    error = error_told_in(got.content())
+    error = parse_error(got.content())
     if isinstance(error, SessionError | OverloadedError):
         error.server = error.server or got.server
         raise error
@@ -179,13 +179,13 @@ def raise_refusal(got: ServerReply) -> None:
 
 def raise_timeout(got: ServerReply) -> None:
     """Raise if the reply says that the time for it was over."""
-    error = error_told_in(got.content())
+    error = parse_error(got.content())
     if error is not None and error.cause == "timeout":
         error.server = error.server or got.server
         raise error
 
 
-def error_told_in(content: bytes) -> RolloutError | None:
+def parse_error(content: bytes) -> RolloutError | None:
     """The error that the body of an error response describes, if it does."""
     try:
         fields = orjson.loads(content)["error"]

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 
-from nemo_gym.client.cookie_jar import CookieJar as CookieJar
-from nemo_gym.client.cookie_jar import server_of
 from nemo_gym.client.head import STATUS_TIMEOUT_S, run_token
 from nemo_gym.client.head import TOKEN_HEADER as TOKEN_HEADER
 from nemo_gym.client.head import base_url as base_url
@@ -30,8 +28,9 @@ from nemo_gym.client.reply import (
 )
 from nemo_gym.client.reply import ServerReply as ServerReply
 from nemo_gym.common import tracing
+from nemo_gym.common.cookies import CookieJar as CookieJar
+from nemo_gym.common.cookies import server_of
 from nemo_gym.common.deadline import fresh_deadline, timeout
-from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.paths import nearest
 from nemo_gym.common.retry import is_unsent, retry
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, add_retry_header
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from nemo_gym.config.types import BaseServerConfig
 
 logger = logging.getLogger(__name__)
-seldom = RateLimitedLog(logger)
 T = TypeVar("T")
 
 END_SESSION_HEADER = "nemo-gym-end-session"

@@ -1,6 +1,7 @@
-"""Cookies in HTTP headers, parsed. Only names and values matter here, not where or how long a cookie is valid."""
+"""Cookies in HTTP headers, and the session cookies of a rollout. The name of a session cookie ends in the name of its
+server. Only names and values matter here, not where or how long a cookie is valid."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def parse_cookies(header: bytes) -> dict[str, str]:
@@ -16,3 +17,21 @@ def parse_set_cookies(headers: Iterable[str]) -> dict[str, str]:
 def _pairs(parts: Iterable[str]) -> dict[str, str]:
     split = (part.partition("=") for part in parts)
     return {name.strip(): value.strip() for name, equals, value in split if equals and name.strip()}
+
+
+class CookieJar(dict[str, str]):
+    """The session cookies of one rollout: those that came with the request, and those that servers set since."""
+
+    def merge(self, cookies: Mapping[str, str]) -> None:
+        """Add the cookies that a server set. A reply without cookies removes none."""
+        self.update(cookies)
+
+    def forget(self, server: str) -> None:
+        """Drop the session on that server, which has ended."""
+        for name in [name for name in self if server_of(name) == server]:
+            del self[name]
+
+
+def server_of(session_cookie: str) -> str:
+    """The server that a session cookie belongs to."""
+    return session_cookie.rpartition("___")[2]

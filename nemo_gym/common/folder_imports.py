@@ -11,8 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from nemo_gym.common.aliases import FOLDER_ALIASES
-from nemo_gym.common.paths import search_roots
+from nemo_gym.common.paths import FOLDER_ALIASES, search_roots
 
 
 def make_importable(server_type: str, folder: Path) -> None:

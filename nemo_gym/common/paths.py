@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from nemo_gym.common.aliases import FOLDER_ALIASES
 from nemo_gym.errors import MissingPathError
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
@@ -19,6 +18,14 @@ WORKING_DIR = Path(os.environ.get("PWD", ".")).absolute()
 CACHE_ENV_VAR = "NEMO_GYM_CACHE_DIR"
 EXTRA_ROOTS_ENV_VAR = "NEMO_GYM_EXTRA_ROOTS"
 """Folders to look in before the working directory, separated as in PATH."""
+
+FOLDER_ALIASES = {
+    "resources_servers/example_session_state_mgmt": "resources_servers/example_stateful_counter",
+    "resources_servers/example_single_tool_call": "resources_servers/example_simple_weather",
+    "resources_servers/multineedle": "resources_servers/example_multi_step",
+}
+"""Server folders with an older or newer name. A path under the alias is found in the folder itself; only a config with
+other server names needs its own file there."""
 
 SERVER_FOLDERS = ("resources_servers", "responses_api_agents", "responses_api_models")
 

@@ -50,9 +50,8 @@ def process_families(**labels: str) -> Iterator[Family]:
     yield _one("process_cpu_seconds_total", "counter", "CPU time used.", used.ru_utime + used.ru_stime, labels)
     yield _one("process_resident_memory_bytes", "gauge", "Memory used.", _resident_bytes(), labels)
     yield _one("process_open_fds", "gauge", "Open file descriptors.", len(os.listdir("/dev/fd")), labels)
-    limit = float("inf") if soft == resource.RLIM_INFINITY else soft
-    if limit != float("inf"):
-        yield _one("process_max_fds", "gauge", "Most file descriptors it may open.", limit, labels)
+    if soft != resource.RLIM_INFINITY:
+        yield _one("process_max_fds", "gauge", "Most file descriptors it may open.", soft, labels)
     yield _one("process_start_time_seconds", "gauge", "When it started, as Unix time.", _STARTED_AT, labels)
     yield _one("nemo_gym_process_threads", "gauge", "Python threads.", threading.active_count(), labels)
 

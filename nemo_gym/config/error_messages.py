@@ -53,7 +53,7 @@ def error_lines(
     lines = []
     for item in error.errors(include_url=False):
         path = (*prefix, *item["loc"])
-        place = "".join(f"{' -> '.join(map(str, item['loc']))}: " if item["loc"] else "")
+        place = f"{' -> '.join(map(str, item['loc']))}: " if item["loc"] else ""
         origin = sources.origin_of(path) if sources else ""
         message = _message(item, path)
         if item["type"] == "extra_forbidden" and known:

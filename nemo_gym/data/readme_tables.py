@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from nemo_gym.common.aliases import FOLDER_ALIASES
 from nemo_gym.common.atomic_files import atomic_write
+from nemo_gym.common.paths import FOLDER_ALIASES
 from nemo_gym.data.generate import GENERATOR, load_generator
 from nemo_gym.errors import ConfigError
 

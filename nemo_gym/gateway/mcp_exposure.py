@@ -110,8 +110,8 @@ class _SeedEndpoint(Endpoint):
 
     def _metadata(self, session: Session, body: Any) -> JsonObject:
         core, allowed = self._server.core(), self._server.mcp_allowed_tools_for_session(body)
-        told = base64.urlsafe_b64encode(orjson.dumps(None if allowed is None else [*allowed])).decode()
-        token = core.sessions.sign(f"{session.token}~{told}")
+        encoded = base64.urlsafe_b64encode(orjson.dumps(None if allowed is None else [*allowed])).decode()
+        token = core.sessions.sign(f"{session.token}~{encoded}")
         place = {"server_name": core.name, "url_path": MCP_PATH, "transport": "http"}
         return {**place, "headers": {SESSION_HEADER: token}}
 
@@ -152,8 +152,8 @@ class _McpEndpoint(Endpoint):
         token = headers.get(SESSION_HEADER.lower().encode(), b"").decode("latin-1")
         if not core.sessions.is_signed(token):
             return ServerReply(core.name, 401, {"error": {"message": f"{SESSION_HEADER} is missing or wrong."}})
-        session, _, told = token.rpartition(".")[0].rpartition("~")
-        allowed = orjson.loads(base64.urlsafe_b64decode(told))
+        session, _, encoded = token.rpartition(".")[0].rpartition("~")
+        allowed = orjson.loads(base64.urlsafe_b64decode(encoded))
         if self._tools is None:
             self._tools = tools_to_expose(self._server)
         listed = [

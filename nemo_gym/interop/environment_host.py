@@ -172,8 +172,8 @@ class HostedEpisode:
             pass
 
     def _next_message(self) -> str | None:
-        told = self.output[self._turn_start :]
-        body = {**self.row, "response": self._response(told), "turn": self._turns}
+        new_items = self.output[self._turn_start :]
+        body = {**self.row, "response": self._response(new_items), "turn": self._turns}
         reply = self.host.wait(self.host.client.send(self.host.name, "/next_message", body, jar=self._jar))
         if reply.status == 404:
             return None  # it does not talk

@@ -92,10 +92,10 @@ class NeMoGymEnv(gymnasium.Env):  # type: ignore[misc]
 def read_call(action: str) -> tuple[str, JsonObject] | None:
     """The tool call that an action is; None if it is a message."""
     try:
-        told = json.loads(action)
+        parsed = json.loads(action)
     except (ValueError, RecursionError):
         return None
-    match told:
+    match parsed:
         case {"name": str(name), "arguments": dict(arguments)}:
             return name, arguments
     return None

@@ -78,7 +78,7 @@ def sampling_of(params: NeMoGymResponseCreateParamsNonStreaming) -> JsonObject:
 
 def chat_without_tokens(completion: NeMoGymChatCompletion) -> JsonObject:
     """The completion as JSON, without token ids and log-probs."""
-    told: JsonObject = orjson.loads(encode(completion, exclude_unset=True))
-    for choice in told["choices"]:
+    fields: JsonObject = orjson.loads(encode(completion, exclude_unset=True))
+    for choice in fields["choices"]:
         choice["message"] = {name: value for name, value in choice["message"].items() if name not in TOKEN_FIELDS}
-    return told
+    return fields

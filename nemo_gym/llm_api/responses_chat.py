@@ -226,7 +226,9 @@ class ChatMessages:
             parts = [item.content] if isinstance(item.content, str) else item.content
             for part in parts:
                 refused = type_of(part) == "refusal"
-                (self._refusals if refused else self._texts).append(part if isinstance(part, str) else _said(part))
+                (self._refusals if refused else self._texts).append(
+                    part if isinstance(part, str) else _part_text(part)
+                )
         else:
             raise UnsupportedError(f"An item of type '{type_of(item)}'", "messages, reasoning and function calls")
         if self.return_token_id_information and isinstance(item, TokenIDLogProbMixin):
@@ -258,7 +260,7 @@ def thoughts_of(item: NeMoGymResponseReasoningItem) -> list[str]:
     return [text for text in [summary.text for summary in item.summary] or whole if text]
 
 
-def _said(part: ContentPart | NeMoGymResponseContent) -> str:
+def _part_text(part: ContentPart | NeMoGymResponseContent) -> str:
     text = part.get("refusal" if type_of(part) == "refusal" else "text")
     if not isinstance(text, str):
         raise UnsupportedError(f"A part of type '{type_of(part)}' in an assistant's message", "text or a refusal")

@@ -184,13 +184,13 @@ def parse_scored(reply: ServerReply) -> dict[str, Any]:
     if not isinstance(result, dict):
         raise RolloutError("internal", f"The reply is {result!r:.300}; expected an object.", server=reply.server)
     if NG_FAILURE_CLASS_KEY in result or NG_NO_PERSIST_KEY in result:
-        raise _told_failure(result, reply.server)
+        raise _reported_failure(result, reply.server)
     check_reward(result.get("reward"), server=reply.server)
     return result
 
 
-def _told_failure(result: Mapping[str, Any], server: str) -> RolloutError:
-    """The error that an agent or environment tells in its reply. The reward beside it is no reward."""
+def _reported_failure(result: Mapping[str, Any], server: str) -> RolloutError:
+    """The failure that an agent or environment reports in its reply. The reward beside it does not count."""
     kind = str(result.get(NG_FAILURE_CLASS_KEY) or "no_persist")
     detail = result.get(NG_JUDGE_ERROR_KEY) or f"The reply says that the rollout failed: {kind}"
     cause = _CAUSE_OF_FAILURE.get(kind, "environment")

@@ -15,7 +15,7 @@ START = 64
 DECREASE = 0.7
 
 DESCRIPTORS_PER_LOCAL_ROLLOUT = 1
-"""When this process holds the servers: a connection to the model. One to a judge waits if all places are taken."""
+"""When this process holds the servers: a connection to the model. One to a judge waits if all are in use."""
 DESCRIPTORS_PER_REMOTE_ROLLOUT = 3
 """When the servers run in workers, which usually have the same limit: there a rollout holds the connection from this
 process, one to its model and one to a server in another process."""

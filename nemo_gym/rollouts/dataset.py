@@ -162,8 +162,8 @@ def _with_overrides(data: JsonObject, row_id: RowId, config: RolloutCollectionCo
         params["metadata"] = metadata = {**metadata, "seed": str(config.seed_per_repeat + row_id.repeat_index)}
     if config.num_repeats_add_seed:
         extra = _expect_object(orjson.loads(metadata.get("extra_body") or b"{}"), "`metadata.extra_body`")
-        told = encode({**extra, "seed": row_id.repeat_index}).decode()
-        params["metadata"] = {**metadata, "extra_body": told}
+        seeded = encode({**extra, "seed": row_id.repeat_index}).decode()
+        params["metadata"] = {**metadata, "extra_body": seeded}
     return {**data, "responses_create_params": params}
 
 

@@ -58,7 +58,7 @@ class WorkerPool:
         """For a place in a worker, by agent."""
         self._ready_at = time.monotonic()
         """When a worker was ready last."""
-        self._told_full = False
+        self._warned_full = False
 
     @property
     def capacity(self) -> int:
@@ -151,8 +151,8 @@ class WorkerPool:
             raise StartupError(f"No worker was ready for {NO_WORKER_TIMEOUT_S:g} s. Is `ng_run` still up?")
 
     def _warn_if_full(self) -> None:
-        if self.capacity and not self._told_full:
-            self._told_full = True
+        if self.capacity and not self._warned_full:
+            self._warned_full = True
             logger.warning(
                 "The workers take %d rollouts at once; others wait. Raise the limit on open files with `ulimit -n`, "
                 "or start more workers with +num_workers.",

@@ -22,7 +22,7 @@ import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import cache_dir
-from nemo_gym.rollouts.places import frames_of, place_of
+from nemo_gym.rollouts.current_stage import coroutine_frames, current_stage
 from nemo_gym.rollouts.row_protocol import RowRequest
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_text
 from nemo_gym.rollouts.worker_link import WorkerLink
@@ -91,11 +91,11 @@ class LiveRollouts:
         rollout.is_cancelled = True
         return rollout.task.cancel()
 
-    async def update_places(self) -> None:
-        """Ask the workers where the oldest rollouts wait."""
+    async def update_stages(self) -> None:
+        """Ask the workers for the stages of the oldest rollouts."""
         oldest = itertools.islice(self._in_flight.values(), MAX_LISTED)
         links = {sent.link for rollout in oldest if (sent := _sent_to(rollout.task))}
-        await asyncio.gather(*(link.update_places() for link in links))
+        await asyncio.gather(*(link.update_stages() for link in links))
 
     def snapshot(self) -> dict[str, Any]:
         """Everything, the oldest rollouts first."""
@@ -142,14 +142,14 @@ def _described(number: int, rollout: InFlight, now: float) -> dict[str, Any]:
         "repeat_index": row.id.repeat_index,
         "agent": row.agent,
         "seconds": now - rollout.started,
-        **_place(rollout.task, now),
+        **_stage(rollout.task, now),
     }
 
 
-def _place(task: "asyncio.Task[Any]", now: float) -> dict[str, Any]:
-    """Where a rollout waits; if a worker makes it, as the worker said last."""
+def _stage(task: "asyncio.Task[Any]", now: float) -> dict[str, Any]:
+    """The stage of a rollout; if a worker makes it, as the worker reported last."""
     sent = _sent_to(task)
-    return sent.link.places.get(str(sent.number), {}) if sent else place_of(task, now)
+    return sent.link.stages.get(str(sent.number), {}) if sent else current_stage(task, now)
 
 
 class _Sent(NamedTuple):
@@ -159,7 +159,7 @@ class _Sent(NamedTuple):
 
 def _sent_to(task: "asyncio.Task[Any]") -> _Sent | None:
     """The worker that makes a rollout, if it is another process."""
-    for names in frames_of(task):
+    for names in coroutine_frames(task):
         link, request = names.get("link"), names.get("request")
         if isinstance(link, WorkerLink) and isinstance(request, RowRequest):
             return _Sent(link, request.number)
@@ -182,7 +182,7 @@ async def published(
         with contextlib.closing(writer), contextlib.suppress(OSError, TimeoutError, ValueError):
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 asked = orjson.loads(await reader.readline())
-                await live.update_places()
+                await live.update_stages()
                 reply = _reply(asked, token, live, status, client)
                 writer.write(orjson.dumps(reply, default=str))
                 await writer.drain()

@@ -42,8 +42,8 @@ class Kind(IntEnum):
     PONG = 8
     DRAINING = 9
     """Worker: it is about to stop, so send no more rows."""
-    PLACES = 10
-    """Collector: tell where your rollouts wait. Worker: the places of the oldest, by number."""
+    STAGES = 10
+    """Collector: which stage are your rollouts in? Worker: the stages of the oldest, by number."""
 
 
 class ProtocolError(GymError):

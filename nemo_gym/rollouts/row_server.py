@@ -14,7 +14,7 @@ from typing import Any
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.rollouts.attempts import traced_attempt
-from nemo_gym.rollouts.places import place_of
+from nemo_gym.rollouts.current_stage import current_stage
 from nemo_gym.rollouts.row_protocol import (
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S = 10.0
 DRAIN_POLL_S = 0.01
-MAX_PLACES = 200
+MAX_STAGES = 200
 
 
 class RowServer:
@@ -79,9 +79,9 @@ class RowServer:
                 task.cancel()
         elif head[0] == Kind.PING:
             connection.send([Kind.PONG])
-        elif head[0] == Kind.PLACES:
-            now, oldest = time.monotonic(), itertools.islice(running.items(), MAX_PLACES)
-            connection.send([Kind.PLACES, {str(number): place_of(task, now) for number, task in oldest}])
+        elif head[0] == Kind.STAGES:
+            now, oldest = time.monotonic(), itertools.islice(running.items(), MAX_STAGES)
+            connection.send([Kind.STAGES, {str(number): current_stage(task, now) for number, task in oldest}])
         else:
             raise ProtocolError(f"the frame {head!r:.200}")
 

@@ -27,7 +27,7 @@ from nemo_gym.rollouts.types import Outcome
 logger = logging.getLogger(__name__)
 
 PING_EVERY_S = 5.0
-PLACES_TIMEOUT_S = 0.5
+STAGES_TIMEOUT_S = 0.5
 SILENT_AFTER_S = 60.0
 """A worker that has not answered for this long counts as dead: its machine may have failed."""
 MAX_BACKOFF_ATTEMPT = 3
@@ -60,9 +60,9 @@ class WorkerLink:
         self._connection: FrameConnection | None = None
         self._lost = asyncio.Event()
         self._last_frame_at = 0.0
-        self.places: dict[str, dict[str, Any]] = {}
-        """Where the worker's rollouts wait, by number, as it said last."""
-        self._places_told = asyncio.Event()
+        self.stages: dict[str, dict[str, Any]] = {}
+        """The stage of each of the worker's rollouts, by number, as it reported last."""
+        self._stages_received = asyncio.Event()
         self._task = asyncio.create_task(self._stay_connected())
 
     @property
@@ -84,15 +84,15 @@ class WorkerLink:
             self._connection.send([Kind.CANCEL, number])
             self._on_change(self)
 
-    async def update_places(self) -> None:
-        """Ask the worker where its rollouts wait. One that is busy does not answer in time, and its places stay."""
+    async def update_stages(self) -> None:
+        """Ask the worker for the stages of its rollouts. If it is too busy to answer, they stay as they were."""
         if self._connection is None or not self.capacity:
             return
-        self._places_told.clear()
-        self._connection.send([Kind.PLACES])
+        self._stages_received.clear()
+        self._connection.send([Kind.STAGES])
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PLACES_TIMEOUT_S):
-                await self._places_told.wait()
+            async with asyncio.timeout(STAGES_TIMEOUT_S):
+                await self._stages_received.wait()
 
     async def close(self) -> None:
         self._task.cancel()
@@ -154,9 +154,9 @@ class WorkerLink:
                 self._on_change(self)
             case Kind.DRAINING:
                 self.is_ready = False
-            case Kind.PLACES:
-                self.places = head[1]
-                self._places_told.set()
+            case Kind.STAGES:
+                self.stages = head[1]
+                self._stages_received.set()
             case Kind.REFUSED:
                 self.refusal = f"{self._name} accepts no rows: {head[1]}."
                 self.answered.set()

@@ -124,7 +124,7 @@ class Membership:
         self._registration = self._registration.model_copy(update={"leaves": True})
         try:
             await self._register()
-        except (UpstreamError, GymError) as error:
+        except GymError as error:
             logger.debug("could not leave: %s", error)
 
     async def _register(self) -> int | None:

@@ -55,8 +55,6 @@ class SandboxProcess:
         self._process: HostProcess | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._closing: asyncio.Future[None] | None = None
-        self.agent_pid = 0
-        """As the sandbox sees it."""
 
     @property
     def pid(self) -> int:
@@ -82,7 +80,6 @@ class SandboxProcess:
                 kind, payload = await ready
             if kind != frames.READY:
                 raise SandboxGoneError(payload.decode(errors="replace"))
-            self.agent_pid = int(payload)
         except BaseException as error:
             ready.cancel()  # nobody waits for it any more
             if self._transport is None:  # otherwise closing the transport closes the socket

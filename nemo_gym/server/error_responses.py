@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
-from nemo_gym.client.reply import ServerReply, error_told_in
+from nemo_gym.client.reply import ServerReply, parse_error
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.common.retry import RETRIED_STATUSES
 from nemo_gym.compute.pool import ComputeError
@@ -193,7 +193,7 @@ def _found(value: Any) -> dict[str, Any]:
 
 def _inner_failure(content: bytes, key: str) -> Failure:
     """A handler called another server and did not handle its error response."""
-    error = error_told_in(content)
+    error = parse_error(content)
     if error is not None:
         return _response_to(error, "")
     return Failure(500, f"Hit an exception in {key} calling an inner server: {content.decode(errors='replace')}")

@@ -111,7 +111,7 @@ def token_view(
     or a vocabulary has it."""
     record = parse_line(read_row(index, row))
     items = [item for item in output_items(record) if any(isinstance(item.get(n), list) for n in TOKEN_FIELDS)]
-    traced, told = [_call(item) for item in items], [_token_texts(item) for item in items]
+    traced, recorded = [_call(item) for item in items], [_token_texts(item) for item in items]
     known = vocabulary or {}
     before: list[int] = []
     calls = []
@@ -133,13 +133,13 @@ def token_view(
                 "prompt_texts": [known.get(token) for token in new[at : at + MAX_TOKENS]],
                 "new_tokens": len(new),
                 "generation": sampled[at : at + MAX_TOKENS],
-                "generation_texts": _texts(sampled, told[number], known)[at : at + MAX_TOKENS],
+                "generation_texts": _texts(sampled, recorded[number], known)[at : at + MAX_TOKENS],
                 "log_probs": [_finite(value) for value in log_probs[at : at + MAX_TOKENS]],
                 "mean_log_prob": sum(log_probs) / len(log_probs) if log_probs else None,
             }
         )
         before = prompt + sampled
-    has_texts = bool(vocabulary) or any(told)
+    has_texts = bool(vocabulary) or any(recorded)
     return {"calls": calls, "faults": _faults(traced), "page": MAX_TOKENS, "has_texts": has_texts}
 
 
@@ -151,10 +151,10 @@ def _token_texts(item: dict[str, Any]) -> list[str]:
     return [_clean(str(each.get("token", ""))) for each in tokens if isinstance(each, dict)]
 
 
-def _texts(sampled: list[int], told: list[str], known: Mapping[int, str]) -> list[str | None]:
+def _texts(sampled: list[int], recorded: list[str], known: Mapping[int, str]) -> list[str | None]:
     """Those of the record only if it has as many as there are tokens, or one less: the end is no text."""
-    if 0 <= len(sampled) - len(told) <= 1 and told:
-        return [*told, *(known.get(token) for token in sampled[len(told) :])]
+    if 0 <= len(sampled) - len(recorded) <= 1 and recorded:
+        return [*recorded, *(known.get(token) for token in sampled[len(recorded) :])]
     return [known.get(token) for token in sampled]
 
 

@@ -170,7 +170,7 @@ def flat_fields(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[st
         here = f"{path}.{name}" if path else name
         if isinstance(item, dict):
             if depth < MAX_DEPTH and here != "row.responses_create_params":
-                yield from flat_fields(_kept(here, item), here, depth + 1)
+                yield from flat_fields(_shown_fields(here, item), here, depth + 1)
         elif isinstance(item, list):
             if name not in _NOT_FIELDS and name not in _TOKEN_LISTS:
                 yield f"{here}.length", len(item)
@@ -180,7 +180,7 @@ def flat_fields(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[st
             yield here, _small(item)
 
 
-def _kept(path: str, item: Record) -> Record:
+def _shown_fields(path: str, item: Record) -> Record:
     return {name: item[name] for name in _RESPONSE_FIELDS if name in item} if path == "response" else item
 
 

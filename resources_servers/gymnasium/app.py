@@ -37,7 +37,7 @@ class GymnasiumEpisode:
 
     def reset(self) -> str:
         observation, _info = self.env.reset(seed=self.seed)
-        return f"Actions: {self.env.action_space}\n\n{self._told(observation)}"
+        return f"Actions: {self.env.action_space}\n\n{self._observation_text(observation)}"
 
     def step(self, action: str) -> EpisodeStep:
         try:
@@ -45,7 +45,7 @@ class GymnasiumEpisode:
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
             return EpisodeStep(f"That is no action: {error}. Actions: {self.env.action_space}")
         observation, reward, terminated, truncated, _info = self.env.step(chosen)
-        return EpisodeStep(self._told(observation), float(reward), terminated or truncated)
+        return EpisodeStep(self._observation_text(observation), float(reward), terminated or truncated)
 
     def close(self) -> None:
         self.env.close()
@@ -74,7 +74,7 @@ class GymnasiumEpisode:
         is_scalar = isinstance(space, spaces.Discrete | spaces.Text)
         return value if is_scalar else space.from_jsonable([value])[0]
 
-    def _told(self, observation: Any) -> str:
+    def _observation_text(self, observation: Any) -> str:
         if self.env.render_mode == "ansi":
             return str(self.env.render())
         return json.dumps(_plain(observation), default=str)

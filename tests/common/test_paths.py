@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.common.aliases import FOLDER_ALIASES
-from nemo_gym.common.paths import PARENT_DIR, find
+from nemo_gym.common.paths import FOLDER_ALIASES, PARENT_DIR, find
 from nemo_gym.errors import MissingPathError
 from nemo_gym.testing import rows_of, running_servers, server_spec, servers_of
 

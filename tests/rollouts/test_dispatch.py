@@ -258,7 +258,7 @@ async def test_a_worker_tells_where_its_rollouts_wait() -> None:
         async with pool.connected(), asyncio.TaskGroup() as group:
             waiting = group.create_task(_outcome(run, row(3, seconds=LONG_S)))
             await until(lambda: in_flight(made) == [1])
-            await live.update_places()
+            await live.update_stages()
             (rollout,) = live.snapshot()["rollouts"]
             assert (rollout["task_index"], rollout["server"], rollout["path"]) == (3, "agent", "/run")
             assert rollout["stage"] == "rollout"

@@ -66,8 +66,8 @@ async def test_a_run_tells_what_is_in_flight_and_where(tmp_path: Path) -> None:
             }
         metrics = await running
     assert (found["total"], found["mean_reward"], found["output"]) == (4, 1.0, config.output_jsonl_fpath)
-    places = [(each["task_index"], each["stage"], each["server"], each["path"]) for each in found["rollouts"]]
-    assert places == [(1, "model", "policy_model", "/v1/responses"), (3, "model", "policy_model", "/v1/responses")]
+    stages = [(each["task_index"], each["stage"], each["server"], each["path"]) for each in found["rollouts"]]
+    assert stages == [(1, "model", "policy_model", "/v1/responses"), (3, "model", "policy_model", "/v1/responses")]
     assert all(0 <= each["stage_seconds"] <= each["seconds"] for each in found["rollouts"])
     assert found["stages"]["model"]["in_flight"] == 2
     assert found["workers"][0]["rollouts"] == 2

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI, HTTPException
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
-from nemo_gym.client.reply import ServerReply, error_told_in, failure_in
+from nemo_gym.client.reply import ServerReply, failure_in, parse_error
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.config.loading import load_config
 from nemo_gym.config.secrets import Secrets, set_process_secrets
@@ -91,7 +91,7 @@ def test_a_plain_error_of_a_verifier_is_judged_by_its_status(status: int, retrya
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b'{"error": "x"}', b'{"error": {"cause": "bad luck"}}'])
 def test_a_body_that_describes_no_error_of_ours_is_none(body: bytes) -> None:
-    assert error_told_in(body) is None
+    assert parse_error(body) is None
 
 
 async def test_a_verify_whose_server_died_is_retried_and_one_that_raises_is_not(

@@ -1,7 +1,7 @@
 """A model of what nodes carry, fitted to measured points: CPU time and memory of a rollout by turns and payload."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemo_gym.analysis.bench.measure import Measured
@@ -12,8 +12,6 @@ HOLD_OUT_EVERY = 3
 MIN_POINTS = 9
 USABLE_SHARE = 0.7
 """Of CPU time: what is left serves peaks, without which latency grows."""
-
-Features = Callable[[Measured], list[float]]
 
 
 def cpu_features(measured: Measured) -> list[float]:

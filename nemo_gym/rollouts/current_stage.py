@@ -10,10 +10,10 @@ from nemo_gym.server.metrics import stage_of
 MAX_STACK = 300
 
 
-def place_of(task: "asyncio.Task[Any]", now: float) -> dict[str, Any]:
+def current_stage(task: "asyncio.Task[Any]", now: float) -> dict[str, Any]:
     """The innermost request that a task waits for, if the servers are in this process."""
     found: dict[str, Any] = {}
-    for names in frames_of(task):
+    for names in coroutine_frames(task):
         endpoint, call, core = names.get("endpoint"), names.get("call"), names.get("self")
         if isinstance(endpoint, Endpoint) and core is not None and call is not None:
             found = {"stage": stage_of(endpoint), "server": core.name, "path": call.path}
@@ -22,7 +22,7 @@ def place_of(task: "asyncio.Task[Any]", now: float) -> dict[str, Any]:
     return found
 
 
-def frames_of(task: "asyncio.Task[Any]") -> Iterator[Mapping[str, Any]]:
+def coroutine_frames(task: "asyncio.Task[Any]") -> Iterator[Mapping[str, Any]]:
     """The local variables of the coroutines that a task waits in, the outermost first."""
     running: Any = task.get_coro()
     for _ in range(MAX_STACK):
