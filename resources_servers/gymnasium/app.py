@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from typing import Any
 
 from pydantic import Field
@@ -26,11 +27,16 @@ class GymnasiumRow(BaseSeedSessionRequest):
     """Arguments of the environment. `render_mode: ansi` makes the text that it draws the observation."""
 
 
+_MAKE = threading.Lock()
+"""Gymnasium imports the module of an environment when it is first made; two threads at it fail each other's import."""
+
+
 class GymnasiumEpisode:
     def __init__(self, row: GymnasiumRow) -> None:
         self.gymnasium = import_extra("gymnasium", extra="gymnasium")
         try:
-            self.env = self.gymnasium.make(row.env_id, **row.env_kwargs)
+            with _MAKE:
+                self.env = self.gymnasium.make(row.env_id, **row.env_kwargs)
         except (self.gymnasium.error.Error, TypeError) as error:
             raise RolloutError("input", f"Gymnasium cannot make {row.env_id!r}: {error}") from error
         self.seed = row.seed

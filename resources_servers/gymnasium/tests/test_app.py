@@ -1,5 +1,8 @@
 """Episodes of Gymnasium through the agent have the rewards of Gymnasium's own loop."""
 
+import asyncio
+import threading
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -7,6 +10,7 @@ import numpy as np
 import pytest
 
 from nemo_gym.errors import RolloutError
+from nemo_gym.testing import example_row
 from resources_servers.gymnasium.app import GymnasiumEpisode, GymnasiumRow
 from tests.interop import ROLLOUTS, choice, play_all, with_choices
 
@@ -102,3 +106,19 @@ def test_actions_and_observations_may_have_parts() -> None:
     assert episode.step('{"move": [2]}').observation.startswith("That is no action")
     assert episode.step('{"move": [2, [0.5, 5]]}').observation.startswith("That is no action")
     assert episode.step('{"move": [2, [0.5, 0]]}') == ('{"move": [2, [0.5, 0.0]]}', 2.0, True)
+
+
+async def test_environments_are_made_one_at_a_time() -> None:
+    """Two threads that import modules of one package for the first time fail each other's import."""
+    both, overlaps = threading.Barrier(2), []
+
+    def make(**_kwargs: Any) -> gymnasium.Env[Any, Any]:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.3)
+            overlaps.append("two at once")
+        return gymnasium.make("Blackjack-v1")
+
+    gymnasium.register("nemo_gym/Slow-v0", make)
+    row = GymnasiumRow.model_validate({**example_row(), "env_id": "nemo_gym/Slow-v0"})
+    await asyncio.gather(*(asyncio.to_thread(GymnasiumEpisode, row) for _ in range(2)))
+    assert overlaps == []
