@@ -134,6 +134,12 @@ def outcome_of(record: Record) -> str:
     return NO_REWARD if isinstance(record.get("response"), dict) else UNSCORED
 
 
+def participants_of(record: Record) -> dict[str, Record]:
+    """The conversations of a rollout besides the main one: of other policies, or of a simulated user."""
+    others = _mapping(_mapping(record.get("response")).get("participants"))
+    return {name: side for name, side in others.items() if isinstance(side, dict)}
+
+
 def output_items(record: Record) -> list[Record]:
     """The items that the model and its tools produced."""
     output = _mapping(record.get("response")).get("output")

@@ -16,7 +16,7 @@ from nemo_gym.viewer import queries
 from nemo_gym.viewer.config import ViewerConfig
 from nemo_gym.viewer.display import RecordView, read_row
 from nemo_gym.viewer.files import Files
-from nemo_gym.viewer.records import failed_row, output_items, parse_line
+from nemo_gym.viewer.records import failed_row, output_items, parse_line, participants_of
 from nemo_gym.viewer.search import Hit, search
 
 WIDTH = 100
@@ -24,6 +24,7 @@ WIDTH = 100
 BAR = 40
 INDEX_TIMEOUT_S = 7 * 86400.0
 MAX_VALUE = 20_000
+_ENDS = ("turns", "ended_by")
 _COLUMNS = {
     "row": "id",
     "outcome": "outcome",
@@ -116,16 +117,17 @@ def _hits(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
 
 
 def _conversation(record: Any) -> Iterator[str]:
-    """A record as text: its messages, then its other fields."""
+    """A record as text: its messages, those of the other participants, then its other fields."""
     if not isinstance(record, dict):
         yield str(record)
         return
-    row = failed_row(record) or record
-    params = row.get("responses_create_params")
-    given = params.get("input") if isinstance(params, dict) else row.get("messages")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
-    for item in [*items, *output_items(record)]:
-        yield from _item(item if isinstance(item, dict) else {"content": item})
+    yield from _items(failed_row(record) or record, record)
+    for name, side in participants_of(record).items():
+        yield f"════ the conversation of {name} ════\n"
+        yield from _items(side, side)
+    ends = record.get("response")
+    if isinstance(ends, dict):
+        yield from (f"response.{name}: {_text(ends[name])}" for name in _ENDS if ends.get(name) is not None)
     left = {
         name: value for name, value in record.items() if name not in ("responses_create_params", "response", "row")
     }
@@ -133,21 +135,35 @@ def _conversation(record: Any) -> Iterator[str]:
         yield f"{name}: {_text(value)[:2000]}"
 
 
+def _items(row: dict[str, Any], record: dict[str, Any]) -> Iterator[str]:
+    """The prompt of a row or of a participant, and all that followed."""
+    params = row.get("responses_create_params")
+    given = params.get("input") if isinstance(params, dict) else row.get("messages")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
+    for item in [*items, *output_items(record)]:
+        yield from _item(item if isinstance(item, dict) else {"content": item})
+
+
 def _item(item: dict[str, Any]) -> Iterator[str]:
     kind = item.get("type", "message")
     if kind == "function_call":
-        yield f"── tool call {item.get('name')} ──"
+        yield f"── tool call {item.get('name')}{_thread(item)} ──"
         yield _indented(_text(item.get("arguments")))
     elif kind == "function_call_output":
-        yield "── result ──"
+        yield f"── result{_thread(item)} ──"
         yield _indented(_text(item.get("output")))
     elif kind == "reasoning":
         yield "── reasoning ──"
         yield _indented(_text(item.get("summary") or item.get("content")))
     else:
-        yield f"── {item.get('role', kind)} ──"
+        source = f", by {item['produced_by']}" if item.get("produced_by") else ""
+        yield f"── {item.get('role', kind)}{source}{_thread(item)} ──"
         yield _indented(_text(item.get("content")))
     yield ""
+
+
+def _thread(item: dict[str, Any]) -> str:
+    return f", thread {item['thread']}" if item.get("thread") else ""
 
 
 def _text(value: Any) -> str:

@@ -136,3 +136,13 @@ def write_sample(folder: Path) -> Path:
         ],
     )
     return write_lines(folder / "rollouts.jsonl", records)
+
+
+def talk_of_two() -> dict[str, object]:
+    """A rollout with a sub-agent and a simulated user that has called a tool."""
+    heard = {"role": "user", "content": "Hello!", "produced_by": "user"}
+    sub_agent = {"role": "assistant", "content": "I look.", "produced_by": "policy", "thread": 1}
+    call = {"type": "function_call", "name": "restart_router", "call_id": "c", "arguments": "{}"}
+    user = {"responses_create_params": {"input": "You are Ada."}, "response": {"output": [call]}}
+    response = {"output": [heard, sub_agent], "turns": 1, "ended_by": "user", "participants": {"user": user}}
+    return {"responses_create_params": {"input": []}, "response": response, "reward": 1.0}

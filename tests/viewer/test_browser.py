@@ -20,7 +20,7 @@ from tests.commands import started
 from tests.jsonl import write_lines
 from tests.polling import until_sync
 from tests.stacks import agent_config
-from tests.viewer.sample_files import HOSTILE, math_records, record, write_sample
+from tests.viewer.sample_files import HOSTILE, math_records, record, talk_of_two, write_sample
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -415,3 +415,13 @@ def test_with_a_token_the_printed_address_opens_the_page(page: Any, tmp_path: Pa
         page.goto(f"{address}#token=a%20token")
         page.wait_for_selector("tr[data-row='0']")
         assert "token" not in page.url
+
+
+def test_every_side_of_a_rollout_is_shown(page: Any, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rollouts.jsonl", [talk_of_two()])
+    with visiting(page, path) as url:
+        page.goto(f"{url}#/row?file=0&row=0")
+        page.wait_for_selector(".participant summary")
+        assert page.locator(".thread header").first.inner_text().lower() == "user · user"
+        page.locator(".participant summary").click()
+        assert "restart_router" in page.locator(".participant .thread").inner_text()

@@ -11,7 +11,7 @@ from nemo_gym.viewer.config import ViewerConfig
 from nemo_gym.viewer.text import text_report
 from tests.commands import ng, started
 from tests.jsonl import write_lines
-from tests.viewer.sample_files import math_records, write_sample
+from tests.viewer.sample_files import math_records, talk_of_two, write_sample
 
 
 def report(path: Path, **options: object) -> str:
@@ -65,3 +65,17 @@ def test_the_server_says_where_it_is_and_stops_on_a_signal(tmp_path: Path) -> No
         running.signal(signal.SIGTERM)
         assert running.wait() == 0
     assert sorted(each.name for each in tmp_path.iterdir()) == ["cache", "rollouts.jsonl"]
+
+
+def test_every_side_of_a_rollout_is_printed_and_every_message_says_whose_it_is(tmp_path: Path) -> None:
+    text = report(write_lines(tmp_path / "rollouts.jsonl", [talk_of_two()]), row=0)
+    headings = [line for line in text.splitlines() if line.startswith(("──", "══", "response."))]
+    assert headings == [
+        "── user, by user ──",
+        "── assistant, by policy, thread 1 ──",
+        "════ the conversation of user ════",
+        "── user ──",
+        "── tool call restart_router ──",
+        "response.turns: 1",
+        "response.ended_by: user",
+    ]

@@ -48,7 +48,7 @@ function fieldList(record, where) {
     rows.push(h("tr", {}, h("td", {}, visible(name)), h("td", {}, shown)));
   };
   for (const [name, value] of entries(record)) if (!NOT_FIELDS.has(name)) add(name, value, [name]);
-  for (const [name, value] of entries(record.response)) if (name !== "output" && name !== "tools") add(`response.${name}`, value, ["response", name]);
+  for (const [name, value] of entries(record.response)) if (!["output", "tools", "participants"].includes(name)) add(`response.${name}`, value, ["response", name]);
   for (const [name, value] of entries(record.responses_create_params)) if (name !== "input" && name !== "tools") add(name, value, ["responses_create_params", name]);
   for (const [name, value] of entries(record.row)) if (name !== "responses_create_params") add(`row.${name}`, value, ["row", name]);
   return h("section", { class: "card" }, h("h2", {}, "Fields"), h("table", { class: "plain fields" }, rows));
@@ -71,6 +71,16 @@ function badges(record, found) {
   return parts.filter(Boolean).map((part) => h("span", { class: "badge" }, part));
 }
 
+// The conversations of other policies, or of a simulated user.
+function participants(record, where) {
+  return entries(record.response?.participants)
+    .filter(([, side]) => side !== null && typeof side === "object")
+    .map(([name, side]) => {
+      const { input, output } = itemsOf(side, ["response", "participants", name]);
+      return h("details", { class: "card participant" }, h("summary", {}, "The conversation of ", h("b", {}, visible(name))), thread([...input, ...output], where));
+    });
+}
+
 // Everything about one row except navigation, also for the export and for two rows side by side.
 export function rolloutBody(found, file) {
   const where = place(file, found.row);
@@ -81,7 +91,7 @@ export function rolloutBody(found, file) {
   const { record } = found;
   const { input, output, tools } = itemsOf(record);
   const failure = typeof record.cause === "string" ? h("p", { class: "error" }, visible(plainText(record.message ?? "")).slice(0, 4000)) : null;
-  return h("div", {}, h("div", { class: "badges" }, badges(record, found)), failure, answers(record, output, where), toolList(tools, where), thread([...input, ...output], where), fieldList(record, where));
+  return h("div", {}, h("div", { class: "badges" }, badges(record, found)), failure, answers(record, output, where), toolList(tools, where), thread([...input, ...output], where), participants(record, where), fieldList(record, where));
 }
 
 function highlight(root, text) {

@@ -97,7 +97,9 @@ function message({ item, path }, where) {
   const here = { ...where, path };
   const known = ["system", "developer", "user", "assistant"].includes(role) ? role : "other";
   const content = item.content === undefined ? textOf(item, here, { code: true }) : contentParts(item.content, inside(here, "content"));
-  return h("article", { class: `item ${known}` }, h("header", {}, visible(role.slice(0, 80))), content);
+  const source = item.produced_by ? ` · ${plainText(item.produced_by)}` : "";
+  const branch = item.thread ? ` · thread ${plainText(item.thread)}` : "";
+  return h("article", { class: `item ${known}` }, h("header", {}, visible((role + source + branch).slice(0, 120))), content);
 }
 
 export function thread(items, where) {
@@ -127,10 +129,10 @@ export function thread(items, where) {
 }
 
 // What the model was given and what it made of it, each item with its path in the record.
-export function itemsOf(record) {
+export function itemsOf(record, prefix = []) {
   const isFailure = typeof record.cause === "string" && record.row !== null && typeof record.row === "object";
   const row = isFailure ? record.row : record;
-  const base = isFailure ? ["row"] : [];
+  const base = isFailure ? ["row"] : prefix;
   const params = row.responses_create_params ?? {};
   const given = params.input !== undefined ? ["responses_create_params", "input"] : row.messages !== undefined ? ["messages"] : ["prompt"];
   const input = given.reduce((value, key) => value?.[key], row);
@@ -143,7 +145,7 @@ export function itemsOf(record) {
   const instructions = params.instructions ? [{ item: { role: "system", content: params.instructions }, path: [...base, "responses_create_params", "instructions"] }] : [];
   return {
     input: [...instructions, ...list(input, [...base, ...given])],
-    output: list(record.response?.output, ["response", "output"]),
+    output: list(record.response?.output, [...prefix, "response", "output"]),
     tools: Array.isArray(params.tools) ? params.tools : [],
   };
 }
