@@ -115,10 +115,10 @@ def policy_records(record: JsonObject) -> dict[str, JsonObject]:
     response = record["response"]
     main, others = response.get("participant") or POLICY, response.get("participants") or {}
     own = {name: value for name, value in response.items() if name != "participants"}
-    sides = {main: {"responses_create_params": record["responses_create_params"], "response": own}}
+    sides = {main: {"responses_create_params": record.get("responses_create_params"), "response": own}}
     sides |= {name: side for name, side in others.items() if side["is_trainable"]}
     rewards = record.get("rewards") or {}
-    return {name: {**side, "reward": rewards.get(name, record["reward"])} for name, side in sides.items()}
+    return {name: {**side, "reward": rewards.get(name, record.get("reward"))} for name, side in sides.items()}
 
 
 def without_tokens(item: NeMoGymResponseInputItem) -> ResponseItem:

@@ -7,7 +7,7 @@ generated.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import orjson
@@ -15,6 +15,7 @@ import orjson
 from nemo_gym.analysis.trainer_views import VIEWS, TrainerView
 from nemo_gym.analysis.training_samples import TrainingSample
 from nemo_gym.config.keys import TASK_INDEX_FIELD
+from nemo_gym.participants import POLICY
 from nemo_gym.rollouts.token_traces import FlatTokens, TokenTrace, TokenTraceError, trace_of
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME
 
@@ -57,8 +58,6 @@ def check_tokens(lines: Iterable[bytes], *, trainer: str | None = None) -> Token
         try:
             record = orjson.loads(line)
             found = check_rollout(record) if trainer is None else check_sample(record, VIEWS[trainer])
-        except TokenTraceError as error:
-            found = Checked(0, 0, [str(error)], [])
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
             report.faults.append(f"line {number}: no rollout with tokens in it ({error!r})")
             continue
@@ -67,11 +66,24 @@ def check_tokens(lines: Iterable[bytes], *, trainer: str | None = None) -> Token
 
 
 def check_rollout(record: Any) -> Checked:
-    """Check a record and all views of it."""
-    trace = trace_of(record)
-    return Checked(
-        len(trace.segments), trace.num_calls, list(view_faults(trace)), [str(each) for each in trace.breaks]
-    )
+    """Check a record and all views of it, for every policy in it."""
+    others = (record["response"].get("participants") or {}) if "response" in record else {}
+    policies = {name: side for name, side in others.items() if side["is_trainable"]}
+    if not policies:
+        return _check_policy(record, "")
+    main = record["response"].get("participant") or POLICY
+    checked = [_check_policy(side, f"{name}, ") for name, side in {main: record, **policies}.items()]
+    segments, turns, faults, breaks = zip(*checked, strict=True)
+    return Checked(sum(segments), sum(turns), list(chain(*faults)), list(chain(*breaks)))
+
+
+def _check_policy(side: Any, prefix: str) -> Checked:
+    try:
+        trace = trace_of(side)
+    except TokenTraceError as error:
+        return Checked(0, 0, [f"{prefix}{error}"], [])
+    faults = [f"{prefix}{fault}" for fault in view_faults(trace)]
+    return Checked(len(trace.segments), trace.num_calls, faults, [f"{prefix}{each}" for each in trace.breaks])
 
 
 def check_sample(line: Any, view: TrainerView) -> Checked:

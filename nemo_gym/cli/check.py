@@ -61,7 +61,7 @@ def show_tokens(report: TokenReport) -> None:
         print(f"... and {len(found) - MAX_SHOWN} more", file=sys.stderr)
     counts = f"{report.turns} turns with tokens in {report.segments} segments"
     print(f"{report.rollouts} rollouts, {counts}, {len(report.breaks)} breaks, {len(report.faults)} faults")
-    if not report.turns:
+    if not report.turns and not report.faults:
         print("No turn has tokens. Was return_token_id_information set for the model server?", file=sys.stderr)
 
 

@@ -15,6 +15,8 @@ from nemo_gym.llm_api.base import POLICY_VERSION_FIELD, JsonObject
 from nemo_gym.llm_api.base import REQUIRED_TOKEN_METADATA_FIELDS as TOKEN_FIELDS
 
 PolicyVersion: TypeAlias = int | str | None
+MAX_LOG_PROB = 1e-3
+"""A probability of 1, and what rounding in 16 bits may add to it."""
 
 
 class TokenTraceError(GymError, ValueError):
@@ -170,8 +172,10 @@ def _fault_in(item: JsonObject) -> str | None:
     prompt, sampled, log_probs = (item[name] for name in TOKEN_FIELDS)
     if len(sampled) != len(log_probs):
         return f"{len(sampled)} tokens were generated, but {len(log_probs)} have log-probs"
-    if not all(type(token) is int for ids in (prompt, sampled) for token in ids):
-        return "a token id is not a whole number"
+    if not all(type(token) is int and token >= 0 for ids in (prompt, sampled) for token in ids):
+        return "a token id is not a whole number from 0 on"
     if not all(type(value) in (float, int) and math.isfinite(value) for value in log_probs):
         return "a log-prob is not a finite number"
+    if any(value > MAX_LOG_PROB for value in log_probs):
+        return f"a log-prob is {max(log_probs)}, expected at most 0"
     return None

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_gym.analysis.export import ExportConfig, export_rollouts
 from nemo_gym.analysis.token_check import check_tokens
 from nemo_gym.cli.check import check_tokens as check_tokens_command
 
@@ -118,3 +119,52 @@ def exit_code(command: Callable[[], None]) -> Any:
     except SystemExit as end:
         return end.code
     return 0
+
+
+def two_policies(**buyer: Any) -> dict[str, Any]:
+    """A rollout of two policies, and of a simulated user that is not trained on."""
+    untrained = {"is_trainable": False, "response": {"output": [{"type": "message"}]}}
+    traded = {"is_trainable": True, "response": {"output": [turn([5], [6]), turn([5, 6, 7], [8]) | buyer]}}
+    sides = {"participant": "seller", "participants": {"buyer": traded, "user": untrained}}
+    return {"response": {"output": [turn([1], [2])], **sides}, "reward": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "faults", "breaks"),
+    [
+        ({}, [], []),
+        (
+            {"prompt_token_ids": [5, 9]},
+            [],
+            ["line 1, buyer, turn 2: token 1 of the prompt is 9, expected 6 as in turn 1"],
+        ),
+        (
+            {"generation_log_probs": []},
+            ["line 1, buyer, turn 2: 1 tokens were generated, but 0 have log-probs"],
+            [],
+        ),
+    ],
+)
+def test_the_tokens_of_every_policy_are_checked(spoilt: dict[str, Any], faults: list[str], breaks: list[str]) -> None:
+    report = check_tokens([orjson.dumps(two_policies(**spoilt))])
+    assert (report.faults, report.breaks) == (faults, breaks)
+    assert report.turns == (1 if faults else 3)
+
+
+def test_every_policy_is_exported_with_the_advantage_among_its_own_rewards(tmp_path: Path) -> None:
+    rollouts, output = tmp_path / "rollouts.jsonl", tmp_path / "samples.jsonl"
+    rewards = [{"seller": 1.0, "buyer": 0.0}, {"seller": 0.0, "buyer": 0.0}, {"seller": 0.0, "buyer": 3.0}]
+    records = [{**two_policies(), "rewards": each, "reward": each["seller"], "_task_index": 0} for each in rewards]
+    rollouts.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    config = {"rollouts_jsonl_fpath": str(rollouts), "output_jsonl_fpath": str(output), "format": "trl"}
+    assert export_rollouts(ExportConfig.model_validate(config)).used == 3
+    lines = [orjson.loads(each) for each in output.read_bytes().splitlines()]
+    assert [(each["policy"], round(each["advantage"], 2)) for each in lines] == [
+        ("seller", 1.15),
+        ("buyer", -0.58),
+        ("seller", -0.58),
+        ("buyer", -0.58),
+        ("seller", -0.58),
+        ("buyer", 1.15),
+    ]
+    assert [each["sample"]["completion_ids"] for each in lines[:2]] == [[2], [6, 7, 8]]

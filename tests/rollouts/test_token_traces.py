@@ -101,8 +101,10 @@ def test_a_record_has_its_policy_versions() -> None:
         ({"generation_log_probs": []}, "turn 1: 1 tokens were generated, but 0 have log-probs"),
         ({"generation_log_probs": [None]}, "turn 1: a log-prob is not a finite number"),
         ({"generation_log_probs": [float("nan")]}, "turn 1: a log-prob is not a finite number"),
-        ({"prompt_token_ids": ["1"]}, "turn 1: a token id is not a whole number"),
-        ({"generation_token_ids": [True]}, "turn 1: a token id is not a whole number"),
+        ({"prompt_token_ids": ["1"]}, "turn 1: a token id is not a whole number from 0 on"),
+        ({"generation_token_ids": [True]}, "turn 1: a token id is not a whole number from 0 on"),
+        ({"generation_token_ids": [-1]}, "turn 1: a token id is not a whole number from 0 on"),
+        ({"generation_log_probs": [0.5]}, "turn 1: a log-prob is 0.5, expected at most 0"),
     ],
 )
 def test_bad_tokens_are_refused(change: dict[str, Any], fault: str) -> None:
