@@ -176,6 +176,10 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, McpExpos
         return [function_tool(endpoint.function, endpoint.arguments) for endpoint in endpoints]
 
     def _finish_verify(self, body: Any, result: Any) -> Any:
+        if isinstance(result, ServerReply):  # the handler has returned a Starlette response
+            if result.status >= 400:
+                return result
+            result = orjson.loads(result.content())
         answer, config = _verified(body, result), self.config
         response = getattr(body, "response", None)
         is_cut_off = config.cut_off_reward is not None and response is not None and response.incomplete_details

@@ -14,7 +14,7 @@ from nemo_gym.llm_api.sse import CONTENT_TYPE as EVENT_STREAM
 from nemo_gym.llm_api.sse import EventStream, event
 from nemo_gym.server.asgi import Receive, Send, reply_headers, send_reply
 from nemo_gym.server.disconnect import cancel_on_disconnect
-from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by
+from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by, read_response
 from nemo_gym.server.error_responses import cause_of, failure_of
 from nemo_gym.server.session import Session, SessionStore
 
@@ -61,6 +61,8 @@ class ServerCore:
                 opened = call.session = self.sessions.open(call.cookies.get(self.session_cookie))
                 opened.users += 1
             value = await endpoint(call)
+            if callable(value):
+                value = await read_response(call, value)
             if endpoint.finish is not None:
                 value = endpoint.finish(call.body, value)
             if isinstance(value, ServerReply) and value.status >= 400:

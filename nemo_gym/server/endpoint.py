@@ -16,6 +16,8 @@ from nemo_gym.common.metrics import RequestStats
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
 from nemo_gym.llm_api.json_codec import Decoder, encode
+from nemo_gym.server.asgi_calls import call_asgi
+from nemo_gym.server.fastapi_parameters import with_fastapi_parameters
 from nemo_gym.server.rollout_prefix import current_rollout_id
 from nemo_gym.server.session import Session, SessionState
 from nemo_gym.server.tools import PARTICIPANT_COOKIE, POLICY, Participant, ToolName, arguments_model
@@ -78,6 +80,7 @@ class Endpoint:
         reads_only: bool = False,
         does_nothing: bool = False,
     ) -> None:
+        function = function if is_tool else with_fastapi_parameters(function)
         self.path, self.function, self.cause, self.finish = path, function, cause, finish
         self.reads_only = reads_only
         """The handler does not change its body, so a live one is not copied for it."""
@@ -154,7 +157,7 @@ class Endpoint:
         return (
             f"{place}, which nothing provides. A handler may name: a body (a pydantic model), its session (a "
             "SessionState subclass), a ServerClient, a Compute, a Deadline, a CookieJar, a ToolName, a Participant, "
-            "or FastAPI's Request and Response."
+            "or what FastAPI provides: Request, Response, BackgroundTasks, Depends, Header, Query, Cookie."
         )
 
 
@@ -193,7 +196,8 @@ def _request(call: Call) -> "Request":
 def _response(call: Call) -> "Response":
     from starlette.responses import Response
 
-    call.response = Response()
+    if call.response is None:
+        call.response = Response()
     return call.response
 
 
@@ -226,6 +230,14 @@ def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
         "client": ("127.0.0.1", 0),
         "server": ("127.0.0.1", 0),
     }
+
+
+async def read_response(call: Call, response: Any) -> ServerReply:
+    """A Starlette response that a handler has returned, as our reply. It is an ASGI app; its background tasks run."""
+    scope = direct_scope(call) if call.scope is None else dict(call.scope)
+    reply = await call_asgi(response, scope, b"")
+    call.response = response
+    return ServerReply("", reply.status, reply.body)
 
 
 def cookies_set_by(call: Call) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Servers that bring a FastAPI app of their own: our endpoints and sessions inside it, direct calls into it."""
 
-import asyncio
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
@@ -9,6 +8,7 @@ from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.metrics import RequestStats
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, read_body
+from nemo_gym.server.asgi_calls import call_asgi
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint, direct_scope, set_cookies
 from nemo_gym.server.error_responses import redact_errors
@@ -144,22 +144,13 @@ async def call_fastapi(
     if ends_session:
         scope["headers"].append((END_SESSION, b"1"))
     body = b"" if call.body is None else encode(call.body, exclude_unset=True)
-    requests: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
-    started: dict[str, Any] = {"status": 500, "headers": []}
-    parts: list[bytes] = []
 
-    async def receive() -> MutableMapping[str, Any]:
-        return requests.pop() if requests else await asyncio.Future()
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            started.update(message)
-        else:
-            parts.append(message.get("body", b""))
+    async def redacted(scope: Scope, receive: Receive, send: Send) -> None:
+        await fastapi_app(scope, receive, redact_errors(send))
 
     try:
-        await fastapi_app(scope, receive, redact_errors(send))
+        reply = await call_asgi(redacted, scope, body)
     except Exception as error:
         return core.failed(error)
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in started["headers"]}
-    return ServerReply(core.name, started["status"], b"".join(parts), set_cookies(started["headers"]), headers)
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
+    return ServerReply(core.name, reply.status, reply.body, set_cookies(reply.headers), headers)
