@@ -46,11 +46,20 @@ def check_folder(root: Path) -> list[FolderReport]:
 
 def _folders(root: Path) -> Iterator[Path]:
     kinds = (*SERVER_FOLDERS, "environments", "benchmarks")
-    found = [folder for kind in kinds for folder in sorted((root / kind).glob("*/")) if _is_used(folder)]
+    found = [folder for kind in kinds for folder in _used_below(root / kind)]
     if found:
         yield from found
     elif _is_used(root):
         yield root
+
+
+def _used_below(parent: Path) -> Iterator[Path]:
+    """The folders of servers, also of those whose name has a slash."""
+    for folder in sorted(parent.glob("*/")):
+        if _is_used(folder):
+            yield folder
+        elif folder.name not in _SKIPPED:
+            yield from _used_below(folder)
 
 
 def _is_used(folder: Path) -> bool:

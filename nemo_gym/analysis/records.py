@@ -3,16 +3,16 @@
 import hashlib
 import logging
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import orjson
 from pydantic import Field, ValidationError
 
 from nemo_gym.common.paths import find
-from nemo_gym.config.keys import TASK_INDEX_FIELD
+from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_FIELD
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject, TextOrList, WireModel
 from nemo_gym.llm_api.responses import NeMoGymResponseInputItem, NeMoGymToolParam
@@ -124,12 +124,10 @@ class Dataset:
         """How many records were found without a mark, and how many of a row that is another one now."""
         self._allow_changed = allow_changed
         self._file = self.path.open("rb")
-        self._offsets = array("Q")
-        offset = 0
-        for line in self._file:
-            if line.strip():
-                self._offsets.append(offset)
-            offset += len(line)
+        by_task = _offsets_by_task(self._file)
+        self.is_materialized = by_task is not None
+        """True for a `_materialized_inputs` file: a line is what an agent was sent, one for each rollout of a task."""
+        self._offsets: Mapping[int, int] | array[int] = _offsets(self._file) if by_task is None else by_task
 
     def __enter__(self) -> "Dataset":
         return self
@@ -139,6 +137,9 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self._offsets)
+
+    def _indices(self) -> Collection[int]:
+        return self._offsets.keys() if isinstance(self._offsets, Mapping) else range(len(self._offsets))
 
     def line(self, index: int) -> bytes:
         """A row as it is written."""
@@ -156,11 +157,12 @@ class Dataset:
         index, recorded_hash = task_index_of(stored.record), stored.record.get(ROW_HASH_KEY_NAME)
         if index is None:
             return self._index_by_prompt(stored)
-        if not isinstance(index, int) or not 0 <= index < len(self):
+        if not isinstance(index, int) or index not in self._indices():
             raise StoredRolloutsError(
                 f"{stored.place} was made of row {index!r}; {self.path} has the rows 0 to {len(self) - 1}. {_REMEDY}"
             )
-        if recorded_hash is not None and recorded_hash != hash_row(self.line(index)):
+        is_changed = not self.is_materialized and recorded_hash != hash_row(self.line(index))
+        if recorded_hash is not None and is_changed:
             if not self._allow_changed:
                 hint = "" if self._allow_changed is None else " If the change is meant: +allow_changed_rows=true."
                 raise StoredRolloutsError(
@@ -185,11 +187,37 @@ class Dataset:
     def _by_prompt(self) -> dict[bytes, list[int]]:
         """The rows that have each prompt, read when the first record asks for it."""
         found: dict[bytes, list[int]] = {}
-        for index in range(len(self)):
+        for index in self._indices():
             digest = prompt_digest(_parsed(self.line(index)) or {})
             if digest is not None:
                 found.setdefault(digest, []).append(index)
         return found
+
+
+def _offsets(file: IO[bytes]) -> "array[int]":
+    """Where each row is."""
+    found, offset = array("Q"), 0
+    for line in file:
+        if line.strip():
+            found.append(offset)
+        offset += len(line)
+    return found
+
+
+def _offsets_by_task(file: IO[bytes]) -> dict[int, int] | None:
+    """Where the first row of each task is; None if the rows do not name their rollouts."""
+    first = _parsed(file.readline()) or {}
+    file.seek(0)
+    if ROLLOUT_INDEX_KEY_NAME not in first or task_index_of(first) is None:
+        return None
+    found: dict[int, int] = {}
+    offset = 0
+    for line in file:
+        index = task_index_of(_parsed(line) or {})
+        if index is not None:
+            found.setdefault(index, offset)
+        offset += len(line)
+    return found
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -53,7 +53,8 @@ class ReverifyConfig(CommandConfig):
     """The output of `ng_collect_rollouts`, or its `_failures` file."""
 
     input_jsonl_fpath: str
-    """The dataset that the rollouts were collected from. The verifier may need fields that records do not have."""
+    """The dataset that the rollouts were collected from, or their `_materialized_inputs` file. The verifier may need
+    fields that records do not have."""
 
     output_jsonl_fpath: str
     """Output file for the rollouts with their new rewards. The previous reward is in `_old_reward`."""
@@ -176,7 +177,9 @@ async def reverify_rollouts(
                 index = dataset.index_of(stored)
                 row = dataset.row(index)
                 metadata = {name: value for name, value in stored.record.items() if name.startswith("_")}
-                metadata |= {TASK_INDEX_FIELD: index, ROW_HASH_KEY_NAME: hash_row(dataset.line(index))}
+                metadata[TASK_INDEX_FIELD] = index
+                if not dataset.is_materialized:
+                    metadata[ROW_HASH_KEY_NAME] = hash_row(dataset.line(index))
                 try:
                     found = await rescore(client, environment_of(row), row, stored, config)
                 except RolloutError as error:

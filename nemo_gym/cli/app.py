@@ -27,7 +27,9 @@ For shell completion: eval "$(ng completion bash)", or zsh, or fish."""
 def main() -> None:
     """Run the command given as the first argument with the other arguments."""
     name, *rest = sys.argv[1:] or ["help"]
-    if name in ("-V", "--version"):
+    if name in ("-V", "--version") and rest:
+        name = "version"
+    elif name in ("-V", "--version"):
         from importlib import metadata
 
         sys.stdout.write(f"NeMo Gym v{metadata.version('nemo-gym')}\n")

@@ -5,22 +5,30 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
 from nemo_gym.cli.command import command, read_command_line, read_parameters
 from nemo_gym.common import event_loop
+from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, find, search_roots
 from nemo_gym.config.checks import server_blocks
+from nemo_gym.config.keys import AGENT_REF_KEY_NAME, SKILLS_REF_KEY_NAME
 from nemo_gym.config.types import CommandConfig, DatasetConfig, DatasetType
 from nemo_gym.data.collate import concatenate
 from nemo_gym.data.prepare_script import RESULT
 from nemo_gym.data.prompts import materialize_prompts as render
+from nemo_gym.data.skill_folders import load_skill_directory
 from nemo_gym.errors import ConfigError, GymError, MissingPathError
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.prompts import apply_prompt_to_row, load_prompt_config
+from nemo_gym.rollouts.agents import agents_of, check_rows_name_agents
 from nemo_gym.rollouts.aggregation import write_aggregate_metrics
+from nemo_gym.rollouts.output_files import collated_inputs_path
 from nemo_gym.runtime.connect import connect_servers
 from nemo_gym.runtime.venvs import VenvSettings, python_for
 
@@ -94,29 +102,66 @@ def datasets_of(config: DictConfig, kind: DatasetType) -> list[tuple[str, Datase
 
 
 def use_dataset_of_agent(config: DictConfig) -> None:
-    """Without an input, collect with the agent's dataset of the type `split`: its rows, prompt and repeats."""
+    """Without an input, collect with the agents' datasets of the type `split`: their rows, prompts and repeats. With
+    `skills.path`, every row names the skills."""
+    skills: Any = OmegaConf.select(config, "skills.path")
     if config.get("input_jsonl_fpath") is not None:
+        if skills:
+            _collate(config, [(config.get("agent_name"), config["input_jsonl_fpath"], None)], skills)
         return
     kind: Any = config.get("split") or "benchmark"
     agent = config.get("agent_name")
     found = [pair for pair in datasets_of(config, kind) if agent in (None, pair[0])]
     if not found and not config.get("split"):
         return
-    if len(found) != 1:
+    if len({name for name, _ in found}) != len(found) or not found:
         names = ", ".join(f"{name}: {each.name}" for name, each in found) or "none"
         raise ConfigError(
-            f"Expected one dataset of type {kind}, found {names}. Give +agent_name or +input_jsonl_fpath."
+            f"Expected one dataset of type {kind} for an agent, found {names}. Give +agent_name or +input_jsonl_fpath."
         )
-    ((name, dataset),) = found
+    given: dict[str, Any] = {"num_repeats": {name: dataset.num_repeats for name, dataset in found}}
+    if len(found) == 1 and not skills:
+        ((name, dataset),) = found
+        given = {"agent_name": name, "num_repeats": dataset.num_repeats, "prompt_config": dataset.prompt_config}
+        given["input_jsonl_fpath"] = str(_rows_of(dataset))
+    for key, value in given.items():
+        if config.get(key) is None and value is not None:
+            config[key] = value
+    if "input_jsonl_fpath" not in given:
+        sources = [
+            (name, str(_rows_of(each)), config.get("prompt_config") or each.prompt_config) for name, each in found
+        ]
+        _collate(config, sources, skills)
+
+
+def _rows_of(dataset: DatasetConfig) -> Path:
     try:
-        path = find(dataset.jsonl_fpath, what="dataset")
+        return find(dataset.jsonl_fpath, what="dataset")
     except MissingPathError as error:
         hint = " Write it with `ng_prepare_benchmark` and the same config_paths." if dataset.prepare_script else ""
         raise MissingPathError(f"{error}{hint}") from error
-    given = {"agent_name": name, "input_jsonl_fpath": str(path), "num_repeats": dataset.num_repeats}
-    for key, value in {**given, "prompt_config": dataset.prompt_config}.items():
-        if config.get(key) is None and value is not None:
-            config[key] = value
+
+
+def _collate(config: DictConfig, sources: Sequence[tuple[str | None, str, str | None]], skills: str | None) -> None:
+    """Write one input beside the output: the rows of these agents, files and prompts, with the skills."""
+    if config.get("output_jsonl_fpath") is None:
+        return
+    target = collated_inputs_path(Path(config["output_jsonl_fpath"]))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        extra = {SKILLS_REF_KEY_NAME: load_skill_directory(find(skills, what="skills.path"))} if skills else {}
+        with atomic_write(target) as file:
+            for agent, path, prompt in sources:
+                reference = {AGENT_REF_KEY_NAME: {"type": "responses_api_agents", "name": agent}} if agent else {}
+                template = load_prompt_config(prompt) if prompt else None
+                with find(path, what="dataset").open() as lines:
+                    for row in map(json.loads, filter(str.strip, lines)):
+                        filled = apply_prompt_to_row(row, template) if template else row
+                        file.write(encode({**filled, **reference, **extra}) + b"\n")
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"The rows cannot be put together in {target}: {error}") from error
+    config["input_jsonl_fpath"] = str(target)
+    config["prompt_config"] = None if len(sources) > 1 or sources[0][2] else config.get("prompt_config")
 
 
 class AggregateRolloutsConfig(CommandConfig):
@@ -124,7 +169,7 @@ class AggregateRolloutsConfig(CommandConfig):
     `ng_collect_rollouts` does."""
 
     agent_name: str | None = None
-    """Name of the agent. If not set, every record must have an `agent_ref`."""
+    """Name of the agent. If not set, the only one of the configuration, or else the `agent_ref` of each record."""
 
     rollouts_jsonl_fpath: str
     """Scored rollouts. The figures go to `<name>_aggregate_metrics.json` beside it. Several files, of shards, are
@@ -157,7 +202,11 @@ async def _aggregate(config: DictConfig, options: AggregateRolloutsConfig) -> Pa
         output.parent.mkdir(parents=True, exist_ok=True)
         concatenate(shards, output)
     async with connect_servers(config) as client:
-        agent = options.agent_name
+        settings: Any = client.global_config_dict
+        agents = list(agents_of(settings))
+        agent = options.agent_name or (agents[0] if len(agents) == 1 else None)
+        if agent is None:
+            check_rows_name_agents(shards[0], settings)
         return await write_aggregate_metrics(output, client, agent_name=agent, always=True, inputs=shards)
 
 

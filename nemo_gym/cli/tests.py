@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from nemo_gym.cli.command import FAILED, command, read_parameters
-from nemo_gym.cli.folders import find_folder
+from nemo_gym.cli.folders import find_folder, project_of
 from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS, search_roots
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, MissingExtraError
@@ -88,7 +88,7 @@ def _command(folder: Path) -> list[str]:
 
 def _python_path(folder: Path) -> str:
     """Allows tests to import `resources_servers.<name>.app` wherever the folder is."""
-    return os.pathsep.join(filter(None, (str(folder.parent.parent), os.environ.get("PYTHONPATH"))))
+    return os.pathsep.join(filter(None, (str(project_of(folder)), os.environ.get("PYTHONPATH"))))
 
 
 def _shell_command(folder: Path) -> str:

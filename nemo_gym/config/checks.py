@@ -156,9 +156,6 @@ def warn_about_unsupported_keys(config: DictConfig) -> None:
     for key, remedy in UNSUPPORTED_KEYS.items():
         if _value(config, key):
             logger.warning("'%s' has no effect: %s", key, remedy)
-    skills = _value(config, "skills")
-    if isinstance(skills, DictConfig) and "path" in skills:
-        logger.warning("'skills.path' has no effect: put a `skills_ref` into the rows, and stage them in the agent")
     for name in _candidates(config):
         for path in _underscored(OmegaConf.to_container(config[name], resolve=False), (name,)):
             hint = nearest(str(path[-1]), DIRECTIVES)

@@ -16,16 +16,17 @@ from nemo_gym.common.atomic_files import write_json
 from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.output_files import aggregate_metrics_path
-from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
+from nemo_gym.rollouts.types import METADATA_FIELDS, REPEAT_INDEX_KEY_NAME, task_index_of
 from nemo_gym.server.aggregate_metrics import AggregateMetrics, AggregateMetricsRequest
 
 logger = logging.getLogger(__name__)
 
 MAX_RECORDS = 200_000
 """Of one agent. More of them would be one request too large to answer."""
-_DROPPED = frozenset(
-    ("responses_create_params", "ng_agent_observations", "ng_model_call_capture", "ng_trajectory", "_row_hash")
-)
+_DROPPED = METADATA_FIELDS | {
+    *("responses_create_params", "ng_agent_observations", "ng_model_call_capture", "ng_trajectory")
+}
+"""What is no figure of the environment."""
 
 
 async def write_aggregate_metrics(

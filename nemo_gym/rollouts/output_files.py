@@ -51,6 +51,11 @@ def materialized_inputs_path(output: Path) -> Path:
     return sibling_path(output, "materialized_inputs", ".jsonl")
 
 
+def collated_inputs_path(output: Path) -> Path:
+    """The rows of several datasets, or rows with skills."""
+    return sibling_path(output, "collated_inputs", ".jsonl")
+
+
 def export_path(output: Path) -> Path:
     """What an export used and dropped."""
     return sibling_path(output, "export", ".json")

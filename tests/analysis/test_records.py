@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.analysis.records import Dataset, StoredRolloutsError, prompt_digest, read_records
+from nemo_gym.analysis.records import Dataset, StoredLine, StoredRolloutsError, prompt_digest, read_records
 from nemo_gym.rollouts.types import hash_row
 from nemo_gym.testing import example_row
 from tests.jsonl import write_lines
@@ -60,6 +60,17 @@ def test_a_row_is_found_by_its_mark_past_empty_lines(tmp_path: Path) -> None:
         (stored,) = read_records(marked)
         assert (len(dataset), dataset.index_of(stored), dataset.row(1)) == (2, 1, example_row("b"))
         assert dataset.matched_by_prompt == 0
+
+
+def test_a_row_is_found_by_its_task_in_a_file_with_a_line_for_each_rollout(tmp_path: Path) -> None:
+    path = tmp_path / "out_materialized_inputs.jsonl"
+    rows = [{"_ng_task_index": task, "_ng_rollout_index": rollout} for task in (0, 2) for rollout in (0, 1)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with Dataset(str(path)) as dataset:
+        found = dataset.index_of(StoredLine(0, "a line", {"_task_index": 2, "_row_hash": "of the row as it was"}))
+        assert dataset.row(found) == rows[2]
+        with pytest.raises(StoredRolloutsError, match="was made of row 1"):
+            dataset.index_of(StoredLine(0, "a line", {"_task_index": 1}))
 
 
 def test_a_row_is_found_by_its_prompt_if_there_is_no_mark(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 import tomllib
@@ -132,6 +133,8 @@ def test_an_unknown_command_is_answered_with_the_nearest(
 def test_the_version_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_ng(monkeypatch, "--version") == 0
     assert capsys.readouterr().out.startswith("NeMo Gym v")
+    assert run_ng(monkeypatch, "--version", "--json") == 0
+    assert "dependencies" in json.loads(capsys.readouterr().out)
 
 
 def test_importing_the_commands_imports_none_of_them() -> None:

@@ -99,9 +99,13 @@ def test_gym_is_a_program_and_refuses_unknown_flags(root: Path) -> None:
 
 @pytest.mark.slow
 def test_a_folder_is_checked_before_anything_of_it_runs(root: Path) -> None:
+    nested = root / "responses_api_agents" / "harnesses" / "plain"
+    nested.mkdir(parents=True)
+    (nested / "app.py").write_text("import nemo_gym\n")
     done = ng("ng_check_compat", str(root), cwd=root.parent)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "18 of 18 folders resolve." in done.stdout
+    assert "responses_api_agents/harnesses/plain: resolves" in done.stdout
+    assert "19 of 19 folders resolve." in done.stdout
     app = root / "resources_servers" / "shop" / "app.py"
     app.write_text("from nemo_gym.base_resources_server import SimpleResourceServer\nimport nemo_gym.nowhere\n")
     (root / "resources_servers" / "shop" / "requirements.txt").write_text("no-such-package\n")

@@ -60,6 +60,7 @@ def test_a_benchmark_with_its_own_environment_agent_and_model(root: Path) -> Non
     assert figures["key_metrics"] == {"pass@2/accuracy": 100.0}
     assert figures["agent_metrics"]["hard/pass@1/accuracy"] == 100.0
     assert figures["agent_metrics"]["mean/input_tokens"] == 9
+    assert not [name for name in figures["agent_metrics"] if "/_" in name]
 
 
 @pytest.mark.slow
@@ -83,7 +84,7 @@ def test_the_same_by_the_public_commands_without_servers_that_run(root: Path) ->
     assert records_in(root / "out" / "r_reward_profiling.jsonl")[0]["mean/reward"] == 1.0
     for shard, record in enumerate(records):
         (root / "out" / f"shard_{shard}.jsonl").write_text(json.dumps(record) + "\n")
-    again = ("-i", "out/shard_*.jsonl", "-o", "out/all.jsonl", "--agent", "bench_agent", head, "+merge_shards=true")
+    again = ("-i", "out/shard_*.jsonl", "-o", "out/all.jsonl", head, "+merge_shards=true")
     done = ng("gym", "eval", "aggregate", *select, *again, cwd=root)
     assert done.returncode == 0, done.stderr
     assert "pass@1/accuracy" in (root / "out" / "all_aggregate_metrics.json").read_text()

@@ -44,7 +44,7 @@ class FastAPIStyle(SimpleResourcesServer):
             return StreamingResponse(iter(["1,", "2"]), media_type="text/plain")
         return None
 
-    def verify(
+    async def verify(
         self,
         body: BaseVerifyRequest,
         request: Request,
