@@ -5,52 +5,28 @@ they did. The first difference ends the rollout with an error that names it."""
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
+from nemo_gym.analysis.journal import Journal
+from nemo_gym.analysis.recorded_calls import COMPLETED, RecordedCall, Send, call_of
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.config.blocks import blocks_in
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.attempt_context import RecordingContext, current_attempt
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.output_files import manifest_path
+from nemo_gym.rollouts.output_files import journal_path, manifest_path
 from nemo_gym.rollouts.store import JsonlFile, StorageError
-from nemo_gym.server.tools import NOT_TOOLS
 
 logger = logging.getLogger(__name__)
 
 FILE = "traffic.jsonl"
-COMPLETED = "/run"
-"""The last call of an attempt that was scored."""
-Send = Callable[[], Awaitable[ServerReply]]
-
-
-class _Call(NamedTuple):
-    """A call to a model or a tool."""
-
-    context: RecordingContext
-    name: str
-    """Equal calls are numbered, so that they may come in any order."""
-    request: bytes
-
-
-def _call_of(server: str, path: str, body: Any, models: frozenset[str]) -> _Call | None:
-    """The call to record; None if it belongs to no rollout, or goes neither to a model nor to a tool."""
-    current = current_attempt()
-    if current is None or path[1:] in NOT_TOOLS or ("/v1/" in path and server not in models):
-        return None
-    request = b"" if body is None else encode(body, exclude_unset=True)
-    name = f"{server}{path} {hashlib.sha256(request).hexdigest()[:16]}"
-    current.calls[name] += 1
-    return _Call(current, f"{name} {current.calls[name]}", request)
 
 
 class Recorder:
@@ -73,7 +49,7 @@ class Recorder:
             self._file.add([])
 
     async def __call__(self, server: str, path: str, body: Any, send: Send) -> ServerReply:
-        call = _call_of(server, path, body, self._models)
+        call = call_of(server, path, body, self._models)
         reply = await send()
         context = current_attempt()
         if call is not None:
@@ -107,7 +83,7 @@ class Replayer:
         """Nothing is open."""
 
     async def __call__(self, server: str, path: str, body: Any, send: Send) -> ServerReply:
-        call = _call_of(server, path, body, self._models)
+        call = call_of(server, path, body, self._models)
         if call is None:
             return await send()
         row = call.context.row
@@ -131,7 +107,7 @@ class Replayer:
             line: dict[str, Any] = orjson.loads(file.readline())
             return line
 
-    def _difference(self, call: _Call, calls: dict[str, int], route: str) -> str:
+    def _difference(self, call: RecordedCall, calls: dict[str, int], route: str) -> str:
         """Which call was not recorded, and what was requested instead."""
         like = [offset for name, offset in calls.items() if name.startswith(f"{route} ")]
         made = sum(count for name, count in call.context.calls.items() if name.startswith(f"{route} "))
@@ -163,28 +139,34 @@ def _calls_by_rollout(path: Path) -> dict[tuple[int, int], dict[str, int]]:
     return {rollout: calls[attempt] for rollout, attempt in {**last, **scored}.items()}
 
 
+def _tap(config: RolloutCollectionConfig, settings: Mapping[str, Any]) -> Recorder | Replayer | Journal:
+    output = Path(config.output_jsonl_fpath)
+    models = frozenset(block.name for block in blocks_in(settings) if block.server_type == "responses_api_models")
+    if config.journal:
+        return Journal(journal_path(output), output, settings)
+    if config.replay is not None:
+        return Replayer(Path(config.replay), models)
+    resume = config.resume != "restart" and manifest_path(output).exists()
+    return Recorder(Path(config.record or ""), models, resume=resume)
+
+
 @contextlib.contextmanager
 def record_or_replay(
     client: ServerClient, config: RolloutCollectionConfig, settings: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Record or replay the calls of a client that holds the servers itself, if `config` asks for it."""
-    if config.record is None and config.replay is None:
+    """Record, replay or resume the calls of a client that holds the servers itself, if `config` asks for it."""
+    wanted = [name for name in ("record", "replay", "journal") if getattr(config, name)]
+    if not wanted:
         yield
         return
-    if config.record is not None and config.replay is not None:
-        raise ConfigError("Both record and replay are given. Expected one of them.")
+    if len(wanted) > 1:
+        raise ConfigError(f"Both {wanted[0]} and {wanted[1]} are given. Expected one of them.")
     if not client.local:
         raise ConfigError(
-            "+record and +replay need all servers in this process. Found worker processes: leave num_workers out, and "
+            f"+{wanted[0]} needs all servers in this process. Found worker processes: leave num_workers out, and "
             "give config_paths instead of using the servers of a running `ng_run`."
         )
-    models = frozenset(block.name for block in blocks_in(settings) if block.server_type == "responses_api_models")
-    resume = config.resume != "restart" and manifest_path(Path(config.output_jsonl_fpath)).exists()
-    tap: Recorder | Replayer = (
-        Recorder(Path(config.record), models, resume=resume)
-        if config.record
-        else Replayer(Path(config.replay or ""), models)
-    )
+    tap = _tap(config, settings)
     client.tap = tap
     try:
         yield

@@ -123,6 +123,10 @@ class RolloutCollectionConfig(CommandConfig):
     replay: str | None = None
     """Replay a folder written with +record: models and judges answer from it; the first difference is an error."""
 
+    journal: bool = False
+    """Write every reply of a model to `<name>_journal.jsonl`. If this command is killed and run again, unfinished
+    rollouts go on with these replies: no completed model call is made twice."""
+
     resume: Literal["ask", "continue", "restart"] = "ask"
     """If the output contains rollouts from a different input or configuration: `ask` stops with an error, `continue`
     keeps them, `restart` moves them aside."""

@@ -56,6 +56,11 @@ def collated_inputs_path(output: Path) -> Path:
     return sibling_path(output, "collated_inputs", ".jsonl")
 
 
+def journal_path(output: Path) -> Path:
+    """The replies of models, to resume inside a rollout."""
+    return sibling_path(output, "journal", ".jsonl")
+
+
 def export_path(output: Path) -> Path:
     """What an export used and dropped."""
     return sibling_path(output, "export", ".json")
@@ -70,7 +75,8 @@ def scored_path(failures: Path) -> Path | None:
 def all_paths(output: Path) -> tuple[Path, ...]:
     """Everything that a collection writes."""
     figures = metrics_path(output), aggregate_metrics_path(output)
-    return output, failures_path(output), manifest_path(output), materialized_inputs_path(output), *figures
+    inputs = manifest_path(output), materialized_inputs_path(output)
+    return output, failures_path(output), journal_path(output), *inputs, *figures
 
 
 def check_paths(output: Path, *, dataset: Path) -> None:

@@ -33,7 +33,7 @@ async def collect(folder: Path, output: str, *rows: dict[str, Any]) -> None:
 def test_the_files_beside_an_output_have_known_names() -> None:
     names = [path.name for path in all_paths(Path("runs/a.jsonl"))]
     assert names == [
-        *("a.jsonl", "a_failures.jsonl", "a_manifest.json", "a_materialized_inputs.jsonl"),
+        *("a.jsonl", "a_failures.jsonl", "a_journal.jsonl", "a_manifest.json", "a_materialized_inputs.jsonl"),
         *("a_metrics.json", "a_aggregate_metrics.json"),
     ]
     assert scored_path(Path("runs/a_failures.jsonl")) == Path("runs/a.jsonl")

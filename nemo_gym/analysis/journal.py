@@ -1,0 +1,136 @@
+"""Resume inside a rollout: replies of models are written as they complete, and a collection that was killed goes on
+with them. Tools run again, which brings the environment into the state it was in.
+
+A reply is found by its request. Where a tool gives another output than before, the requests that follow are new, and
+the model is called: a rollout never contains a reply to another conversation than its own."""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nemo_gym.analysis.recorded_calls import COMPLETED, RecordedCall, Send, call_of
+from nemo_gym.client.server_client import ServerReply
+from nemo_gym.config.blocks import blocks_in
+from nemo_gym.rollouts.attempt_context import RecordingContext, current_attempt
+from nemo_gym.rollouts.store import JsonlFile, StorageError
+from nemo_gym.rollouts.types import RowId, parse_row_id
+
+logger = logging.getLogger(__name__)
+
+_MODELS = "models"
+"""The key of the line that each run begins with: the hash of the models' configuration."""
+_NOT_CONFIG = ("host", "port")
+"""Where a model server listens differs from run to run."""
+
+
+class Journal:
+    """Writes the replies of models, and gives those of rollouts that were not finished when an earlier run ended.
+
+    The file is opened by the first call, when the collector has moved the files of other runs aside."""
+
+    def __init__(self, path: Path, output: Path, settings: Mapping[str, Any]) -> None:
+        blocks = [block for block in blocks_in(settings) if block.server_type == "responses_api_models"]
+        self._path, self._output, self._models = path, output, frozenset(block.name for block in blocks)
+        self._hash = _hash([(block.name, block.implementation, _config(block.config)) for block in blocks])
+        self._file: JsonlFile | None = None
+        self._unfinished: dict[RowId, dict[str, int]] = {}
+        self._resumed: dict[int, dict[str, int]] = {}
+        """The stored calls of an attempt of this run. Only the first attempt at a rollout gets them: if it fails, the
+        next one asks the models again."""
+        self._is_failed = False
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    async def __call__(self, server: str, path: str, body: Any, send: Send) -> ServerReply:
+        context = current_attempt()
+        if context is not None and path == COMPLETED:
+            return await self._play(context, send)
+        call = call_of(server, path, body, self._models) if server in self._models else None
+        if call is None:
+            return await send()
+        offset = self._resumed.get(call.context.number, {}).get(call.name)
+        if offset is not None:
+            found = await asyncio.to_thread(self._read, offset)
+            return ServerReply(server, found["status"], found["answer"].encode())
+        reply = await send()
+        if reply.status < 400:
+            self._write_reply(call, reply)
+        return reply
+
+    async def _play(self, context: RecordingContext, send: Send) -> ServerReply:
+        if self._file is None:
+            self._open()
+        self._resumed[context.number] = self._unfinished.pop(context.row, {})
+        try:
+            reply = await send()
+        except Exception:  # but not if it was cancelled: then it is unfinished
+            self._write({**context.row.metadata(), "call": COMPLETED})
+            raise
+        finally:
+            del self._resumed[context.number]
+        if reply.status >= 400:
+            self._write({**context.row.metadata(), "call": COMPLETED})
+        return reply
+
+    def _open(self) -> None:
+        self._file = JsonlFile(self._path)
+        self._file.repair()
+        finished = set(map(parse_row_id, _lines(self._output)))
+        calls: dict[RowId, dict[str, int]] = defaultdict(dict)
+        offset, is_same_config = 0, False
+        for line in self._file.lines():
+            fields = orjson.loads(line)
+            row = parse_row_id(line)
+            if row is None:
+                is_same_config = fields[_MODELS] == self._hash
+            elif fields["call"] == COMPLETED:
+                calls.pop(row, None)
+            elif is_same_config and row not in finished:
+                calls[row][fields["call"]] = offset
+            offset += len(line)
+        self._unfinished = dict(calls)
+        if calls:
+            stored = sum(map(len, calls.values()))
+            logger.info("%d rollouts go on with %d replies of models from %s", len(calls), stored, self._path)
+        self._write({_MODELS: self._hash})
+
+    def _write_reply(self, call: RecordedCall, reply: ServerReply) -> None:
+        fields = {"call": call.name, "status": reply.status, "answer": reply.text()}
+        self._write({**fields, **call.context.row.metadata()})
+
+    def _write(self, fields: Mapping[str, Any]) -> None:
+        if self._file is None or self._is_failed:
+            return
+        try:
+            self._file.add([orjson.dumps(fields) + b"\n"], durable=False)
+        except StorageError as error:
+            logger.error("%s The journal of this run ends here.", error)
+            self._is_failed = True
+
+    def _read(self, offset: int) -> dict[str, Any]:
+        with self._path.open("rb") as file:
+            file.seek(offset)
+            line: dict[str, Any] = orjson.loads(file.readline())
+            return line
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        yield from file
+
+
+def _config(config: Any) -> Any:
+    return {name: value for name, value in config.items() if name not in _NOT_CONFIG}
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
