@@ -57,13 +57,12 @@ class WorkerPool:
         self._waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
         """For a place in a worker, by agent."""
         self._ready_at = time.monotonic()
-        """When a worker was ready last."""
+        """When each agent that rows wait for had a ready worker last."""
         self._warned_full = False
 
-    @property
-    def capacity(self) -> int:
-        """How many rollouts the ready workers take at once."""
-        return sum(link.capacity for link in self._links.values() if link.is_ready)
+    def _capacity(self, agent: str) -> int:
+        """How many rollouts the ready workers with this agent take at once."""
+        return sum(link.capacity for link in self._links.values() if link.is_ready and agent in link.agents)
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
@@ -109,7 +108,7 @@ class WorkerPool:
         return best
 
     async def _wait_for_room(self, agent: str) -> WorkerLink:
-        self._warn_if_full()
+        self._warn_if_full(agent)
         while True:
             self._check_agent(agent)
             self._raise_refusal()
@@ -150,13 +149,13 @@ class WorkerPool:
         if time.monotonic() - self._ready_at > NO_WORKER_TIMEOUT_S:
             raise StartupError(f"No worker was ready for {NO_WORKER_TIMEOUT_S:g} s. Is `ng_run` still up?")
 
-    def _warn_if_full(self) -> None:
-        if self.capacity and not self._warned_full:
+    def _warn_if_full(self, agent: str) -> None:
+        if self._capacity(agent) and not self._warned_full:
             self._warned_full = True
             logger.warning(
                 "The workers take %d rollouts at once; others wait. Raise the limit on open files with `ulimit -n`, "
                 "or start more workers with +num_workers.",
-                self.capacity,
+                self._capacity(agent),
             )
 
     async def _keep_refreshing(self) -> None:
@@ -164,7 +163,7 @@ class WorkerPool:
             await asyncio.sleep(REFRESH_S)
             with contextlib.suppress(HeadServerError):
                 await self._refresh()
-            if self.capacity:
+            if all(self._capacity(agent) for agent, waiting in self._waiting.items() if waiting):
                 self._ready_at = time.monotonic()
             elif time.monotonic() - self._ready_at > NO_WORKER_TIMEOUT_S:
                 self._wake_all()

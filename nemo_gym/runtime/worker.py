@@ -26,6 +26,7 @@ from nemo_gym.server.uvicorn_runner import serving
 
 EXIT_CONFIG = 78
 """Exit code of a worker that would fail the same way if it were started again (EX_CONFIG of sysexits.h)."""
+PROFILING_RESULTS_KEY = "profiling_results_dirpath"
 READY = "\x1enemo-gym worker ready"
 """The line that a worker prints when it serves."""
 
@@ -66,11 +67,14 @@ def _stop_at_end_of_input(stop: asyncio.Event) -> None:
 
 
 def _enter_folder(spec: StackSpec) -> None:
-    """Work in the folder of an isolated server, as its code may expect. Paths of the user are still found."""
+    """Work in the folder of an isolated server, as its code may expect. Paths of the user are still found, and
+    the profile still goes where the user wants it."""
     server = spec.servers[0]
     if server.isolation == "process":
         roots = [os.environ.get(EXTRA_ROOTS_ENV_VAR), str(Path.cwd())]
         os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, roots))
+        if results := spec.config.get(PROFILING_RESULTS_KEY):
+            spec.config[PROFILING_RESULTS_KEY] = str(Path(results).absolute())
         os.chdir(server.folder)
 
 

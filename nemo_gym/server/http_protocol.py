@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from nemo_gym.common.descriptors import connection_budget, open_connections
+from nemo_gym.common.descriptors import RESERVED, connection_budget, open_connections
 from nemo_gym.errors import OverloadedError
 from nemo_gym.server.limits import ServerLimits
 
@@ -51,9 +51,9 @@ class _LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         open_here = len(self.connections)
-        excess = max(open_here - self.max_connections, open_here + open_connections.outbound - self.budget)
-        self._is_over_limit = excess > 0
-        if excess > self.max_connections // 4:  # too many even for a response
+        open_in_all = open_here + open_connections.outbound
+        self._is_over_limit = open_here > self.max_connections or open_in_all > self.budget
+        if open_in_all > self.budget + RESERVED // 2:  # too many even for a response
             transport.abort()
         else:
             self._start_timer(GRACE_S if self._is_over_limit else self.header_timeout_s)

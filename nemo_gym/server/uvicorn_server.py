@@ -42,6 +42,7 @@ class StoppableServer(uvicorn.Server):
                 while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn offers no event
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            logger.warning("%d requests took longer than %g s to finish and are cancelled", len(state.tasks), GRACE_S)
+            if state.tasks:  # else only connections that nobody closed
+                logger.warning("%d requests took longer than %g s to finish; cancelling", len(state.tasks), GRACE_S)
             for task in state.tasks:
                 task.cancel()

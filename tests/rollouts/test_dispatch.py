@@ -12,6 +12,7 @@ import pytest
 
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.errors import StartupError
+from nemo_gym.rollouts import dispatch
 from nemo_gym.rollouts.dispatch import WorkerPool
 from nemo_gym.rollouts.live import LiveRollouts, Run
 from nemo_gym.rollouts.row_protocol import LENGTHS, VERSION, Kind
@@ -161,6 +162,22 @@ async def test_rows_wait_until_a_worker_is_ready() -> None:
             assert not waiting.done()
             await made.add()
             assert isinstance(await waiting, Scored)
+
+
+async def test_workers_without_the_agent_are_no_room_for_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "REFRESH_S", 0.01)
+    monkeypatch.setattr(dispatch, "NO_WORKER_TIMEOUT_S", 0.1)
+    async with workers() as made:
+        await made.add()
+        gone = WorkerAddress(1, "", "127.0.0.1:1", ("elsewhere",))
+        made.addresses.append(gone)
+        pool = made.pool()
+        async with pool.connected():
+            with pytest.raises(StartupError, match="No worker was ready"):
+                await asyncio.wait_for(attempt(pool, row(agent="elsewhere")), 30)
+    assert "rollouts at once" not in caplog.text
 
 
 async def test_an_agent_that_no_run_has_is_an_error_of_its_row() -> None:

@@ -193,10 +193,17 @@ async def test_the_head_server_reports_the_metrics_of_every_worker() -> None:
     assert [sample.labels["server"] for sample in requests] == ["alone"]
 
 
+def relative(folder: Path) -> str:
+    return os.path.relpath(folder)
+
+
 @pytest.mark.slow
-async def test_every_worker_of_one_server_has_metrics_and_a_profile_of_its_own(tmp_path: Path) -> None:
-    config = config_of(one=environment("busy"))
-    config.update(num_workers=2, profiling_enabled=True, profiling_results_dirpath=str(tmp_path))
+@pytest.mark.parametrize("settings", [{}, {"isolation": "process"}], ids=["shared", "isolated"])
+async def test_every_worker_of_one_server_has_metrics_and_a_profile_of_its_own(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    config = config_of(one=environment("busy", **settings))
+    config.update(num_workers=2, profiling_enabled=True, profiling_results_dirpath=relative(tmp_path))
     async with Launcher(config, echo=lambda _line: None) as launcher:
         page = (await launcher.metrics()).decode()
     assert 'nemo_gym_worker_up{worker="0"} 1' in page

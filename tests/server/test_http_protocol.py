@@ -141,6 +141,16 @@ async def test_over_the_connection_limit_the_client_retries_until_there_is_room(
             assert (await counted).content() == b"1"
 
 
+async def test_no_connection_over_the_limit_is_reset() -> None:
+    request = HEAD + b"content-length: 2\r\n\r\n{}"
+    async with counting(max_connections=4) as port, contextlib.AsyncExitStack() as idle:
+        for _ in range(4):
+            _reader, writer = await idle.enter_async_context(connected(port))
+            writer.write(HEAD)
+        replies = await asyncio.gather(*(response(port, request) for _ in range(40)))
+    assert {status for status, _body in replies} == {503}
+
+
 async def test_a_server_with_all_sessions_in_use_refuses_another() -> None:
     async with counting(max_sessions=2) as port, HttpClient() as http:
         client = ServerClient(addresses={"counting": base_url("127.0.0.1", port)}, http=http)
