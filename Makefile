@@ -6,6 +6,8 @@ READY := .venv/.ready
 SERVERS := resources_servers responses_api_agents responses_api_models
 BIN := .venv/bin
 MIN_COVERAGE := 88
+# Packages are compiled once, when they are first imported, and not anew by every process that the tests start.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo train-demo test test-fast coverage setup browser litellm isolated lint docs bench lock clean
 
@@ -67,8 +69,8 @@ $(READY): pyproject.toml requirements.lock | $(UV)
 	VIRTUAL_ENV=.venv $(UV) pip install --quiet --no-deps --editable .
 	$(BIN)/python -m resources_servers.instruction_following.punkt .venv/nltk_data
 	$(BIN)/python -m responses_api_models.local_model.weights
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import nemo_gym.cli.collect, nemo_gym.runtime.worker, fastapi, uvicorn'
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q nemo_gym $(SERVERS)
+	$(BIN)/python -c 'import nemo_gym.cli.collect, nemo_gym.runtime.worker, fastapi, uvicorn'
+	$(BIN)/python -m compileall -q nemo_gym $(SERVERS)
 	touch $(READY)
 
 # Every extra but swebench, which brings 44 packages and is needed for its own images only.

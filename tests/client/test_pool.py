@@ -111,8 +111,8 @@ async def test_a_server_that_cannot_be_reached_is_tried_again_as_long_as_there_i
         nobody_listens.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{nobody_listens.getsockname()[1]}"
         async with ServerClient(addresses={"agent": address}, http=HttpClient()) as client:
-            with track_retries() as stats, pytest.raises(RolloutError, match="no connection") as caught:
-                await client.call("agent", "/run", {}, answer=ServerReply, timeout_s=1.2)
+            with track_retries() as stats, pytest.raises(RolloutError, match=r"no connection|within 2 s") as caught:
+                await client.call("agent", "/run", {}, answer=ServerReply, timeout_s=2.0)
     assert caught.value.server == "agent"
     assert stats.retries >= 1
 

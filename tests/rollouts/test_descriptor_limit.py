@@ -7,7 +7,7 @@ import resource
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -21,6 +21,7 @@ from tests.stacks import agent_config
 
 LIMIT = 256
 ROWS = 400
+SEVERAL = 10
 
 
 @dataclass
@@ -28,16 +29,20 @@ class Endpoint:
     url: str = ""
     in_flight: int = 0
     most_in_flight: int = 0
+    is_busy: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @asynccontextmanager
 async def slow_endpoint() -> AsyncIterator["Endpoint"]:
-    """Slow enough that a thousand requests in flight would be a thousand connections."""
+    """Slow enough that a thousand requests in flight would be a thousand connections; no reply before several wait."""
     endpoint = Endpoint()
 
     async def reply(_request: web.Request) -> web.Response:
         endpoint.in_flight += 1
         endpoint.most_in_flight = max(endpoint.most_in_flight, endpoint.in_flight)
+        if endpoint.in_flight > SEVERAL:
+            endpoint.is_busy.set()
+        await endpoint.is_busy.wait()
         await asyncio.sleep(0.2)
         endpoint.in_flight -= 1
         return web.Response(body=orjson.dumps(says("Hello.")), content_type="application/json")
@@ -90,7 +95,7 @@ async def test_a_low_limit_of_open_files_costs_no_row(tmp_path: Path) -> None:
         r"At most (\d+) rollouts in flight instead of 1000: this process may open 256 files", done.stderr
     )
     assert warning
-    assert 10 < endpoint.most_in_flight <= int(warning[1]) < LIMIT
+    assert SEVERAL < endpoint.most_in_flight <= int(warning[1]) < LIMIT
 
 
 def test_a_limit_that_allows_all_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

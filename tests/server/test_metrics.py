@@ -80,7 +80,7 @@ async def test_what_is_in_flight_shows_and_a_cancelled_request_is_no_success() -
         assert matching(page(), "nemo_gym_requests_total", '"/hang"', '"cancelled"') == 5
         assert matching(page(), "nemo_gym_requests_total", '"/hang"', '"ok"') == 0
         with pytest.raises(RolloutError):
-            await stack.client.send("waiting", "/hang", {}, timeout_s=0.01)
+            await stack.client.send("waiting", "/hang", {}, timeout_s=0.2)
         assert matching(page(), "nemo_gym_requests_total", '"/hang"', '"timeout"') == 1
 
 

@@ -161,7 +161,7 @@ async def test_a_row_may_bring_its_own_conversation_and_sampling(tmp_path: Path)
 
 
 async def test_a_command_that_is_late_becomes_a_message(tmp_path: Path) -> None:
-    record = await played(tmp_path, ["echo begun; sleep 60"], step_timeout=0.5)
+    record = await played(tmp_path, ["echo begun; sleep 60"], step_timeout=2)
     assert "took too long" in said(record)[1][1]
     assert "begun" in said(record)[1][1]
 
