@@ -18,7 +18,7 @@ CLOSE_TIMEOUT_S = 5.0
 """How long an agent that was told to end may take before it is killed."""
 FORKS_AT_ONCE = 64
 """Each has two open files on their way to the fork server; the kernel limits those."""
-_MODULES = ("frames", "usage", "confine", "jobs", "programs", "namespaces", "agent", "fork_server")
+_MODULES = ("frames", "usage", "confine", "jobs", "programs", "session", "namespaces", "agent", "fork_server")
 BOOT = """\
 import marshal,os,sys
 os.dup2(int(sys.argv[1]),3)

@@ -38,7 +38,7 @@ class MultiStepResourcesServer(SimpleResourcesServer):
 
     async def verify(self, body: MultiStepVerifyRequest) -> MultiStepVerifyResponse:
         actual, expected = handed_in(body.response), body.expected_synonym_values
-        accuracy = actual == expected
+        accuracy = bool(expected) and actual == expected
         overlap = len(set(actual) & set(expected)) / len(expected) if expected else 0.0
         return MultiStepVerifyResponse(
             responses_create_params=body.responses_create_params,

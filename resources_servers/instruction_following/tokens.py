@@ -39,6 +39,7 @@ def _sentence_tokenizer() -> "PunktSentenceTokenizer":
     """Made from the tables directly: NLTK's own loader refuses files by their permissions."""
     from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
+    _remove_time_limit()
     parameters = PunktParameters()
     parameters.abbrev_types = {word for (word,) in read_table("abbrev_types.txt")}
     parameters.sent_starters = {word for (word,) in read_table("sent_starters.txt")}
@@ -46,6 +47,16 @@ def _sentence_tokenizer() -> "PunktSentenceTokenizer":
     contexts = {word: int(context) for word, context in read_table("ortho_context.tab")}
     parameters.ortho_context = defaultdict(int, contexts)
     return PunktSentenceTokenizer(parameters)
+
+
+def _remove_time_limit() -> None:
+    """NLTK 3.10 limits the wall-clock time of each match, which fails on long texts or busy machines. The CPU time of
+    the whole check is limited already."""
+    try:
+        from nltk import redos  # type: ignore[import-untyped]
+    except ImportError:
+        return
+    redos.DEFAULT_TIMEOUT = None
 
 
 def has_sentence_count(text: str, /, *, num_sentences: Count, relation: Relation) -> bool:

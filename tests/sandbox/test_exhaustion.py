@@ -126,3 +126,72 @@ async def test_what_stays_in_the_background_is_still_limited(name: str) -> None:
         assert done.return_code == 0
         await until(lambda: not processes_with(token))
         assert (await made.exec(["/bin/echo", "alive"])).stdout == "alive\n"
+
+
+BURNER = """
+import os, time
+kept = 1
+if not os.fork():
+    time.sleep(0.2)
+    os.execv("/bin/bash", ["bash", "-c", "while :; do :; done", "{token}"])
+"""
+
+
+@pytest.mark.parametrize("name", CONFINING)
+async def test_what_a_session_leaves_in_the_background_is_limited_and_the_session_kept(name: str) -> None:
+    token = f"left-{os.getpid()}-{name}"
+    async with sandbox(name, session=True, cpu_s=1.0) as made:
+        assert (await made.python(BURNER.format(token=token))).error is None
+        await until(lambda: processes_with(token))
+        await until(lambda: not processes_with(token))
+        assert (await made.python("kept")).result == "1"
+
+
+@pytest.mark.parametrize("name", CONFINING)
+async def test_what_a_command_leaves_beside_a_session_is_limited(name: str) -> None:
+    token = f"beside-{os.getpid()}-{name}"
+    async with sandbox(name, session=True, cpu_s=1.0) as made:
+        await made.exec(["/bin/bash", "-c", f"(exec bash -c 'while :; do :; done' {token}) &"])
+        await until(lambda: not processes_with(token))
+
+
+async def test_half_a_reply_of_a_session_does_not_stop_the_clock(box: SandboxProcess) -> None:
+    result = await box.python("import os\nos.write(3, b'\\0')\nwhile True: pass", timeout_s=0.5)
+    assert (result.limit, result.is_lost) == ("time", True)
+    assert (await box.python("1 + 1")).result == "2"
+
+
+async def test_a_session_that_does_not_read_does_not_stop_the_clock(box: SandboxProcess) -> None:
+    await box.python(FORGED_REPLY)
+    result = await box.python("#" * 2**20, timeout_s=0.5)
+    assert result.limit == "time"
+    assert (await box.exec(["/bin/echo", "alive"])).stdout == "alive\n"
+
+
+FORGED_REPLY = """
+import json, os
+reply = json.dumps(dict.fromkeys(("stdout", "stderr", "result", "error", "error_type"))).encode()
+os.write(3, len(reply).to_bytes(4, "big") + reply)
+while True:
+    try:
+        while True: pass
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+INTRUDER = """
+import os, time
+if not os.fork():
+    time.sleep(0.2)
+    os.write(3, b"x")
+    os.execv("/bin/bash", ["bash", "-c", "sleep 600; :", "{token}"])
+"""
+
+
+async def test_a_session_that_ended_between_calls_is_reported_as_lost(box: SandboxProcess) -> None:
+    token = f"intruder-{os.getpid()}"
+    assert (await box.python(INTRUDER.format(token=token))).error is None
+    await until(lambda: processes_with(token))
+    assert (await box.python("1 + 1")).is_lost
+    assert (await box.python("1 + 1")).result == "2"

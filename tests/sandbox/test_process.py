@@ -132,6 +132,23 @@ async def test_how_a_program_ends(box: SandboxProcess, source: str, code: int, s
     assert said in (result.stderr or "")
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys; print('said', file=sys.__stdout__)",
+        "import atexit; atexit.register(print, 'said')",
+        "import atexit, io, sys; sys.stdout = io.StringIO(); print('said')\n"
+        "atexit.register(lambda: sys.__stdout__.write(sys.stdout.getvalue()))",
+        "import threading, time; threading.Thread(target=lambda: (time.sleep(0.2), print('said'))).start()",
+        "import os, sys; print('said'); sys.stdout.flush(); sys.stdout.close()",
+        "import os, sys; os.write(1, b'said\\n'); sys.stdout = None",
+    ],
+)
+async def test_a_program_ends_as_an_interpreter_does(box: SandboxProcess, source: str) -> None:
+    result = await box.program(source)
+    assert (result.stdout, result.return_code) == ("said\n", 0)
+
+
 async def test_programs_share_nothing_but_files(box: SandboxProcess) -> None:
     await box.program("import builtins, sys; builtins.left = sys.left = 1")
     result = await box.program("import builtins, sys; print(hasattr(builtins, 'left'), hasattr(sys, 'left'))")

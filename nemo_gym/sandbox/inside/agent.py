@@ -16,8 +16,9 @@ import time
 from nemo_gym.sandbox.inside import frames, namespaces
 from nemo_gym.sandbox.inside.confine import Confinement
 from nemo_gym.sandbox.inside.frames import frame, pack, read_exactly, unpack, write_all
-from nemo_gym.sandbox.inside.jobs import Command, Job, Limit, run_child
-from nemo_gym.sandbox.inside.programs import Session, run_command, run_program
+from nemo_gym.sandbox.inside.jobs import Command, Job, Limit
+from nemo_gym.sandbox.inside.programs import run_command, run_program
+from nemo_gym.sandbox.inside.session import PythonSession
 from nemo_gym.sandbox.inside.usage import inodes_used, is_folder_full, kill, kill_processes, processes
 
 TYPE_CHECKING = False
@@ -26,48 +27,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONTROL_FD = 3
-SESSION_FD = 3
 CHECK_EVERY_S = 0.05
 """How often usage is read while something runs. Shorter jobs cost no check at all."""
 ERROR_BYTES = 4096
 """Room for the reason why a file could not be read."""
 DISK_EVERY_S = 0.5
-INTERRUPT_GRACE_S = 0.25
-"""What a session gets to end after the interrupt, keeping its variables, before it is killed."""
-
-
-class PythonSession:
-    """The stateful interpreter: a child, and the request it is working on."""
-
-    def __init__(self, confinement: Confinement) -> None:
-        import _socket
-
-        ours, theirs = _socket.socketpair()
-        self.fd, child_fd = ours.detach(), theirs.detach()
-        self.pid = os.fork()
-        if not self.pid:
-            run_child(confinement, {SESSION_FD: child_fd}, lambda: Session(SESSION_FD).serve())
-        os.close(child_fd)
-        self.request: int | None = None
-        """The one it is working on. Without one it is stopped, so that no thread of it runs on unseen."""
-        self.deadline = self.cpu_deadline = 0.0
-        self.reason = frames.NO_LIMIT
-
-    def ask(self, request: int, limit: Limit, source: bytes, cpu_used: float) -> None:
-        self.request, self.reason = request, frames.NO_LIMIT
-        self.deadline = time.monotonic() + limit.wall_s
-        self.cpu_deadline = cpu_used + limit.cpu_s
-        os.kill(self.pid, _signal.SIGCONT)
-        write_all(self.fd, len(source).to_bytes(4, "big") + limit.output.to_bytes(4, "big") + source)
-
-    def interrupt(self, reason: int) -> None:
-        """Raise KeyboardInterrupt in the code; kill the session if that did not end it."""
-        if self.reason:
-            kill(self.pid)
-        else:
-            self.reason = reason
-            self.deadline = time.monotonic() + INTERRUPT_GRACE_S
-            os.kill(self.pid, _signal.SIGINT)
 
 
 class Agent:
@@ -81,10 +45,13 @@ class Agent:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._jobs: dict[int, Job] = {}
         self._session: PythonSession | None = None
+        self._was_session_lost = False
+        """True if the session ended while nothing was asked of it: who asks next is told so."""
         self._reaped_cpu = self._cpu_total = 0.0
         self._idle_cpu = 0.0
         """Used in all when the last job ended; what is used after that is used by processes left behind."""
         self._has_strays = False
+        """True if processes may be left behind: always after an action, until a check finds none."""
         self._next_check = self._next_disk_check = 0.0
         wake_read, wake_write = os.pipe()
         for fd in (wake_read, wake_write):
@@ -97,8 +64,7 @@ class Agent:
 
     def serve(self) -> None:
         if self._settings["session"]:
-            self._session = PythonSession(self._confinement)
-            self._listen(self._session.fd, self._session_replied)
+            self._start_session()
         self._reply(0, frames.READY, str(os.getpid()).encode())
         while True:
             for fd, _ in self._poll.poll(self._pause_ms()):
@@ -192,39 +158,54 @@ class Agent:
             feed = lambda: None if job.feed() else self._forget(job.input_fd)  # noqa: E731
             self._listen(job.input_fd, feed, select.POLLOUT)
 
-    def _ask_session(self, request: int, fields: list[bytes]) -> None:
-        wall_ms, cpu_ms, output = frames.OPTIONS.unpack(fields[0])
-        if self._session is None:
-            self._session = PythonSession(self._confinement)
-            self._listen(self._session.fd, self._session_replied)
-        if self._session.request is not None:
-            raise RuntimeError("the session is busy")
-        self._session.ask(request, Limit(wall_ms, cpu_ms, output), fields[1], self._cpu_total)
+    def _start_session(self) -> PythonSession:
+        session = self._session = PythonSession(self._confinement)
+        self._listen(session.fd, self._serve_session)
+        return session
 
-    def _session_replied(self) -> None:
-        """A report, or the end of the session's process."""
+    def _ask_session(self, request: int, fields: list[bytes]) -> None:
+        if self._was_session_lost:
+            self._was_session_lost = False
+            self._reply(request, frames.RESULT, lost_session(frames.NO_LIMIT))
+            return
+        session = self._session or self._start_session()
+        if session.request is not None:
+            raise RuntimeError("the session is busy")
+        session.ask(request, Limit(*frames.OPTIONS.unpack(fields[0])), fields[1], self._cpu_total)
+        self._serve_session()
+
+    def _serve_session(self) -> None:
+        """Send it what it takes, and read what there is: a report, a part of one, or the end of its process."""
         session = self._session
         assert session is not None
         try:
-            report = read_exactly(session.fd, int.from_bytes(read_exactly(session.fd, 4), "big"))
+            report = session.exchange()
         except (EOFError, OSError):
             self._session_died(session)
             return
-        if session.request is None:  # forged: nothing was asked
-            self._session_died(session)
-            return
+        self._poll.modify(session.fd, session.events())
+        if report is not None:
+            self._session_replied(session, report)
+
+    def _session_replied(self, session: PythonSession, report: bytes) -> None:
         request, session.request = session.request, None
+        assert request is not None
         os.kill(session.pid, _signal.SIGSTOP)
-        head = frames.OUTCOME.pack(0, session.reason, False, 0)
-        self._reply(request, frames.RESULT, pack(head, report))
+        self._action_ended()
+        self._reply(request, frames.RESULT, pack(frames.OUTCOME.pack(0, session.reason, False, 0), report))
 
     def _session_died(self, session: PythonSession) -> None:
         self._session = None
         self._forget(session.fd)
         kill(session.pid)
+        self._action_ended()
+        self._was_session_lost = session.request is None
         if session.request is not None:
-            head = frames.OUTCOME.pack(-9, session.reason, False, 0)
-            self._reply(session.request, frames.RESULT, pack(head, b""))
+            self._reply(session.request, frames.RESULT, lost_session(session.reason))
+
+    def _action_ended(self) -> None:
+        self._idle_cpu = self._cpu_total
+        self._has_strays = True
 
     def _reap(self) -> None:
         try:  # noqa: SIM105 - contextlib takes milliseconds to import
@@ -238,8 +219,6 @@ class Agent:
                 self._has_strays = False
                 return
             if not pid:
-                # Somebody is left. Only a look at all processes tells whether that is more than the session.
-                self._has_strays = self._has_strays or self._session is None
                 return
             cpu = used.ru_utime + used.ru_stime
             self._reaped_cpu += cpu
@@ -252,7 +231,7 @@ class Agent:
         del self._jobs[job.request]
         for fd in (*job.streams, job.input_fd):
             self._forget(fd)
-        self._idle_cpu = self._cpu_total
+        self._action_ended()
         self._reply(job.request, frames.RESULT, outcome)
 
     def _expected(self) -> set[int]:
@@ -306,11 +285,20 @@ class Agent:
             kill_processes(self._root, keep={self._session.pid} if self._session else set())
 
     def _end_all(self, reason: int) -> None:
+        """Kill everything, but a session only while it works: at rest it uses nothing more."""
         for job in self._jobs.values():
             job.kill(reason)
+        keep: set[int] = set()
         if self._session and self._session.request is not None:
             self._session.reason = reason
-        kill_processes(self._root, keep=set())
+        elif self._session:
+            keep = {self._session.pid}
+        kill_processes(self._root, keep=keep)
+
+
+def lost_session(reason: int) -> bytes:
+    """What is answered for a session whose process ended."""
+    return pack(frames.OUTCOME.pack(-9, reason, False, 0), b"")
 
 
 def write_file(path: bytes, mode: bytes, content: bytes) -> None:

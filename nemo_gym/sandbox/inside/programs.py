@@ -10,6 +10,7 @@ from nemo_gym.sandbox.inside.frames import read_exactly, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FrameType, ModuleType
     from typing import Any
 
@@ -35,6 +36,7 @@ def run_program(source: str, argv: list[str], env: dict[str, str], cwd: str) -> 
     module = _main_module()
     sys.argv = [PROGRAM_FILE, *argv]
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
     code = 1
     try:
         exec(compile(source, PROGRAM_FILE, "exec"), module.__dict__)  # noqa: S102 - what this is for
@@ -44,10 +46,8 @@ def run_program(source: str, argv: list[str], env: dict[str, str], cwd: str) -> 
     except BaseException:
         _print_traceback()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except BaseException:
+        for step in (_wait_for_threads, _run_exit_functions, _flush):
+            if not _succeeds(step):
                 code = code or 1
         os._exit(code)
 
@@ -170,6 +170,32 @@ def _python_signals() -> None:
     _signal.set_wakeup_fd(-1)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+
+
+def _wait_for_threads() -> None:
+    """As the interpreter does at its end."""
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()
+
+
+def _run_exit_functions() -> None:
+    import atexit
+
+    atexit._run_exitfuncs()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr):
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
+
+
+def _succeeds(step: Callable[[], object]) -> bool:
+    try:
+        step()
+    except BaseException:
+        return False
+    return True
 
 
 def _exit_code(error: SystemExit) -> int:

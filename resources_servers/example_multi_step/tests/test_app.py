@@ -129,9 +129,12 @@ async def test_a_hand_in_that_cannot_be_read_scores_nothing(environment: Browser
     assert await score(environment, hands_in(arguments)) == NOTHING
 
 
-async def test_an_empty_list_of_expected_values_divides_by_nothing(environment: BrowserLikeClient) -> None:
-    something = await score(environment, hands_in({"synonym_values": VALUES}), expected_synonym_values=[])
-    assert something == Score(0.0, 0.0, False, False, VALUES)
+@pytest.mark.parametrize("values", [VALUES, []])
+async def test_an_empty_list_of_expected_values_scores_nothing(
+    environment: BrowserLikeClient, values: list[int]
+) -> None:
+    something = await score(environment, hands_in({"synonym_values": values}), expected_synonym_values=[])
+    assert something == Score(0.0, 0.0, False, False, values)
 
 
 async def test_overlap_is_measured_by_the_length_of_the_expected_list(environment: BrowserLikeClient) -> None:

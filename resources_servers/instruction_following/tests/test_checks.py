@@ -12,7 +12,7 @@ from nemo_gym.answers import LONG_TEXT
 from resources_servers.instruction_following.checks import CHECKS, PATTERNED, SLOW, followed, may_take_long
 from resources_servers.instruction_following.sentences import sentences
 from resources_servers.instruction_following.tests.cases import AT_LEAST, BY_ID, CASES, LESS_THAN, Case
-from resources_servers.instruction_following.tokens import punkt_sentences, tokens
+from resources_servers.instruction_following.tokens import _sentence_tokenizer, punkt_sentences, tokens
 
 
 def is_followed(name: str, arguments: dict[str, Any] | None, text: str) -> bool:
@@ -137,6 +137,13 @@ def test_sentences_by_the_rules(text: str, found: list[str]) -> None:
 )
 def test_tokens_are_those_of_nltk(text: str, found: list[str]) -> None:
     assert tokens(text) == found
+
+
+def test_no_time_limit_of_nltk_fails_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    redos = pytest.importorskip("nltk.redos")
+    monkeypatch.setattr(redos, "DEFAULT_TIMEOUT", 1e-6)
+    _sentence_tokenizer.cache_clear()
+    assert len(tokens("One. Two! " * 20_000)) == 80_000
 
 
 def test_sentences_of_punkt_are_not_those_of_the_rules() -> None:
