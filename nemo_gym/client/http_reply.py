@@ -13,9 +13,9 @@ from nemo_gym.common.retry import parse_retry_after
 _PLAIN_HEAD = re.compile(
     rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\r\n\0]*)?\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)*)\r\n"
 )
-_LENGTH = re.compile(rb"^content-length:[ \t]*(\d{1,12})[ \t]*\r$", re.M)
+_LENGTH = re.compile(rb"\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r")
 _FRAMING = re.compile(
-    rb"^(?:content-length|transfer-encoding|content-encoding|upgrade|trailer|connection(?!: *keep-alive *\r)):", re.M
+    rb"\n(?:content-length|transfer-encoding|content-encoding|upgrade|trailer|connection(?!: *keep-alive *\r)):"
 )
 _NO_BODY = frozenset((b"204", b"205", b"304"))
 
@@ -69,14 +69,14 @@ def parse_plain_reply(data: bytes, *, max_headers: int) -> HttpReply | None:
     head = _PLAIN_HEAD.match(data)
     if head is None or head[1] in _NO_BODY:
         return None
-    lines = head[2]
-    lowered = lines.lower()
+    lines, end = head[2], head.end()
+    lowered = data[:end].lower()
     length = _LENGTH.search(lowered)
     if (
         length is None
-        or head.end() + int(length[1]) != len(data)
+        or end + int(length[1]) != len(data)
         or len(_FRAMING.findall(lowered)) != 1
         or lines.count(b"\n") > max_headers
     ):
         return None
-    return HttpReply(int(head[1]), lines, data[head.end() :])
+    return HttpReply(int(head[1]), lines, data[end:])

@@ -22,6 +22,8 @@ class Deadline:
     """An instant by the monotonic clock after which nobody waits for the result."""
 
     __slots__ = ("at",)
+    _task: "asyncio.Task[Any] | None" = None
+    """The task that is interrupted then; None if nothing is."""
 
     def __init__(self, at: float) -> None:
         self.at = at
@@ -113,7 +115,7 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
 
     def __enter__(self) -> None:
         outer, task = _current.get(), asyncio.current_task()
-        is_own = isinstance(outer, timeout) and outer._task is task
+        is_own = outer is not None and outer._task is task
         if outer is not None and outer.at <= self.at:
             if is_own:
                 return
@@ -122,10 +124,10 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
             return
         self._task, self._is_expired, self._cancelling = task, False, task.cancelling()
         self._token: Token[Deadline | None] = _current.set(self)
-        self._slot: set[timeout] | None = None
         self._wheel: TimerWheel = outer._wheel if is_own else _wheel_of(task.get_loop())  # type: ignore[union-attr]
         left_s = self.at - self._entered_at
         if left_s < FAR_S:
+            self._slot: set[timeout] | None = None
             self._timer = task.get_loop().call_later(max(0.0, left_s), self.expire)
         else:
             self._slot = self._wheel.slot(self.at)
@@ -145,10 +147,6 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
             self._timer.cancel()
         else:
             self._slot.discard(self)
-
-    def limits(self, task: "asyncio.Task[Any] | None") -> bool:
-        """True if it is this task that is interrupted."""
-        return self._task is task
 
     def expire(self) -> None:
         """Interrupt the code inside."""
@@ -176,9 +174,7 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
 def is_interrupted_within(seconds: float) -> bool:
     """True if a `timeout` that the running task is in ends no later, so that another one would do nothing."""
     outer = _current.get()
-    return (
-        isinstance(outer, timeout) and outer.at <= time.monotonic() + seconds and outer.limits(asyncio.current_task())
-    )
+    return outer is not None and outer.at <= time.monotonic() + seconds and outer._task is asyncio.current_task()
 
 
 def _wheel_of(loop: asyncio.AbstractEventLoop) -> TimerWheel:

@@ -1,8 +1,10 @@
 """Metrics in the Prometheus text format. Counting is plain addition; the text is made per request."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Literal
 
@@ -14,6 +16,7 @@ SECONDS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
 )
 """Bucket bounds for anything from a direct call to a long rollout."""
+BATCH_SIZE = 1024
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -29,17 +32,32 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add_all(self, values: list[float]) -> None:
+        """Add many values, in a fraction of the time."""
+        for place, count in Counter(map(partial(bisect_left, self.bounds), values)).items():
+            self.counts[place] += count
+        self.total += sum(values)
+
 
 class RequestStats:
     """What became of the requests to one endpoint."""
 
-    __slots__ = ("failures", "in_flight", "seconds", "succeeded")
+    __slots__ = ("_durations", "_seconds", "failures", "in_flight", "succeeded")
 
     def __init__(self) -> None:
         self.in_flight = self.succeeded = 0
         self.failures: dict[str, int] = {}
         """By cause."""
-        self.seconds = Histogram()
+        self._seconds = Histogram()
+        self._durations: list[float] = []
+        """Those that are not in the histogram yet."""
+
+    @property
+    def seconds(self) -> Histogram:
+        """How long the requests took."""
+        durations, self._durations = self._durations, []
+        self._seconds.add_all(durations)
+        return self._seconds
 
     def start(self) -> float:
         """Returns what `end` is to be given."""
@@ -48,13 +66,13 @@ class RequestStats:
 
     def end(self, started: float, failure: str | None) -> None:
         self.in_flight -= 1
-        histogram, seconds = self.seconds, monotonic() - started
-        histogram.counts[bisect_left(histogram.bounds, seconds)] += 1
-        histogram.total += seconds
+        self._durations.append(monotonic() - started)
         if failure is None:
             self.succeeded += 1
         else:
             self.failures[failure] = self.failures.get(failure, 0) + 1
+        if len(self._durations) == BATCH_SIZE:
+            self.seconds  # noqa: B018 - empties the list
 
     def outcomes(self, success: str) -> dict[str, int]:
         """How many requests ended how."""

@@ -31,7 +31,7 @@ class TypedWireModel(WireModel):
     always_set: ClassVar[tuple[str, ...]] = ("type",)
 
     def model_post_init(self, _context: Any, /) -> None:
-        self.model_fields_set.update(self.always_set)
+        self.__pydantic_fields_set__.update(self.always_set)
 
 
 class ContentPart(TypedWireModel):

@@ -118,24 +118,21 @@ class Decoder:
 
     def __call__(self, value: Any, *, shared: bool = False) -> Any:
         """A live object is copied first, unless it may be `shared`: its sender gives it away, or nobody changes it."""
+        validator = self._adapter.validator
         if isinstance(value, bytes):
-            return self._adapter.validate_json(value or b"{}")
+            return validator.validate_json(value or b"{}")
         if value is None:
-            return self._adapter.validate_python({})
+            return validator.validate_python({})
         if self._model is not None and type(value) is self._model:
             return value if shared else detached(value)
-        given = set_fields(value) if _is_record(value) else value
+        given = set_fields(value) if type(value) is not dict and isinstance(value, _RECORDS) else value
         if not shared:
             given = detached(given)
         try:
-            return self._adapter.validate_python(given)
+            return validator.validate_python(given)
         except ValidationError:
             # A nested object of another class than the one declared: go the long way, as HTTP would.
-            return self._adapter.validate_json(encode(value, exclude_unset=True))
-
-
-def _is_record(value: Any) -> bool:
-    return isinstance(value, _RECORDS)
+            return validator.validate_json(encode(value, exclude_unset=True))
 
 
 def set_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:

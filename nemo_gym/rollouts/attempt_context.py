@@ -2,12 +2,14 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from nemo_gym.rollouts.types import RowId
+
+T = TypeVar("T")
 
 _attempt_numbers = itertools.count()
 
@@ -26,12 +28,11 @@ class RecordingContext:
 _context: ContextVar[RecordingContext | None] = ContextVar("nemo_gym_recording", default=None)
 
 
-@contextmanager
-def recording_context(row: RowId, attempt: int) -> Iterator[None]:
-    """Calls made inside belong to this attempt."""
+async def in_recording_context(running: Awaitable[T], row: RowId, attempt: int) -> T:
+    """Await. Calls that are made meanwhile belong to this attempt."""
     token = _context.set(RecordingContext(row, attempt))
     try:
-        yield
+        return await running
     finally:
         _context.reset(token)
 

@@ -1,7 +1,6 @@
 """One rollout: up to a few attempts, each of which ends as scored or as a failure with a cause."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
@@ -31,7 +30,7 @@ from nemo_gym.config.keys import (
 )
 from nemo_gym.errors import SETUP_CODES, Cause, ConfigError, RolloutError, SetupError
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseUsage
-from nemo_gym.rollouts.attempt_context import recording_context
+from nemo_gym.rollouts.attempt_context import in_recording_context
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.failure_messages import setup_message
 from nemo_gym.rollouts.store import WriteOutcome
@@ -76,9 +75,11 @@ def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, wri
 
     async def run(row: Row) -> Outcome:
         nonlocal has_scored
-        number, lost = 1, 0
+        number, lost, throttled = 1, 0, 0
         while True:
             outcome = await make_attempt(row, timeout_s=config.rollout_timeout_s, number=number)
+            if throttled:
+                outcome = replace(outcome, throttled=outcome.throttled + throttled)
             if isinstance(outcome, Scored):
                 has_scored = True
                 return outcome
@@ -90,6 +91,7 @@ def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, wri
             lost += is_lost
             if lost == MAX_WORKERS_LOST or (number - lost >= config.max_attempts and not is_lost):
                 return outcome
+            throttled = outcome.throttled
             await write(replace(outcome, is_final=False))
             pause_s = 0.0 if is_lost else backoff_s(number)
             failed = f"task {row.id.task_index} has no result ({outcome.cause}): {outcome.message[:300]}"
@@ -107,8 +109,10 @@ def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, wri
 
 
 def traced_attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int) -> Coroutine[Any, Any, Outcome]:
-    """As `attempt`, and the root span of its trace if tracing is on."""
+    """As `attempt`, and its calls are recorded or traced if that is on."""
     running = attempt(client, row, timeout_s=timeout_s, number=number)
+    if client.tap is not None:
+        running = in_recording_context(running, row.id, number)
     if tracing.active is None:
         return running
     place = {"task_index": row.id.task_index, "repeat_index": row.id.repeat_index, "attempt": number}
@@ -126,8 +130,8 @@ def _describe(outcome: Outcome) -> dict[str, Any]:
 
 async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int = 1) -> Outcome:
     """One attempt at a rollout. Every error is an outcome, so one row cannot end the others."""
-    started_at, started = time.time(), time.monotonic()
-    with track_retries() as retry_stats, recording_context(row.id, number) if client.tap else contextlib.nullcontext():
+    started = time.monotonic_ns()
+    with track_retries() as retry_stats:
         try:
             reply = await run_agent(client, row.agent, with_indices(row, number), timeout_s=timeout_s)
             record, figures, fields = scored_record(reply)
@@ -139,8 +143,9 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             logger.exception("rollout of row %d failed", row.id.task_index)
             failure = RolloutError("internal", repr(error))
         else:
-            seconds = round(time.monotonic() - started, 6)
-            return Scored(row.id, record, figures, number, retry_stats.retries, seconds)
+            stats, seconds = retry_stats, _seconds_since(started)
+            return Scored(row.id, record, figures, number, stats.retries, stats.throttled, seconds)
+    seconds = _seconds_since(started)
     return NoResult(
         row.id,
         failure.cause,
@@ -148,13 +153,19 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         failure.server,
         failure.code,
         attempt=number,
-        started_at=started_at,
-        seconds=time.monotonic() - started,
+        started_at=time.time() - seconds,
+        seconds=seconds,
         row=raw_json_or_text(row.body),
         retryable=failure.retryable,
         response=failure.response,
         status=failure.status,
+        throttled=retry_stats.throttled,
     )
+
+
+def _seconds_since(started_ns: int) -> float:
+    """To the microsecond, as records have it."""
+    return (time.monotonic_ns() - started_ns) // 1000 / 1e6
 
 
 def with_indices(row: Row, number: int = 1) -> bytes:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.exception_groups import raise_first_error
-from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError, RolloutError, SetupError
 from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
@@ -66,9 +65,8 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, write: WriteOutcome,
     async def run_one(row: Row, generation: int) -> None:
         throttled = scored = False
         try:
-            with track_retries() as retry_stats:
-                outcome = await run(row)
-            throttled, scored = retry_stats.throttled > 0, type(outcome) is Scored
+            outcome = await run(row)
+            throttled, scored = outcome.throttled > 0, type(outcome) is Scored
         finally:
             limiter.leave(generation, throttled=throttled, scored=scored)
         await write(outcome)

@@ -14,7 +14,6 @@ import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import WorkerAddress, list_workers
-from nemo_gym.common.retry_stats import record_retry
 from nemo_gym.errors import ConfigError, HeadServerError, StartupError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.attempts import MAX_WORKERS_LOST, WORKER_LOST, parse_scored, run_agent
@@ -92,13 +91,10 @@ class WorkerPool:
             except ConfigError as error:
                 return failed_attempt(request, cause="input", message=str(error), server=row.agent, retryable=False)
         try:
-            reply = await link.send(request)
+            return await link.send(request)
         except BaseException:
             link.cancel(request.number)
             raise
-        if reply.retries or reply.throttled:
-            record_retry(retries=reply.retries, throttled=reply.throttled)
-        return reply.outcome
 
     def _least_busy(self, agent: str) -> WorkerLink | None:
         best: WorkerLink | None = None

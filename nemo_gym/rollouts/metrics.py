@@ -32,7 +32,6 @@ LARGEST = 1e100
 """Numbers beyond are passed over: the sums of their squares would be no numbers any more."""
 _NUMBER_TYPES = frozenset((int, float, bool))
 TOKENS = ("input", "output", "reasoning", "total")
-_USAGE_KEYS = {name: f"{name}_tokens" for name in TOKENS}
 
 
 class _Sums(dict[str, list[float]]):
@@ -174,7 +173,7 @@ class RunningMetrics:
         numbers = _numbers(figures)
         for name, value in numbers.items():
             batch.numbers[name].append(value)
-        for name, value in _tokens(figures).items():
+        for name, value in _tokens(figures):
             batch.tokens[name].append(value)
         if figures.get(JUDGE_FAILURE_FIELD):
             self.judge_failures[figures[JUDGE_FAILURE_FIELD]] += 1
@@ -318,16 +317,19 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
+def _tokens(record: Mapping[str, Any]) -> list[tuple[str, float]]:
     response = record.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
     if not isinstance(usage, dict):
-        return {}
-    found = {name: usage.get(key) for name, key in _USAGE_KEYS.items()}
+        return []
     details = usage.get("output_tokens_details")
-    if isinstance(details, dict):
-        found["reasoning"] = details.get("reasoning_tokens")
-    return _numbers(found)
+    reasoning = (details if isinstance(details, dict) else usage).get("reasoning_tokens")
+    values: list[Any] = [usage.get("input_tokens"), usage.get("output_tokens"), reasoning, usage.get("total_tokens")]
+    return [
+        (name, value)
+        for name, value in zip(TOKENS, values, strict=True)
+        if type(value) in _NUMBER_TYPES and -LARGEST <= value <= LARGEST
+    ]
 
 
 def _as_json(estimate: ClusteredMean, *, is_proportion: bool) -> dict[str, Any]:

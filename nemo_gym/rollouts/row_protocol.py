@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from nemo_gym.common.retry_stats import RetryStats
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored, raw_json_or_text
 
-VERSION = 2
+VERSION = 3
 LENGTHS = struct.Struct("!II")
 MAX_HELLO_BYTES = 4096
 MAX_FRAME_BYTES = 2**29
@@ -37,7 +36,7 @@ class Kind(IntEnum):
     SCORED = 5
     """Worker: number, retries, throttled, seconds, figures. The body is the record."""
     NO_RESULT = 6
-    """Worker: number, retries, throttled, fields of the failure."""
+    """Worker: number, fields of the failure."""
     PING = 7
     PONG = 8
     DRAINING = 9
@@ -157,24 +156,27 @@ def read_row(head: list[Any], body: bytes) -> RowRequest:
     raise ProtocolError(f"the row {head!r:.200}")
 
 
-def outcome_frame(number: int, outcome: Outcome, stats: RetryStats) -> tuple[list[Any], bytes]:
+def outcome_frame(number: int, outcome: Outcome) -> tuple[list[Any], bytes]:
     """The frame with the outcome of a request."""
-    counts = (number, stats.retries, stats.throttled)
     if isinstance(outcome, Scored):
-        return [Kind.SCORED, *counts, outcome.seconds, outcome.figures], outcome.record
-    return [Kind.NO_RESULT, *counts, {name: getattr(outcome, name) for name in _FAILURE_FIELDS}], b""
+        counts = (outcome.retries, outcome.throttled)
+        return [Kind.SCORED, number, *counts, outcome.seconds, outcome.figures], outcome.record
+    return [Kind.NO_RESULT, number, {name: getattr(outcome, name) for name in _FAILURE_FIELDS}], b""
 
 
-_FAILURE_FIELDS = ("cause", "message", "server", "code", "started_at", "seconds", "retryable", "response", "status")
+_FAILURE_FIELDS = (
+    *("cause", "message", "server", "code", "started_at", "seconds", "retryable", "response", "status"),
+    "throttled",
+)
 """Of a NoResult. The collector knows the others."""
 
 
 def read_outcome(head: list[Any], body: bytes, request: RowRequest) -> Outcome:
     """The outcome in a frame. The other side is trusted: it has shown the run's token, or is on this machine."""
     if head[0] == Kind.SCORED:
-        _, _, retries, _, seconds, figures = head
-        return Scored(request.row.id, body, figures, attempts=request.attempt, retries=retries, seconds=seconds)
-    return failed_attempt(request, **head[4])
+        _, _, retries, throttled, seconds, figures = head
+        return Scored(request.row.id, body, figures, request.attempt, retries, throttled, seconds)
+    return failed_attempt(request, **head[2])
 
 
 def failed_attempt(request: RowRequest, **fields: Any) -> NoResult:

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.rollouts.attempts import traced_attempt
 from nemo_gym.rollouts.current_stage import current_stage
 from nemo_gym.rollouts.row_protocol import (
@@ -112,17 +111,16 @@ class RowServer:
 
     async def _run(self, connection: FrameConnection, request: RowRequest) -> None:
         try:
-            with track_retries() as stats:
-                outcome = await traced_attempt(
-                    self._client, request.row, timeout_s=request.timeout_s, number=request.attempt
-                )
+            outcome = await traced_attempt(
+                self._client, request.row, timeout_s=request.timeout_s, number=request.attempt
+            )
             try:
-                connection.send(*outcome_frame(request.number, outcome, stats))
+                connection.send(*outcome_frame(request.number, outcome))
             except TypeError as error:  # what JSON cannot hold
                 unsent = failed_attempt(
                     request, cause="internal", message=ascii(f"The outcome cannot be sent: {error}")
                 )
-                connection.send(*outcome_frame(request.number, unsent, stats))
+                connection.send(*outcome_frame(request.number, unsent))
         finally:
             self._collectors.get(connection, {}).pop(request.number, None)
 

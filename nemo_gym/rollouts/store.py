@@ -194,8 +194,9 @@ class RolloutStore:
     async def _queue_outcome(self, outcome: Outcome) -> None:
         if self._error is not None:
             raise self._error
+        if not self._queued:
+            self._wake.set()
         self._queued.append(outcome)
-        self._wake.set()
         if len(self._queued) >= MAX_QUEUED:
             self._has_room.clear()
             await self._has_room.wait()

@@ -98,7 +98,7 @@ def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def is_cut_off(response: object) -> bool:
     """True if a token or step limit ended the rollout before the model was done."""
-    if not isinstance(response, Mapping):
+    if not isinstance(response, dict):
         return False
     was_cut = bool(response.get("incomplete_details")) or response.get("status") == "incomplete"
     return was_cut or response.get("ended_by") == "max_steps"
@@ -133,6 +133,8 @@ class Scored:
     """The numbers in it, decoded."""
     attempts: int = 1
     retries: int = 0
+    throttled: int = 0
+    """How many requests were retried, and how often a server was overloaded."""
     seconds: float = 0.0
 
     def line(self) -> bytes:
@@ -172,6 +174,8 @@ class NoResult:
     """The model's response, if there was one before the failure."""
     status: int | None = None
     """For a trainer: the status of the RolloutError."""
+    throttled: int = 0
+    """How often a server was overloaded."""
 
     def line(self) -> bytes:
         fields = {

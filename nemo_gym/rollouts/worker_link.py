@@ -8,7 +8,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.retry import backoff_s
@@ -34,12 +34,6 @@ MAX_BACKOFF_ATTEMPT = 3
 """Reconnect after two seconds at most: a worker that died is restarted at once."""
 
 
-class RowReply(NamedTuple):
-    outcome: Outcome
-    retries: int = 0
-    throttled: int = 0
-
-
 class WorkerLink:
     """Whether a worker is ready, what it is making, and how to send it more. `on_change` is called when it may have
     room that it did not have before."""
@@ -48,7 +42,7 @@ class WorkerLink:
         self, address: WorkerAddress, *, token: str | None, on_change: "Callable[[WorkerLink], None]"
     ) -> None:
         self.address, self._token, self._on_change = address, token, on_change
-        self.requests: dict[int, tuple[RowRequest, asyncio.Future[RowReply]]] = {}
+        self.requests: dict[int, tuple[RowRequest, asyncio.Future[Outcome]]] = {}
         self.is_ready = False
         self.capacity = 0
         self.agents: frozenset[str] = frozenset()
@@ -69,9 +63,9 @@ class WorkerLink:
     def has_room(self) -> bool:
         return self.is_ready and len(self.requests) < self.capacity
 
-    def send(self, request: RowRequest) -> "asyncio.Future[RowReply]":
+    def send(self, request: RowRequest) -> "asyncio.Future[Outcome]":
         """Ask a ready worker for an attempt."""
-        future: asyncio.Future[RowReply] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if self._connection is None:
             raise AssertionError(f"{self._name} is not ready")
         self.requests[request.number] = request, future
@@ -167,7 +161,7 @@ class WorkerLink:
         if request is None or future is None:
             return  # it was cancelled
         if not future.done():
-            future.set_result(RowReply(read_outcome(head, body, request), head[2], head[3]))
+            future.set_result(read_outcome(head, body, request))
         self._on_change(self)
 
     def _on_lost(self, connection: FrameConnection, error: Exception | None) -> None:
@@ -186,4 +180,4 @@ class WorkerLink:
                 outcome = failed_attempt(
                     request, cause="environment", message=message, code=WORKER_LOST, started_at=time.time()
                 )
-                future.set_result(RowReply(outcome))
+                future.set_result(outcome)

@@ -113,13 +113,14 @@ class ServerApp:
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
     ) -> Awaitable[ServerReply]:
         """Answer a caller in the same worker."""
-        if path.startswith(PREFIX_START) and (found := split_prefix(path)):
-            return self._direct_in_rollout(found, method, body, cookies, ends_session=ends_session)
         if self.others is not None and (worker := self._other_worker(cookies)) is not None:
             return self._ask_other(self.others, worker, method, path, body, cookies, ends_session=ends_session)
-        endpoint, core = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None, self.core
+        core, endpoint = self.core, self._direct_endpoints.get(path)
+        if endpoint is None and path.startswith(PREFIX_START) and (found := split_prefix(path)):
+            return self._direct_in_rollout(found, method, body, cookies, ends_session=ends_session)
         call = Call(path, body, cookies, core.client, core.compute, body_is_owned=ends_session)
-        if endpoint is not None:
+        endpoint = endpoint or self._any_tool
+        if endpoint is not None and method == "POST":
             return core.run(endpoint, call, ends_session=ends_session)
         return self._direct_elsewhere(method, call, ends_session=ends_session)
 

@@ -65,7 +65,7 @@ class ServerCore:
                 value = await read_response(call, value)
             if endpoint.finish is not None:
                 value = endpoint.finish(call.body, value)
-            if isinstance(value, ServerReply) and value.status >= 400:
+            if type(value) is ServerReply and value.status >= 400:
                 failure = cause_of(value, endpoint.cause)
             status = 200 if call.response is None else call.response.status_code
         except Exception as error:
@@ -81,11 +81,11 @@ class ServerCore:
             if opened is not None:
                 opened.users -= 1
         headers: Mapping[str, str] = {}
-        if isinstance(value, ServerReply):
+        if type(value) is ServerReply:
             if value.headers:
                 headers = {name: text for name, text in value.headers.items() if name.lower() in _FORWARDED_HEADERS}
             status, value = value.status, value.value
-        if call.scope is None and isinstance(value, EventStream):  # a direct caller reads whole bodies
+        if call.scope is None and type(value) is EventStream:  # a direct caller reads whole bodies
             value = await value.joined()
         has_cookies = call.jar or call.response is not None
         reply = ServerReply(self.name, status, value, cookies_set_by(call) if has_cookies else {}, headers)

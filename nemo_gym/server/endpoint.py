@@ -99,10 +99,10 @@ class Endpoint:
 
     def __call__(self, call: Call) -> Awaitable[Any]:
         """Decode the body, collect what the handler needs, and start it. `finish` takes the result."""
-        call.sent = call.body
+        call.sent = body = call.body
         if self._decode is not None:
             try:
-                call.body = self._decode(call.body, shared=call.body_is_owned or self.reads_only)
+                call.body = self._decode(body, shared=call.body_is_owned or self.reads_only)
             except ValidationError as error:
                 raise BadBodyError(error) from error
         given = {name: provide(call) for name, provide in self._provide.items()}

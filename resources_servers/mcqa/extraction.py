@@ -17,7 +17,13 @@ _CAPITALS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 def lettered(options: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """The text of each option by its letter."""
-    found = {}
+    found: dict[str, str] = {}
+    if {*map(len, options)} == {1}:
+        for option in options:
+            found.update(option)
+        if _CAPITALS.issuperset(found):
+            return found
+        found.clear()
     for option in options:
         for key, text in option.items():
             letter = key if key in _CAPITALS else one_letter(key)

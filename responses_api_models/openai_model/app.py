@@ -90,9 +90,11 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         self, path: str, request: BaseModel, raw: bytes, jar: CookieJar
     ) -> tuple[NeMoGymAsyncOpenAI, bytes]:
         """The endpoint that replied, so that errors name the right one, and its reply."""
-        pool, given = self._pool, request.model_fields_set | {"model"}
-        extra = {name: value for name, value in (self.config.extra_body or {}).items() if name not in given}
-        body = raw[:-1] + b"," + encode(extra)[1:] if extra else raw
+        pool, body = self._pool, raw
+        if self.config.extra_body:
+            given = request.model_fields_set | {"model"}
+            extra = {name: value for name, value in self.config.extra_body.items() if name not in given}
+            body = raw[:-1] + b"," + encode(extra)[1:] if extra else raw
         used = pool.clients[0]
 
         def send(client: NeMoGymAsyncOpenAI) -> Awaitable[bytes]:
@@ -106,7 +108,7 @@ class SimpleModelServer(SimpleResponsesAPIModel):
 
 def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
     try:
-        response = NeMoGymResponse.model_validate_json(raw)
+        response: NeMoGymResponse = NeMoGymResponse.__pydantic_validator__.validate_json(raw)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, found["loc"]))
