@@ -38,7 +38,7 @@ from nemo_gym.server.tools import tool as tool
 if TYPE_CHECKING:
     from fastapi import Body as Body
 
-__getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
+__getattr__ = lazy_attributes(__name__)
 
 
 class ReverifyMode(StrEnum):

@@ -43,7 +43,7 @@ from nemo_gym.server.tools import NOT_TOOLS
 if TYPE_CHECKING:
     from fastapi import Body as Body
 
-__getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
+__getattr__ = lazy_attributes(__name__)
 
 MAX_SILENT_STEPS = 3
 """A turn ends after this many replies in a row without a message and without a tool call."""

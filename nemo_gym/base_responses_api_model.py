@@ -22,7 +22,7 @@ from nemo_gym.server.model_endpoints import answer_about_models, estimate_tokens
 if TYPE_CHECKING:
     from fastapi import Body as Body
 
-__getattr__ = lazy_attributes(__name__, {"Body": "fastapi:Body"})
+__getattr__ = lazy_attributes(__name__)
 
 
 class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):

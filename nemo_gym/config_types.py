@@ -51,4 +51,4 @@ if TYPE_CHECKING:
 
 ConfigPathNotFoundError = MissingPathError
 ServerRefNotFoundError = UnknownServerError
-__getattr__ = lazy_attributes(__name__, {"OmegaConf": "omegaconf:OmegaConf"})
+__getattr__ = lazy_attributes(__name__)

@@ -60,23 +60,4 @@ if TYPE_CHECKING:
     from nemo_gym.runtime.head_server import ServerStatus as ServerStatus
     from nemo_gym.runtime.venvs import find_uv as find_uv
 
-_AIOHTTP_CLIENT = (
-    *("MAX_NUM_TRIES", "GlobalAIOHTTPAsyncClientConfig", "get_global_aiohttp_client", "get_response_json"),
-    *("global_aiohttp_client_exit", "is_global_aiohttp_client_request_debug_enabled", "raise_for_status", "request"),
-)
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "ClientResponse": "aiohttp:ClientResponse",
-        "DictConfig": "omegaconf:DictConfig",
-        "OmegaConf": "omegaconf:OmegaConf",
-        **{name: f"nemo_gym.compat.aiohttp_client:{name}" for name in _AIOHTTP_CLIENT},
-        "get_first_server_config_dict": "nemo_gym.config.loading:get_first_server_config_dict",
-        "get_global_config_dict": "nemo_gym.config.loading:get_global_config_dict",
-        "HeadServer": "nemo_gym.runtime.head_server:HeadServer",
-        "ServerInstanceDisplayConfig": "nemo_gym.runtime.head_server:ServerInstanceDisplayConfig",
-        "ServerStatus": "nemo_gym.runtime.head_server:ServerStatus",
-        "find_uv": "nemo_gym.runtime.venvs:find_uv",
-        "ProfilingMiddlewareConfig": "nemo_gym.analysis.profiling:ProfilingMiddlewareConfig",
-    },
-)
+__getattr__ = lazy_attributes(__name__)

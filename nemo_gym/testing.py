@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
-
 from nemo_gym.client.http_reply import HttpReply as HttpReply
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
+from nemo_gym.common.atomic_files import read_jsonl
 from nemo_gym.common.paths import find
 from nemo_gym.compute.pool import Compute
 from nemo_gym.config.loading import ServerType, load_config, server_instances
@@ -134,4 +133,4 @@ async def running_servers(
 
 def rows_of(path: str | Path) -> list[dict[str, Any]]:
     """The rows of a JSONL file."""
-    return [orjson.loads(line) for line in find(path).read_bytes().splitlines() if line.strip()]
+    return read_jsonl(find(path))

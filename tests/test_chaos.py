@@ -25,7 +25,7 @@ from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import example_row, running_servers, server_spec
+from nemo_gym.testing import example_row, rows_of, running_servers, server_spec
 from tests.commands import BIN
 from tests.stacks import agent_config, simple_agent, weather
 
@@ -287,7 +287,7 @@ async def test_an_endpoint_that_misbehaves_costs_only_the_rows_it_misbehaves_on(
         metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
     assert metrics.failed == {cause: 1}
     assert metrics.scored == 7
-    attempts = [orjson.loads(line) for line in failures_path(tmp_path / "out.jsonl").read_bytes().splitlines()]
+    attempts = rows_of(failures_path(tmp_path / "out.jsonl"))
     assert [(failure["_task_index"], failure["attempt"], failure["is_final"]) for failure in attempts] == [
         (3, 1, False),
         (3, 2, True),
@@ -317,7 +317,7 @@ async def test_a_killed_worker_costs_no_row(tmp_path: Path, monkeypatch: pytest.
         os.kill(pid, signal.SIGKILL)
         metrics = await collecting
     assert (metrics.scored, metrics.failed) == (120, {})
-    failed = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
+    failed = rows_of(tmp_path / "out_failures.jsonl")
     assert failed
     assert not any(failure["is_final"] for failure in failed)
 

@@ -7,14 +7,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from nemo_gym.config.loading import load_config
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.testing import calls, example_row, response_of, says
+from nemo_gym.testing import calls, example_row, response_of, rows_of, says
 from tests.stacks import agent_config
 from tests.stub_endpoint import Request, stub_endpoint
 
@@ -81,11 +80,11 @@ async def test_an_environment_killed_while_the_model_thinks_gives_no_wrong_rewar
             model.may_go_on.set()
             metrics = await collecting
     assert (metrics.scored, metrics.failed) == (ROWS, {})
-    records = [orjson.loads(line) for line in output.read_bytes().splitlines()]
+    records = rows_of(output)
     assert {record["_task_index"]: record["reward"] for record in records} == {
         number: float(number % 3 > 0) for number in range(ROWS)
     }
-    failures = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
+    failures = rows_of(tmp_path / "out_failures.jsonl")
     assert {(failure["cause"], failure["attempt"]) for failure in failures} == {("environment", 1)}
     assert all("its worker was restarted" in failure["message"] for failure in failures)
     assert len(failures) == ROWS

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.testing import rows_of
 from tests.commands import Running, free_port, ng, started
 from tests.served_model import served_model
 
@@ -61,7 +62,7 @@ def collect(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
 
 
 def records(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (folder / "weather_rollouts.jsonl").read_text().splitlines()]
+    return rows_of(folder / "weather_rollouts.jsonl")
 
 
 def test_one_command_is_enough(folder: Path) -> None:

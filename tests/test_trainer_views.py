@@ -131,7 +131,7 @@ async def test_exported_samples_pass_the_check(
         "examples": 4,
         "dropped": {"no scored rollout": 1},
     }
-    lines = [orjson.loads(line) for line in output.read_bytes().splitlines()]
+    lines = rows_of(output)
     assert [(line["_repeat_index"], line["segment"]) for line in lines] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [round(line["advantage"], 3) for line in lines] == [-0.707, -0.707, 0.707, 0.707]
     argv = ["ng_check_tokens", f"+rollouts_jsonl_fpath={output}", f"+format={trainer}"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.common.atomic_files import atomic_write, write_json
+from nemo_gym.common.atomic_files import atomic_write, read_jsonl, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
@@ -138,15 +138,10 @@ def profile_files(config: RewardProfileConfig) -> tuple[JsonObject, tuple[Path, 
     """Profile stored files: how complete they are, and the files that were written."""
     profiler = RewardProfiler()
     rollouts = find(config.rollouts_jsonl_fpath, what="file of rollouts")
-    rows, records = _read(find(config.input_jsonl_fpath, what="file of rows")), _read(rollouts)
+    rows, records = read_jsonl(find(config.input_jsonl_fpath, what="file of rows")), read_jsonl(rollouts)
     try:
         groups, agents = profiler.profile_from_data(rows, records, config.allow_partial_rollouts)
     except ValueError as error:
         hint = " To profile those that there are: +allow_partial_rollouts=true." if "no rollout" in str(error) else ""
         raise ConfigError(f"{config.input_jsonl_fpath} and {rollouts} do not fit: {error}.{hint}") from error
     return profiler.profile_completion_summary(groups), profiler.write_to_disk(groups, agents, rollouts)
-
-
-def _read(path: Path) -> list[JsonObject]:
-    with path.open("rb") as lines:
-        return [orjson.loads(line) for line in lines if line.strip()]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from nemo_gym.analysis.verify_stored import offered_tools
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.builders import calls, message
+from nemo_gym.llm_api.content_parts import content_text
 
 Items = list[JsonObject]
 """The output of a response."""
@@ -80,7 +81,7 @@ def probes(row: JsonObject) -> list[Probe]:
 def probes_around(gold: Gold | None) -> list[Probe]:
     """What is near the right answer but is not it, or not in its form; without one, what remains of that."""
     items = [] if gold is None else gold.items
-    text = "\n".join(_content(item) for item in items if item["type"] == "message")
+    text = "\n".join(content_text(item.get("content")) for item in items if item["type"] == "message")
     refusal = {**message(""), "content": [{"type": "refusal", "refusal": text or REFUSAL}]}
     thought = [{"type": "summary_text", "text": text or "Hm."}]
     reasoning = {"type": "reasoning", "id": "rs_test", "summary": thought}
@@ -104,12 +105,7 @@ def prompt_text(row: JsonObject) -> str:
     prompt = row["responses_create_params"]["input"]
     if isinstance(prompt, str):
         return prompt
-    return "\n\n".join(_content(item) for item in prompt)
-
-
-def _content(item: JsonObject) -> str:
-    content = item.get("content") or ""
-    return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
+    return "\n\n".join(content_text(item.get("content")) for item in prompt)
 
 
 def _option_letters(row: JsonObject) -> list[str]:
@@ -129,7 +125,7 @@ def _steps(items: Items) -> Items:
     """The items or, if a single text is all there is, its halves."""
     if len(items) != 1 or items[0]["type"] != "message":
         return items
-    text = _content(items[0])
+    text = content_text(items[0].get("content"))
     half = len(text) // 2
     return [message(text[:half]), message(text[half:])]
 
@@ -146,7 +142,7 @@ def _mutated(items: Items) -> Items:
 def _changed_item(item: JsonObject) -> JsonObject:
     if item["type"] == "function_call":
         return {**item, "arguments": changed_text(item["arguments"], only_digits=True)}
-    return message(changed_text(_content(item))) if item["type"] == "message" else item
+    return message(changed_text(content_text(item.get("content")))) if item["type"] == "message" else item
 
 
 def changed_text(text: str, *, only_digits: bool = False) -> str:

@@ -11,7 +11,7 @@ import orjson
 from pydantic import Field
 
 from nemo_gym.cli.command import command, read_parameters
-from nemo_gym.common.atomic_files import atomic_write
+from nemo_gym.common.atomic_files import atomic_write, read_jsonl
 from nemo_gym.common.paths import find
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.errors import ConfigError, MissingExtraError
@@ -222,7 +222,7 @@ def _example_rows(agent: dict[str, Any]) -> str:
 
 
 def _rows(path: str) -> list[dict[str, Any]]:
-    rows = [orjson.loads(line) for line in find(path, what="dataset").read_bytes().splitlines() if line.strip()]
+    rows = read_jsonl(find(path, what="dataset"))
     if not rows or not all(isinstance(row, dict) and "responses_create_params" in row for row in rows):
         raise ConfigError(f"{path} has no rows with `responses_create_params`.")
     return rows

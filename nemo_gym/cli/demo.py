@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from nemo_gym.cli.collect import collect_with_progress
 from nemo_gym.cli.command import command
+from nemo_gym.common.atomic_files import read_jsonl
 from nemo_gym.common.words import count_of
 from nemo_gym.config.loading import load_config
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import MissingExtraError, StartupError
+from nemo_gym.llm_api.content_parts import content_text
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.types import is_cut_off
 
@@ -57,8 +57,7 @@ def demo() -> None:
             "policy_model": {"responses_api_models": {"scripted_model": {"replies": REPLIES, "script_fpath": None}}}
         }
         play({"config_paths": [ENVIRONMENT, SCRIPTED_MODEL], **SETTINGS, **model})
-    records = [orjson.loads(line) for line in OUTPUT.read_bytes().splitlines()]
-    print("\n".join(report(records)))
+    print("\n".join(report(read_jsonl(OUTPUT))))
     print(_NEXT)
 
 
@@ -95,17 +94,13 @@ def conversation(record: dict[str, Any]) -> Iterator[str]:
             case "function_call_output":
                 yield f"  tool answers  {item['output']}"
             case "message":
-                yield f"  {item['role']:<13} {_text(item['content'])}"
+                yield f"  {item['role']:<13} {content_text(item['content'])}"
     if is_cut_off(record["response"]):
         yield "  (cut off)"
     options = {name: text for option in record.get("options") or () for name, text in option.items()}
     if record.get("expected_answer") in options:
         yield f"  expected      {options[record['expected_answer']]}"
     yield f"  reward        {record['reward']}"
-
-
-def _text(content: object) -> str:
-    return content if isinstance(content, str) else " ".join(part["text"] for part in content)  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -3,17 +3,22 @@
 import shutil
 import sys
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from nemo_gym.cli.catalog import ALIASES, agents_in, entries
 from nemo_gym.cli.command import command, read_parameters
 from nemo_gym.cli.output import print_result
 from nemo_gym.common.words import shorten
-from nemo_gym.config.types import CommandConfig
+from nemo_gym.config.types import CommandConfig, ServerType
 
 MAX_COLUMNS = 1000
 Kind = Literal["environments", "agents", "models", "datasets"]
-KINDS: tuple[Kind, ...] = ("environments", "agents", "models", "datasets")
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_FOLDERS: dict[Kind, ServerType] = {
+    "environments": "resources_servers",
+    "agents": "responses_api_agents",
+    "models": "responses_api_models",
+}
 
 
 class ListConfig(CommandConfig):
@@ -48,14 +53,9 @@ def list_all() -> None:
 
 
 def _items(kind: Kind) -> Iterator[dict[str, Any]]:
-    if kind == "environments":
-        yield from ({"name": each.name, "description": each.description} for each in entries("resources_servers"))
-    elif kind == "agents":
-        yield from ({"name": each.name, "description": each.description} for each in entries("responses_api_agents"))
-    elif kind == "models":
-        yield from ({"name": each.name, "description": each.description} for each in entries("responses_api_models"))
-    else:
-        yield from _datasets()
+    if kind == "datasets":
+        return _datasets()
+    return ({"name": each.name, "description": each.description} for each in entries(_FOLDERS[kind]))
 
 
 def _datasets() -> Iterator[dict[str, Any]]:

@@ -32,6 +32,7 @@ from nemo_gym.runtime.groups import grouped
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.run_identity import check_run_identity, run_identity
+from nemo_gym.runtime.supervisor import default_echo
 from nemo_gym.runtime.venvs import VenvSettings
 
 START_TIMEOUT_S = 3600.0
@@ -167,7 +168,7 @@ class RunHelper:
             await running
 
     async def _launch(self, config: DictConfig) -> None:
-        async with Launcher(config, echo=_echo) as launcher:
+        async with Launcher(config, echo=default_echo) as launcher:
             with _saved_token(launcher):
                 self._ready.set_result(launcher)
                 await launcher.watch()
@@ -194,10 +195,6 @@ def _saved_token(launcher: Launcher) -> Iterator[None]:
         yield
     finally:
         place.unlink(missing_ok=True)
-
-
-def _echo(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 @command(RunConfig)

@@ -36,11 +36,16 @@ def run_token(head_port: int) -> str | None:
         return None
 
 
+def token_headers(token: str | None) -> dict[str, str]:
+    """The header that a run with a token requires."""
+    return {TOKEN_HEADER: token} if token else {}
+
+
 def get_from_head(url: str, path: str, *, token: str | None = None, timeout_s: float = STATUS_TIMEOUT_S) -> bytes:
     """One GET to a head server, for code outside an event loop. Never through a proxy: the token is for the run."""
 
     async def get() -> bytes:
-        headers = {TOKEN_HEADER: token} if token else {}
+        headers = token_headers(token)
         async with HttpClient() as http:
             reply = await http.fetch("GET", url + path, headers=headers, timeout_s=timeout_s, use_proxy=False)
         if reply.status != 200:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 
-from nemo_gym.client.head import STATUS_TIMEOUT_S, run_token
+from nemo_gym.client.head import STATUS_TIMEOUT_S, run_token, token_headers
 from nemo_gym.client.head import TOKEN_HEADER as TOKEN_HEADER
 from nemo_gym.client.head import base_url as base_url
 from nemo_gym.client.head import get_from_head as get_from_head
@@ -294,7 +294,7 @@ class ServerClient:
         return address
 
     def _headers(self, *, ends_session: bool = False) -> dict[str, str]:
-        headers = {TOKEN_HEADER: self.token} if self.token else {}
+        headers = token_headers(self.token)
         return {**headers, END_SESSION_HEADER: "1"} if ends_session else headers
 
     def _send(

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import orjson
 
-from nemo_gym.client.head import STATUS_TIMEOUT_S, TOKEN_HEADER, base_url
+from nemo_gym.client.head import STATUS_TIMEOUT_S, base_url, token_headers
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import HeadServerError, UpstreamError
 
@@ -36,7 +36,7 @@ async def list_workers(client: ServerClient) -> list[WorkerAddress] | None:
     if head is None:
         return None
     url = base_url(head.host, head.port)
-    headers = {TOKEN_HEADER: client.token} if client.token else {}
+    headers = token_headers(client.token)
     try:
         reply = await client.http.fetch(
             "GET", f"{url}/workers", headers=headers, timeout_s=STATUS_TIMEOUT_S, use_proxy=False

@@ -1,4 +1,4 @@
-"""Files that a job writes: beside its output, and whole or not at all."""
+"""Files that a job reads and writes: JSONL line by line, and output that appears whole or not at all."""
 
 import contextlib
 import os
@@ -46,6 +46,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         raise StorageError(f"Cannot write {path}: {error.strerror or error}.") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def read_jsonl(path: Path) -> list[Any]:
+    """The values of a JSONL file, without blank lines."""
+    with path.open("rb") as lines:
+        return [orjson.loads(line) for line in lines if line.strip()]
 
 
 def write_json(path: Path, value: Any) -> None:

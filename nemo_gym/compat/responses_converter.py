@@ -13,6 +13,7 @@ from nemo_gym.llm_api.chat import (
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymChoice,
 )
+from nemo_gym.llm_api.content_parts import content_text
 from nemo_gym.llm_api.json_codec import changed
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,
@@ -109,7 +110,7 @@ class ResponsesConverter(BaseModel):
             return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": _input(content)}]
         if role != "assistant":
             return [{"type": "message", "role": role, "content": _input(content)}]
-        text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
+        text = content_text(content)
         known = {"content": text or None, **{key: message[key] for key in _ASSISTANT if message.get(key)}}
         tokens = dict(message) if has_token_ids(dict(message)) else {}
         return list(self.postprocess_assistant_message_dict({**tokens, **known}))
@@ -135,12 +136,8 @@ def _one_system_message(messages: Sequence[Any]) -> list[Any]:
     leading = list(takewhile(lambda message: message["role"] in _SYSTEM, messages))
     if len(leading) < 2:
         return list(messages)
-    content = "\n\n".join(_text(message["content"]) for message in leading)
+    content = "\n\n".join(content_text(message["content"]) for message in leading)
     return [{"role": "system", "content": content}, *messages[len(leading) :]]
-
-
-def _text(content: str | Iterable[Mapping[str, Any]]) -> str:
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
 def _without_empty_calls(message: JsonObject) -> JsonObject:

@@ -35,6 +35,11 @@ since each process is slower on a machine with more processes than cores."""
 MAX_ARGUMENT_BYTES = 32 * 2**20
 
 
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class LimitExceededError(GymError):
     """A function exceeded its limit on CPU time or memory and was killed."""
 
@@ -69,7 +74,7 @@ class Compute:
 
     def __init__(self, *, workers: int | None = None, memory_mb: int | None = None) -> None:
         self._memory_mb = memory_mb or MEMORY_MB
-        self._slots = asyncio.Semaphore(workers or max(os.cpu_count() or 1, MIN_WORKERS))
+        self._slots = asyncio.Semaphore(workers or max(available_cores(), MIN_WORKERS))
         self._modules: dict[str, Module] = {}
         self._fork_server: ForkServerProcess | None = None
         self._idle: list[Worker] = []

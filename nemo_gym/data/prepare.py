@@ -6,7 +6,6 @@ contradict those that are saved beside it.
 
 import json
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import Field
 
 from nemo_gym.common import event_loop
 from nemo_gym.common.atomic_files import atomic_write, make_folder
+from nemo_gym.compute.pool import available_cores
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.config.types import DatasetType
 from nemo_gym.data import duplicates, names
@@ -217,7 +217,7 @@ class TrainDataProcessor:
         size = sum(each.path.stat().st_size for each in datasets)
         near, tokens = self.config.near_duplicates, self.config.count_tokens
         return ScanOptions(
-            num_processes=self.config.num_processes or _usable_cores(),
+            num_processes=self.config.num_processes or available_cores(),
             count_tokens=can_count_tokens() if tokens is None else tokens,
             find_near_duplicates=size < CHECK_NEAR_DUPLICATES_BELOW_BYTES if near is None else near,
             max_row_bytes=self.config.max_row_mb * 2**20,
@@ -322,7 +322,3 @@ def _write_metrics(path: Path, metrics: JsonObject, *, has_conflict: bool) -> No
 def _indented(metrics: JsonObject) -> bytes:
     """By four spaces, as such files have always been."""
     return json.dumps(metrics, indent=4).encode()
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,11 +13,13 @@ import orjson
 from omegaconf import OmegaConf
 
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply, base_url
+from nemo_gym.common.atomic_files import read_jsonl
 from nemo_gym.common.paths import find
 from nemo_gym.config.loading import load_config, server_instances
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.gateway.mcp import ToolResult
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.content_parts import content_text
 from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
 from nemo_gym.server.uvicorn_runner import bind, serving
 
@@ -57,10 +59,9 @@ class EnvironmentHost:
         names = [path] if path is not None else self._datasets
         for name in names:
             try:
-                lines = find(name).read_bytes().splitlines()
+                return read_jsonl(find(name))
             except (ConfigError, OSError):
                 continue
-            return [orjson.loads(line) for line in lines if line.strip()]
         raise ConfigError(f"None of these datasets is there: {names}")
 
     def call(self, path: str, body: Any, jar: CookieJar, *, ends_session: bool = False) -> JsonObject:
@@ -182,7 +183,7 @@ class HostedEpisode:
         message = orjson.loads(reply.content())["message"]
         if message is None:
             return None
-        text = _text(message["content"])
+        text = content_text(message["content"])
         self.output.append({"type": "message", "role": "user", "content": text})
         self._turn_start = len(self.output)
         return text
@@ -192,13 +193,9 @@ class HostedEpisode:
         return {**about, "output": output, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
 
 
-def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-
-
 def message_texts(messages: list[JsonObject]) -> Iterator[str]:
     """The texts of messages, without items that are none."""
-    return (_text(message["content"]) for message in messages if message.get("content"))
+    return (content_text(message["content"]) for message in messages if message.get("content"))
 
 
 def _environment(servers: list[ServerSpec], wanted: str | None) -> str:

@@ -11,6 +11,7 @@ from uuid import uuid4
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.interop.environment_host import EnvironmentHost, HostedEpisode
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.content_parts import content_text
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +84,12 @@ def output_items(completion: str | list[JsonObject]) -> list[JsonObject]:
     for message in completion:
         if message["role"] == "tool":
             call_id = waiting.pop(0) if waiting else f"call_{uuid4().hex}"
-            items.append({"type": "function_call_output", "call_id": call_id, "output": _text(message["content"])})
+            items.append(
+                {"type": "function_call_output", "call_id": call_id, "output": content_text(message["content"])}
+            )
             continue
         if message.get("content"):
-            content = [{"type": "output_text", "text": _text(message["content"]), "annotations": []}]
+            content = [{"type": "output_text", "text": content_text(message["content"]), "annotations": []}]
             about = {"type": "message", "id": f"msg_{uuid4().hex}", "role": message["role"]}
             items.append({**about, "content": content})
         for call in message.get("tool_calls") or []:
@@ -102,16 +105,12 @@ def _called(call: JsonObject) -> JsonObject:
     return {"name": function["name"], "arguments": text}
 
 
-def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
-
-
 def _prompt(row: JsonObject) -> list[JsonObject]:
     given = row["responses_create_params"]["input"]
     messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not messages or messages[-1].get("role") != "user" or any("role" not in message for message in messages):
         raise ConfigError("TRL needs rows that are messages and end with one of the user: it has no turn 0.")
-    return [{"role": message["role"], "content": _text(message["content"])} for message in messages]
+    return [{"role": message["role"], "content": content_text(message["content"])} for message in messages]
 
 
 def _method(tool: JsonObject) -> Callable[..., str]:

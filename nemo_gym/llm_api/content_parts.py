@@ -42,6 +42,11 @@ class NeMoGymResponseOutputRefusal(ContentPart):
     type: Literal["refusal"] = "refusal"
 
 
+def content_text(content: Any) -> str:
+    """The text in a message's content: a string, or a list of parts. Other parts, such as images, have none."""
+    return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content or ())
+
+
 NeMoGymResponseOutputContent: TypeAlias = Annotated[
     NeMoGymResponseOutputText | NeMoGymResponseOutputRefusal, Field(discriminator="type"), SerializeAsAny()
 ]

@@ -16,14 +16,13 @@ from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.config.loading import CONFIG_PATHS_KEY_NAME, ServerSpec, dump, server_instances
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import HeadServerError, NoServerInstancesError
-from nemo_gym.runtime.groups import grouped
+from nemo_gym.runtime.groups import grouped, worker_count
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.ray_cluster import wants_ray
 from nemo_gym.runtime.requirements import needs_addresses
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.runtime.supervisor import default_echo
 from nemo_gym.runtime.tracing import tracing_of
-from nemo_gym.runtime.worker_count import worker_count
 
 logger = logging.getLogger(__name__)
 

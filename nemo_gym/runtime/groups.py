@@ -1,13 +1,20 @@
-"""What all workers of a run agree on: which servers share a process, and what session tokens are signed with."""
+"""What all workers of a run agree on: which servers share a process, how many workers serve
+them, and what session tokens are signed with."""
 
 import hmac
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from nemo_gym.config.loading import ServerSpec
+from nemo_gym.compute.pool import available_cores
+from nemo_gym.config.server_spec import ServerSpec
+from nemo_gym.config.types import check_num_workers
+from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.venvs import VenvSettings, python_for
+
+NUM_WORKERS_KEY_NAME = "num_workers"
 
 
 def session_secret(token: str | None) -> str:
@@ -33,3 +40,21 @@ def grouped(instances: Sequence[ServerSpec], venvs: VenvSettings | None = None) 
 def is_shared(python: str, group: Sequence[ServerSpec]) -> bool:
     """True for the group of servers that share a process of this interpreter."""
     return python == sys.executable and group[0].isolation == "shared"
+
+
+def worker_count(config: Mapping[str, Any], servers: Sequence[ServerSpec]) -> int:
+    """The largest number that one of the servers asks for, else the run's `num_workers`, else 1."""
+    own = [
+        _count(server.config[NUM_WORKERS_KEY_NAME], f"{server.config_path}.{NUM_WORKERS_KEY_NAME}")
+        for server in servers
+        if server.config.get(NUM_WORKERS_KEY_NAME) is not None
+    ]
+    wanted = config.get(NUM_WORKERS_KEY_NAME)
+    return max(own) if own else 1 if wanted is None else _count(wanted, NUM_WORKERS_KEY_NAME)
+
+
+def _count(value: Any, key: str) -> int:
+    try:
+        return available_cores() if check_num_workers(value) == "auto" else int(value)
+    except ValueError as error:
+        raise ConfigError(f"{key} is {value!r}; {error}.") from error

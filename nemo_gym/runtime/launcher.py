@@ -21,7 +21,7 @@ from nemo_gym.config.ports import search_port
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import ConfigError, PortError, StartupError
-from nemo_gym.runtime.groups import grouped, is_shared, session_secret
+from nemo_gym.runtime.groups import grouped, is_shared, session_secret, worker_count
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
 from nemo_gym.runtime.joined_worker import WorkerPlan
 from nemo_gym.runtime.membership import Members
@@ -30,7 +30,6 @@ from nemo_gym.runtime.run_metrics import run_metrics
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.supervisor import HUNG_AFTER_S, WorkerProcess
 from nemo_gym.runtime.venvs import VenvSettings
-from nemo_gym.runtime.worker_count import worker_count
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serving

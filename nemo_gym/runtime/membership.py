@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict
 
+from nemo_gym.client.head import token_headers
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.server_client import TOKEN_HEADER
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.errors import GymError, HeadServerError, UpstreamError
@@ -82,7 +82,7 @@ class Membership:
 
     def __init__(self, http: HttpClient, head_url: str, token: str | None, registration: Registration) -> None:
         self._http, self._url = http, f"{head_url}/workers"
-        self._headers = {TOKEN_HEADER: token} if token else {}
+        self._headers = token_headers(token)
         self._registration = registration
 
     async def join(self) -> int:

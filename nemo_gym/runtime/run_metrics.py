@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 
+from nemo_gym.client.head import token_headers
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.server_client import TOKEN_HEADER
 from nemo_gym.common.metrics import Family, exposition, parse_exposition
 from nemo_gym.common.process_metrics import process_families
 from nemo_gym.errors import UpstreamError
@@ -26,7 +26,7 @@ async def run_metrics(urls: Mapping[str, str], *, token: str | None) -> bytes:
 
 async def metrics_page(http: HttpClient, url: str, *, token: str | None) -> str | None:
     """The text of `/metrics` at a server, or None if it does not answer."""
-    headers = {TOKEN_HEADER: token} if token else {}
+    headers = token_headers(token)
     try:
         reply = await http.fetch("GET", f"{url}/metrics", headers=headers, timeout_s=SCRAPE_TIMEOUT_S, use_proxy=False)
     except UpstreamError:

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -195,7 +195,7 @@ async def _answers(url: str, timeout_s: float) -> bool:
 _READY_LINE = one_line(READY)
 
 
-async def _lines(stream: asyncio.StreamReader) -> "asyncio.AsyncIterator[str]":  # type: ignore[name-defined]
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     """Lines of output, however long: an overlong one is cut, not an error."""
     while True:
         try:

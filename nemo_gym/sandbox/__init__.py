@@ -38,26 +38,4 @@ if TYPE_CHECKING:
     from nemo_gym.sandbox.sandboxes import Sandbox as Sandbox
     from nemo_gym.sandbox.utils import rewrite_image as rewrite_image
 
-_PLACES = {
-    "apptainer": ("ApptainerProvider",),
-    "config": ("SandboxConfig", "resolve_provider_config", "resolve_provider_metadata"),
-    "contract": (
-        *("ExecResult", "PythonResult", "SandboxEndpoint", "SandboxExecResult", "SandboxHandle"),
-        *("SandboxProvider", "SandboxResources", "SandboxSpec", "SandboxStatus"),
-    ),
-    "docker": ("DockerCreateConfig", "DockerProvider"),
-    "errors": (
-        *("SandboxCreateError", "SandboxCreateVerificationError", "SandboxError", "SandboxPtyError"),
-        "SandboxUnavailableError",
-    ),
-    "limits": ("Limits",),
-    "pool": ("SandboxPool",),
-    "process": ("SandboxProcess",),
-    "registry": ("create_provider", "get_provider_class", "list_providers", "local_provider", "register_provider"),
-    "sandboxes": ("AsyncSandbox", "Sandbox"),
-    "utils": ("rewrite_image",),
-}
-
-__getattr__ = lazy_attributes(
-    __name__, {name: f"{__name__}.{module}:{name}" for module, names in _PLACES.items() for name in names}
-)
+__getattr__ = lazy_attributes(__name__)

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import orjson
 import pytest
 
 from nemo_gym.cli.demo import REPLIES, ROWS, report
@@ -22,7 +21,7 @@ def test_the_demo_runs_and_says_what_to_type_next(tmp_path: Path) -> None:
     assert re.search(r"^\d+ of 16 rollouts solved\.$", done.stdout, re.MULTILINE)
     assert "A failed one:" in done.stdout
     assert "ng eval mcqa --model local" in done.stdout
-    records = [orjson.loads(line) for line in (tmp_path / "results/demo/rollouts.jsonl").read_bytes().splitlines()]
+    records = rows_of(tmp_path / "results/demo/rollouts.jsonl")
     assert all(record["reward"] == 0 for record in records if record["response"]["incomplete_details"])
 
 

@@ -18,10 +18,6 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
     return path
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def dataset(path: Path | str, kind: str = "train", **fields: Any) -> dict[str, Any]:
     licensed = {} if kind == "example" else {"license": "Apache 2.0"}
     return {"name": kind, "type": kind, "jsonl_fpath": str(path), **licensed, **fields}

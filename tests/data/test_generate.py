@@ -7,8 +7,8 @@ import pytest
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.data.generate import Generated, GenerateDataConfig, generate_data
 from nemo_gym.errors import ConfigError
+from nemo_gym.testing import rows_of
 from tests.commands import ng
-from tests.data.datasets import read_rows
 
 MCQA = PARENT_DIR / "resources_servers" / "mcqa"
 BROKEN = """
@@ -43,7 +43,7 @@ def test_the_command_writes_two_disjoint_files(tmp_path: Path) -> None:
         done = ng("ng_generate_data", *arguments, f"+output_dirpath={name}", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "The verifier gave 40 gold responses the full reward." in done.stdout
-    train, validation = (read_rows(tmp_path / f"one/{kind}.jsonl") for kind in ("train", "validation"))
+    train, validation = (rows_of(tmp_path / f"one/{kind}.jsonl") for kind in ("train", "validation"))
     assert (len(train), len(validation)) == (30, 10)
     prompts = [each["responses_create_params"]["input"][0]["content"] for each in train + validation]
     assert len(set(prompts)) == 40

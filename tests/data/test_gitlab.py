@@ -14,8 +14,9 @@ from nemo_gym.data.hubs.gitlab import (
     MLFlowConfig,
     UploadJsonlDatasetGitlabConfig,
 )
+from nemo_gym.testing import rows_of
 from tests.data.conftest import NgHere
-from tests.data.datasets import dataset, read_rows, row, write_config, write_rows
+from tests.data.datasets import dataset, row, write_config, write_rows
 from tests.data.faulty_server import Fault, Reply, served
 from tests.data.gitlab_server import TOKEN, GitlabServer
 from tests.data.hub_server import TOKEN as HUB_TOKEN
@@ -215,4 +216,4 @@ def test_missing_datasets_are_downloaded_from_gitlab(tmp_path: Path, registry: G
     assert "GitLab needs mlflow_tracking_uri and mlflow_tracking_token" in shown
     code, shown = run("ng_prepare_data", *arguments, "+data_source=gitlab", env=keys(registry))
     assert code == 0, shown
-    assert len(read_rows(tmp_path / "out/train.jsonl")) == 1
+    assert len(rows_of(tmp_path / "out/train.jsonl")) == 1

@@ -15,9 +15,10 @@ from nemo_gym.data.hubs.hugging_face_config import (
     DownloadJsonlDatasetHuggingFaceConfig,
     UploadJsonlDatasetHuggingFaceConfig,
 )
+from nemo_gym.testing import rows_of
 from tests.commands import ng
 from tests.data.conftest import NgHere
-from tests.data.datasets import dataset, read_rows, row, write_config, write_rows
+from tests.data.datasets import dataset, row, write_config, write_rows
 from tests.data.faulty_server import Fault, Reply, served
 from tests.data.hub_server import TOKEN, HubServer, Repo
 
@@ -180,8 +181,8 @@ def test_splits_are_downloaded_as_jsonl(tmp_path: Path, hub: HubServer) -> None:
     download(output_dirpath="out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["train.jsonl", "validation.jsonl"]
     train = [{"a": 3, "b": {"c": "x"}}, {"a": 4, "b": {"c": "y"}}, {"a": 1}, {"a": 2}]
-    assert read_rows(tmp_path / "out/train.jsonl") == train
-    assert read_rows(tmp_path / "out/validation.jsonl") == [{"a": "5", "b": "six"}]
+    assert rows_of(tmp_path / "out/train.jsonl") == train
+    assert rows_of(tmp_path / "out/validation.jsonl") == [{"a": "5", "b": "six"}]
     assert download(output_fpath="one.jsonl", split="validation") == [Path("one.jsonl")]
     with pytest.raises(HubError, match=r"has no split 'test'. It has: train, validation."):
         download(output_fpath="two.jsonl", split="test")
@@ -195,7 +196,7 @@ def test_files_without_a_split_in_their_name_are_for_training(tmp_path: Path, hu
 def test_a_revision_is_downloaded(tmp_path: Path, hub: HubServer) -> None:
     hub.repos[REPO] = Repo({"main": {"a.jsonl": ROWS}, "refs/pr/1": {"a.jsonl": b'{"a": 9}\n'}})
     download(artifact_fpath="a.jsonl", output_dirpath="out", revision="refs/pr/1")
-    assert read_rows(tmp_path / "out/a.jsonl") == [{"a": 9}]
+    assert rows_of(tmp_path / "out/a.jsonl") == [{"a": 9}]
 
 
 def test_a_transfer_that_breaks_off_is_resumed(tmp_path: Path, hub: HubServer) -> None:
@@ -261,7 +262,7 @@ def test_missing_datasets_are_downloaded_before_they_are_prepared(
     done = ng_here(*command, "+should_download=true")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "d/t.jsonl").read_bytes() == rows
-    assert len(read_rows(tmp_path / "out/validation.jsonl")) == 1
+    assert len(rows_of(tmp_path / "out/validation.jsonl")) == 1
 
 
 def test_a_download_that_fails_ends_the_preparation(tmp_path: Path, hub: HubServer, ng_here: NgHere) -> None:

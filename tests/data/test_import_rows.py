@@ -11,8 +11,9 @@ from nemo_gym.data.import_rows import ImportConfig, import_rows
 from nemo_gym.data.records import RecordsError, read_records
 from nemo_gym.data.reports import line_numbers, number_ranges
 from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.testing import rows_of
 from tests.commands import ng
-from tests.data.datasets import read_rows, row
+from tests.data.datasets import row
 
 
 def imported(folder: Path, name: str, content: bytes, **options: Any) -> tuple[list[dict[str, Any]], dict[str, int]]:
@@ -22,7 +23,7 @@ def imported(folder: Path, name: str, content: bytes, **options: Any) -> tuple[l
     values = {"input_fpath": str(folder / name), "output_jsonl_fpath": str(output), "overwrite": True, **options}
     report = import_rows(ImportConfig.model_validate(values))
     assert report.read == report.rows + sum(report.counts.values())
-    return read_rows(output), dict(report.counts)
+    return rows_of(output), dict(report.counts)
 
 
 def asked(rows: list[dict[str, Any]]) -> list[str]:

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 import psutil
 import pytest
 
+from nemo_gym.testing import rows_of
 from tests.commands import BIN
 from tests.data.conftest import NgHere
-from tests.data.datasets import Ended, dataset, read_rows, row, write_config, write_rows
+from tests.data.datasets import Ended, dataset, row, write_config, write_rows
 
 
 class Prepare(Protocol):
@@ -38,13 +39,13 @@ def test_rows_get_their_agent_and_go_into_one_file_a_type(tmp_path: Path, prepar
     write_config(tmp_path / "config.yaml", one=datasets, two=[dataset("b.jsonl"), dataset("missing.jsonl", "example")])
     done = prepare()
     assert done.returncode == 0, done.stderr
-    train, validation = read_rows(tmp_path / "out/train.jsonl"), read_rows(tmp_path / "out/validation.jsonl")
+    train, validation = rows_of(tmp_path / "out/train.jsonl"), rows_of(tmp_path / "out/validation.jsonl")
     texts = [each["responses_create_params"]["input"][0]["content"] for each in train]
     agents = [each["agent_ref"] for each in train]
     assert texts == ["a", "a", "b", "b", "c", "d"]
     assert agents == [{"type": "responses_api_agents", "name": name} for name in ("one",) * 4 + ("two",) * 2]
     assert [list(each)[-1] for each in train + validation] == ["agent_ref"] * 7
-    assert read_rows(tmp_path / "a_prepare.jsonl") == train[:4]
+    assert rows_of(tmp_path / "a_prepare.jsonl") == train[:4]
     assert json.loads((tmp_path / "out/train_metrics.json").read_text())["Number of examples"] == 6
     saved = json.loads((tmp_path / "a_metrics.json").read_text())
     assert list(saved)[:4] == ["name", "type", "jsonl_fpath", "num_repeats"]
@@ -56,7 +57,7 @@ def test_example_mode_wants_the_example_datasets_alone(tmp_path: Path, prepare: 
     write_rows(tmp_path / "e.jsonl", [row("a")])
     write_config(tmp_path / "config.yaml", one=[dataset("missing.jsonl"), dataset("e.jsonl", "example")])
     assert prepare(mode="example_validation").returncode == 0
-    assert len(read_rows(tmp_path / "out/example.jsonl")) == 1
+    assert len(rows_of(tmp_path / "out/example.jsonl")) == 1
 
 
 def test_a_benchmark_is_prepared_with_its_prompt(tmp_path: Path, prepare: Prepare) -> None:
@@ -67,7 +68,7 @@ def test_a_benchmark_is_prepared_with_its_prompt(tmp_path: Path, prepare: Prepar
     write_config(tmp_path / "config.yaml", one=[benchmark])
     done = prepare()
     assert done.returncode == 0, done.stderr
-    rows = read_rows(tmp_path / "out/benchmark.jsonl")
+    rows = rows_of(tmp_path / "out/benchmark.jsonl")
     assert [each["responses_create_params"]["input"][0]["content"] for each in rows] == [
         "Please: What is 1?",
         "Please: What is 2?",
@@ -86,7 +87,7 @@ def test_only_the_slice_is_used(tmp_path: Path, prepare: Prepare) -> None:
     write_rows(tmp_path / "a.jsonl", [row(f"{n}", n=n) for n in range(10)])
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl", start_idx=3, end_idx=7)])
     assert prepare().returncode == 0
-    assert [each["n"] for each in read_rows(tmp_path / "out/train.jsonl")] == [3, 4, 5, 6]
+    assert [each["n"] for each in rows_of(tmp_path / "out/train.jsonl")] == [3, 4, 5, 6]
     assert json.loads((tmp_path / "a_metrics.json").read_text())["start_idx"] == 3
 
 
@@ -170,7 +171,7 @@ def test_bad_rows_can_be_left_out(tmp_path: Path, prepare: Prepare) -> None:
     done = prepare("+max_row_mb=1", "+drop_offending=true")
     assert done.returncode == 0, done.stderr
     assert "Left out: " in done.stderr
-    assert len(read_rows(tmp_path / "out/train.jsonl")) == 6
+    assert len(rows_of(tmp_path / "out/train.jsonl")) == 6
     assert json.loads((tmp_path / "out/train_metrics.json").read_text())["Number of examples"] == 6
 
 
@@ -179,7 +180,7 @@ def test_blank_lines_and_line_breaks_of_windows_do_no_harm(tmp_path: Path, prepa
     (tmp_path / "b.jsonl").write_bytes(b"\n" + GOOD + b"\n\n" + GOOD)
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl"), dataset("b.jsonl")])
     assert prepare().returncode == 0
-    rows = read_rows(tmp_path / "out/train.jsonl")
+    rows = rows_of(tmp_path / "out/train.jsonl")
     assert rows == [{**row("fine"), "agent_ref": {"type": "responses_api_agents", "name": "one"}}] * 5
 
 
@@ -212,10 +213,10 @@ def test_statistics_that_contradict_the_data_are_reported_and_kept(tmp_path: Pat
     assert "Number of examples: was 2, is 3" in done.stderr
     assert (tmp_path / "a_metrics.json").read_text() == before
     assert json.loads((tmp_path / "a_metrics_conflict.json").read_text())["Number of examples"] == 3
-    assert len(read_rows(tmp_path / "out/train.jsonl")) == 2
+    assert len(rows_of(tmp_path / "out/train.jsonl")) == 2
     assert prepare("+overwrite_metrics_conflicts=true").returncode == 0
     assert not (tmp_path / "a_metrics_conflict.json").exists()
-    assert len(read_rows(tmp_path / "out/train.jsonl")) == 3
+    assert len(rows_of(tmp_path / "out/train.jsonl")) == 3
 
 
 def test_duplicates_and_overlap_are_reported(tmp_path: Path, prepare: Prepare) -> None:
@@ -237,7 +238,7 @@ def test_two_agents_can_use_the_same_file(tmp_path: Path, prepare: Prepare) -> N
     write_rows(tmp_path / "a.jsonl", [row("a")])
     write_config(tmp_path / "config.yaml", one=[dataset("a.jsonl")], two=[dataset("a.jsonl")])
     assert prepare().returncode == 0
-    agents = [each["agent_ref"]["name"] for each in read_rows(tmp_path / "out/train.jsonl")]
+    agents = [each["agent_ref"]["name"] for each in rows_of(tmp_path / "out/train.jsonl")]
     assert agents == ["one", "two"]
     assert prepare().returncode == 0
 
@@ -286,4 +287,4 @@ def test_killed_at_any_moment_no_half_file_has_a_final_name(tmp_path: Path, mome
         if path.suffix == ".json":
             assert json.loads(path.read_text())["Number of examples"] == count
         else:
-            assert len(read_rows(path)) == count
+            assert len(rows_of(path)) == count

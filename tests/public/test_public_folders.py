@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.testing import rows_of
 from tests.commands import free_port, ng, started
 from tests.served_model import served_model
 
@@ -30,10 +31,6 @@ REPLIES = [
 ]
 
 
-def records_in(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 @pytest.mark.slow
 def test_a_benchmark_with_its_own_environment_agent_and_model(root: Path) -> None:
     head, paths = f"+head_server.port={free_port()}", f"+config_paths={CONFIGS}"
@@ -45,7 +42,7 @@ def test_a_benchmark_with_its_own_environment_agent_and_model(root: Path) -> Non
         assert "verifiers.spare" not in run.text
         done = ng("ng_collect_rollouts", paths, head, isolated, "+output_jsonl_fpath=out/rollouts.jsonl", cwd=root)
     assert done.returncode == 0, done.stderr + run.text
-    records = records_in(root / "out" / "rollouts.jsonl")
+    records = rows_of(root / "out" / "rollouts.jsonl")
     assert len(records) == 6
     assert {record["reward"] for record in records} == {1.0}
     for record in records:
@@ -73,22 +70,22 @@ def test_the_same_by_the_public_commands_without_servers_that_run(root: Path) ->
     output = ("-o", "out/r.jsonl", "--disable-aggregation", "--num-repeats", "1", head)
     done = ng("gym", "eval", "run", *select, *output, cwd=root)
     assert done.returncode == 0, done.stderr
-    records = records_in(root / "out" / "r.jsonl")
+    records = rows_of(root / "out" / "r.jsonl")
     assert [record["reward"] for record in records] == [1.0, 1.0]
     assert not (root / "out" / "r_aggregate_metrics.json").exists()
-    assert len(records_in(root / "out" / "r_materialized_inputs.jsonl")) == 2
+    assert len(rows_of(root / "out" / "r_materialized_inputs.jsonl")) == 2
     profiled = ng(
         "gym", "eval", "profile", "--inputs", "out/r_materialized_inputs.jsonl", "--rollouts", "out/r.jsonl", cwd=root
     )
     assert profiled.returncode == 0, profiled.stderr
-    assert records_in(root / "out" / "r_reward_profiling.jsonl")[0]["mean/reward"] == 1.0
+    assert rows_of(root / "out" / "r_reward_profiling.jsonl")[0]["mean/reward"] == 1.0
     for shard, record in enumerate(records):
         (root / "out" / f"shard_{shard}.jsonl").write_text(json.dumps(record) + "\n")
     again = ("-i", "out/shard_*.jsonl", "-o", "out/all.jsonl", head, "+merge_shards=true")
     done = ng("gym", "eval", "aggregate", *select, *again, cwd=root)
     assert done.returncode == 0, done.stderr
     assert "pass@1/accuracy" in (root / "out" / "all_aggregate_metrics.json").read_text()
-    assert len(records_in(root / "out" / "all.jsonl")) == 2
+    assert len(rows_of(root / "out" / "all.jsonl")) == 2
 
 
 def row(agent: str, text: str, *tools: str, **fields: Any) -> dict[str, Any]:
@@ -136,7 +133,7 @@ def test_environments_agents_and_a_model_of_many_kinds(root: Path) -> None:
         done = ng("ng_collect_rollouts", head, *files, cwd=root)
     assert done.returncode == 1, done.stderr + run.text  # the row that gives up
     found: dict[str, list[dict[str, Any]]] = {}
-    for record in records_in(root / "out" / "r.jsonl"):
+    for record in rows_of(root / "out" / "r.jsonl"):
         found.setdefault(record["agent_ref"]["name"], []).append(record)
     assert {name: sorted(each["reward"] for each in records) for name, records in found.items()} == {
         "easy_agent": [1.0, 1.0],
@@ -157,7 +154,7 @@ def test_environments_agents_and_a_model_of_many_kinds(root: Path) -> None:
             "agent_invocation",
             "tool_call",
         ]
-    failures = records_in(root / "out" / "r_failures.jsonl")
+    failures = rows_of(root / "out" / "r_failures.jsonl")
     assert [(each["code"], each["is_final"]) for each in failures] == [("skipped", True)] * 2
     figures = json.loads((root / "out" / "r_aggregate_metrics.json").read_text())
     (easy,) = (each for each in figures if each["agent_ref"]["name"] == "easy_agent")
@@ -202,7 +199,7 @@ def test_functions_sent_to_ray_import_the_modules_of_their_folder(root: Path) ->
     with served_model(REPLIES) as url:
         done = ng("ng_collect_rollouts", f"+config_paths={configs}", *files, *endpoint_keys(url), cwd=root)
     assert done.returncode == 0, done.stderr
-    assert [each["reward"] for each in records_in(root / "out" / "r.jsonl")] == [1.0]
+    assert [each["reward"] for each in rows_of(root / "out" / "r.jsonl")] == [1.0]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.rollouts.store import JsonlFile
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import example_row, running_servers, server_spec
+from nemo_gym.testing import example_row, rows_of, running_servers, server_spec
 from tests.stacks import counter, scripted_servers
 
 
@@ -71,9 +71,7 @@ async def collected(
         metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
     output = Path(config.output_jsonl_fpath)
     files = [output, failures_path(output)]
-    scored, failed = (
-        [orjson.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else [] for file in files
-    )
+    scored, failed = (rows_of(file) if file.exists() else [] for file in files)
     return metrics, scored, failed
 
 
@@ -150,7 +148,7 @@ async def test_rows_are_written_as_they_are_sent(tmp_path: Path) -> None:
     config = config_for(tmp_path, [counter_row("add 2"), "[1]"], **options)
     await collected(config)
     path = Path(config.output_jsonl_fpath).with_name("out_materialized_inputs.jsonl")
-    rows = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    rows = rows_of(path)
     assert [(row["_ng_task_index"], row["_ng_rollout_index"], row["agent_ref"]) for row in rows] == [
         (0, 0, {"name": "agent"}),
         (0, 1, {"name": "agent"}),

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from nemo_gym.rollouts.concurrency import limit_to_descriptors
-from nemo_gym.testing import example_row, says
+from nemo_gym.testing import example_row, rows_of, says
 from tests.commands import BIN
 from tests.stacks import agent_config
 
@@ -89,7 +89,7 @@ async def test_a_low_limit_of_open_files_costs_no_row(tmp_path: Path) -> None:
         done = await asyncio.to_thread(collect, tmp_path)
     assert done.returncode == 1, done.stderr  # the bad row
     assert len((tmp_path / "out.jsonl").read_bytes().splitlines()) == ROWS - 1
-    failures = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
+    failures = rows_of(tmp_path / "out_failures.jsonl")
     assert [(failure["_task_index"], failure["cause"]) for failure in failures] == [(ROWS - 1, "input")]
     warning = re.search(
         r"At most (\d+) rollouts in flight instead of 1000: this process may open 256 files", done.stderr

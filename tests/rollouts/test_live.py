@@ -1,7 +1,6 @@
 """A collection can be watched while it runs, and one of its rollouts cancelled, by its own user alone."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.live import live_folder
-from nemo_gym.testing import example_row, running_servers
+from nemo_gym.testing import example_row, rows_of, running_servers
 from nemo_gym.viewer.live import LiveRun, cancel, find_runs, statuses
 from tests.jsonl import write_lines
 from tests.polling import until
@@ -72,7 +71,7 @@ async def test_a_run_tells_what_is_in_flight_and_where(tmp_path: Path) -> None:
     assert found["stages"]["model"]["in_flight"] == 2
     assert found["workers"][0]["rollouts"] == 2
     assert metrics.failed == {"model": 1, "timeout": 2}
-    failures = [json.loads(line) for line in (tmp_path / "o_failures.jsonl").read_text().splitlines()]
+    failures = rows_of(tmp_path / "o_failures.jsonl")
     cancelled = {each["_task_index"]: each["code"] for each in failures if each["cause"] == "timeout"}
     assert cancelled == {1: "cancelled", 3: "cancelled"}
     assert list(live_folder().iterdir()) == []

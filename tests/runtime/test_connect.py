@@ -12,7 +12,7 @@ from nemo_gym.config.loading import get_global_config_dict, load_config, server_
 from nemo_gym.config.process_config import process_config, publish_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.connect import connect_servers
-from nemo_gym.runtime.worker_count import worker_count
+from nemo_gym.runtime.groups import worker_count
 from tests.commands import free_port
 
 CURIOUS = """

@@ -23,6 +23,7 @@ from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.membership import FIRST_INDEX, Members
 from nemo_gym.server.uvicorn_runner import bind
+from nemo_gym.testing import rows_of
 from tests.commands import Running, free_port, ng, started
 from tests.polling import until
 from tests.runtime.test_workers import CONFIG, adds_twice, at, connections, model_at, write_rows
@@ -98,10 +99,10 @@ async def test_a_joined_worker_gets_half_of_the_rows_and_may_stop_or_die(
         metrics = await collecting
         assert await asyncio.to_thread(worker.wait) == (0 if number == signal.SIGTERM else -number)
     assert (metrics.scored, metrics.failed) == (ROWS, {})
-    records = [orjson.loads(line) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
+    records = rows_of(tmp_path / "out.jsonl")
     assert sorted(record["_task_index"] for record in records) == list(range(ROWS))
     failures = tmp_path / "out_failures.jsonl"
-    lost = [orjson.loads(line) for line in failures.read_bytes().splitlines()] if failures.exists() else []
+    lost = rows_of(failures) if failures.exists() else []
     assert [each["code"] for each in lost] == ([] if number == signal.SIGTERM else ["worker_lost"] * 10)
 
 

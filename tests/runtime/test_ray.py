@@ -13,6 +13,7 @@ import pytest
 
 from nemo_gym.common.ray_connection import import_ray
 from nemo_gym.errors import MissingExtraError
+from nemo_gym.testing import rows_of
 from tests.commands import started
 from tests.polling import until_sync
 
@@ -83,11 +84,11 @@ def test_every_rollout_is_scored_once_though_a_node_dies(tmp_path: Path) -> None
         before = Counter(orjson.loads(line)["node"] for line in output.read_bytes().splitlines())
         cluster.kill_one()
         assert collecting.wait(240) == 0, collecting.text
-    records = [orjson.loads(line) for line in output.read_bytes().splitlines()]
+    records = rows_of(output)
     assert sorted(record["_task_index"] for record in records) == list(range(ROWS)), collecting.text
     assert len(before) == 3, "one worker on each node"
     assert max(before.values()) <= 1.25 * before.total() / 3, "a few percent, more on a machine with other load"
-    failures = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
+    failures = rows_of(tmp_path / "out_failures.jsonl")
     assert {(failure["code"], failure["is_final"]) for failure in failures} == {("worker_lost", False)}
     computed = [record for record in records if "squares" in record]
     assert len(computed) == 20

@@ -23,7 +23,7 @@ from nemo_gym.errors import RolloutError, SessionLostError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.testing import calls, example_row, response_of, says
+from nemo_gym.testing import calls, example_row, response_of, rows_of, says
 from tests.polling import until
 from tests.stub_endpoint import Request, stub_endpoint
 
@@ -188,17 +188,17 @@ async def test_the_rollouts_of_killed_workers_are_made_again_and_each_is_scored_
             await kill_one(launcher, chance)
         metrics = await collecting
     assert (metrics.scored, metrics.failed) == (rows, {})
-    records = [orjson.loads(line) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
+    records = rows_of(tmp_path / "out.jsonl")
     assert sorted(record["_task_index"] for record in records) == list(range(rows))
     assert all(record["reward"] == float(record["_task_index"] % 3 > 0) for record in records)
-    failures = [orjson.loads(line) for line in (tmp_path / "out_failures.jsonl").read_bytes().splitlines()]
+    failures = rows_of(tmp_path / "out_failures.jsonl")
     assert {(failure["code"], failure["is_final"]) for failure in failures} == {("worker_lost", False)}
     attempts = {record["_task_index"]: record["_attempts"] for record in records if record["_attempts"] > 1}
     assert attempts == {index: count + 1 for index, count in Counter(one["_task_index"] for one in failures).items()}
 
 
 async def test_a_trainers_rollouts_of_a_killed_worker_are_made_again(tmp_path: Path) -> None:
-    rows = [orjson.loads(line) for line in write_rows(tmp_path / "rows.jsonl", 200).read_bytes().splitlines()]
+    rows = rows_of(write_rows(tmp_path / "rows.jsonl", 200))
     examples = [{**row, "agent_ref": {"name": "agent"}, "_rowidx": number} for number, row in enumerate(rows)]
     async with (
         stub_endpoint(adds_twice) as endpoint,

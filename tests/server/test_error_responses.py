@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 from fastapi import FastAPI, HTTPException
 
@@ -21,7 +20,7 @@ from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.server.error_responses import redact_errors
-from nemo_gym.testing import client_for, example_row, response_of
+from nemo_gym.testing import client_for, example_row, response_of, rows_of
 from tests.stacks import agent_config
 
 MORTAL = """
@@ -113,7 +112,7 @@ async def test_a_verify_whose_server_died_is_retried_and_one_that_raises_is_not(
         helper = RolloutCollectionHelper()
         metrics = await asyncio.wait_for(helper.run_from_config(config, client=client), 60)
     assert (metrics.scored, metrics.failed) == (1, {"verifier": 1})
-    attempts = [orjson.loads(line) for line in failures_path(tmp_path / "out.jsonl").read_bytes().splitlines()]
+    attempts = rows_of(failures_path(tmp_path / "out.jsonl"))
     assert [(failure["_task_index"], failure["attempt"], failure["is_final"]) for failure in attempts] == [
         (0, 1, False),
         (1, 1, True),

@@ -13,13 +13,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
-
 from nemo_gym.analysis.bench.endpoint import Endpoint, serving_endpoint
 from nemo_gym.analysis.bench.percentiles import quantile
 from nemo_gym.analysis.bench.processes import tree_cpu_s
 from nemo_gym.analysis.bench.watch import Usage, Watcher
 from nemo_gym.analysis.bench.workload import Environment, Point, write_rows
+from nemo_gym.common.atomic_files import read_jsonl
 from nemo_gym.config.ports import find_open_port
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.output_files import failures_path
@@ -163,8 +162,7 @@ def _seconds_of_records(path: Path) -> Iterator[float]:
 def _failures(path: Path) -> Counter[str]:
     if not path.exists():
         return Counter()
-    records = (orjson.loads(line) for line in path.read_bytes().splitlines())
-    return Counter(record["cause"] for record in records if record["is_final"])
+    return Counter(record["cause"] for record in read_jsonl(path) if record["is_final"])
 
 
 @contextmanager

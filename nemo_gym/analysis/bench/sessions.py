@@ -2,7 +2,6 @@
 serves, makes steps that wait on the server, and ends it. A session succeeds if every reply is right."""
 
 import asyncio
-import os
 import shutil
 import tempfile
 import time
@@ -20,6 +19,7 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.common import event_loop
+from nemo_gym.compute.pool import available_cores
 from nemo_gym.config.ports import find_open_port
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import GymError, RolloutError
@@ -112,7 +112,7 @@ async def _session(client: ServerClient, steps: int, wait_s: float) -> float | s
 
 def sessions_table(measured: Sequence[SessionsMeasured]) -> str:
     head = ["sessions at once", "cores", "succeeded", "p50 s", "p99 s", "wall s", "CPU ms a session", "MB", "errors"]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     rows = [
         [
             *(f"{each.sessions:,}", str(cores), f"{each.succeeded / each.sessions:.1%}"),

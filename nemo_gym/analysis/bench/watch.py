@@ -1,6 +1,5 @@
 """Watch processes while they work: CPU time, memory and open files, again and again."""
 
-import os
 import resource
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Self
 import psutil
 
 from nemo_gym.analysis.bench.processes import cpu_s, memory, tree
+from nemo_gym.compute.pool import available_cores
 
 SAMPLE_EVERY_S = 0.25
 WINDOW = 4
@@ -88,9 +88,7 @@ class Machine:
     def here(cls) -> "Machine":
         _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = 2**30 if hard == resource.RLIM_INFINITY else hard
-        return cls(
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _mb(), files
-        )
+        return cls(available_cores(), _mb(), files)
 
 
 def _busy_and_all_s() -> tuple[float, float]:

@@ -1,13 +1,11 @@
 """Download the datasets of a configuration that are not on disk."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from nemo_gym.config.keys import HF_TOKEN_KEY_NAME
 from nemo_gym.config.types import DatasetConfig
 from nemo_gym.data.hubs import gitlab, hugging_face
-from nemo_gym.data.hubs.base import HubError
 from nemo_gym.data.hubs.gitlab import DownloadJsonlDatasetGitlabConfig
 from nemo_gym.data.hubs.hugging_face_config import DownloadJsonlDatasetHuggingFaceConfig
 from nemo_gym.data.scope import AgentDataset
@@ -37,7 +35,7 @@ def fetch_missing(
         try:
             say(f"Downloading {dataset.jsonl_fpath}")
             _fetch(dataset, source, config)
-        except (HubError, ConfigError, GymError) as error:
+        except GymError as error:
             failures.append(f"- {dataset.jsonl_fpath}: {error}")
     if failures:
         raise DownloadError("\n".join(["Datasets could not be downloaded:", *failures]))
@@ -53,7 +51,7 @@ def _fetch(dataset: DatasetConfig, source: DataSource, config: Mapping[str, Any]
                 repo_id=hugging_face_id.repo_id,
                 artifact_fpath=hugging_face_id.artifact_fpath,
                 split=None if has_file or dataset.type == "example" else dataset.type,
-                output_fpath=str(Path(dataset.jsonl_fpath)),
+                output_fpath=dataset.jsonl_fpath,
                 hf_token=config.get(HF_TOKEN_KEY_NAME),
             )
         )
@@ -62,7 +60,7 @@ def _fetch(dataset: DatasetConfig, source: DataSource, config: Mapping[str, Any]
         if not has_credentials:
             raise ConfigError(message)
         keys = {key: config[key] for key in GITLAB_KEYS}
-        output = str(Path(dataset.jsonl_fpath))
-        gitlab.download(DownloadJsonlDatasetGitlabConfig(**gitlab_id.model_dump(), **keys, output_fpath=output))
+        wanted = {**gitlab_id.model_dump(), **keys, "output_fpath": dataset.jsonl_fpath}
+        gitlab.download(DownloadJsonlDatasetGitlabConfig(**wanted))
     else:
         raise ConfigError(f"no {source}_identifier in the configuration, so nobody knows where it is")
