@@ -15,7 +15,7 @@ from nemo_gym.gateway.mcp import MCP_PATH, McpToolServer, session_tools
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.core import ServerCore
-from nemo_gym.server.endpoint import Call, Endpoint
+from nemo_gym.server.endpoint import Call, Endpoint, plain_result
 from nemo_gym.server.session import Session
 from nemo_gym.server.tools import NOT_TOOLS, any_tools_of
 
@@ -102,10 +102,11 @@ class _SeedEndpoint(Endpoint):
         return self._answer(super().__call__(call), call)
 
     async def _answer(self, running: Awaitable[Any], call: Call) -> JsonObject:
-        result = await running
+        result = await plain_result(running, call)
         if call.session is None:
             raise AssertionError("it asks for a session")
-        answer: JsonObject = {} if result is None else orjson.loads(encode(result))
+        encoded = result.content() if isinstance(result, ServerReply) else encode(result)
+        answer: JsonObject = {} if result is None else orjson.loads(encoded)
         return {**answer, NEMO_GYM_MCP_METADATA_KEY: self._metadata(call.session, call.body)}
 
     def _metadata(self, session: Session, body: Any) -> JsonObject:

@@ -187,4 +187,7 @@ def _body_in(args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
 
 
 def _as_json(value: Any) -> Any:
+    """None for a streamed response, whose events are not read here."""
+    if callable(value):  # a Starlette response
+        return orjson.loads(getattr(value, "body", b"null"))
     return orjson.loads(value.content() if isinstance(value, ServerReply) else encode(value))

@@ -98,7 +98,10 @@ class ServerCore:
 
     def failed(self, error: Exception, *, cause: Cause = "internal") -> ServerReply:
         """The error response to an exception."""
-        return ServerReply(self.name, *failure_of(error, server=self.name, key=self.session_cookie, cause=cause))
+        reply = ServerReply(self.name, *failure_of(error, server=self.name, key=self.session_cookie, cause=cause))
+        if isinstance(headers := getattr(error, "headers", None), dict):  # of an HTTPException
+            reply.headers = headers
+        return reply
 
     async def send(
         self, reply: ServerReply, receive: Receive, send: Send, *, deadline: Deadline | None = None

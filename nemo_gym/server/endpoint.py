@@ -232,12 +232,19 @@ def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
     }
 
 
+async def plain_result(running: Awaitable[Any], call: Call) -> Any:
+    """What a handler returns; a Starlette response as our reply."""
+    value = await running
+    return await read_response(call, value) if callable(value) else value
+
+
 async def read_response(call: Call, response: Any) -> ServerReply:
     """A Starlette response that a handler has returned, as our reply. It is an ASGI app; its background tasks run."""
     scope = direct_scope(call) if call.scope is None else dict(call.scope)
     reply = await call_asgi(response, scope, b"")
     call.response = response
-    return ServerReply("", reply.status, reply.body)
+    headers = {name.decode("latin-1"): text.decode("latin-1") for name, text in reply.headers}
+    return ServerReply("", reply.status, reply.body, headers=headers)
 
 
 def cookies_set_by(call: Call) -> dict[str, str]:

@@ -19,7 +19,7 @@ from nemo_gym.llm_api.responses_anthropic import MessagesParams, message_of, res
 from nemo_gym.llm_api.sse import EventStream
 from nemo_gym.llm_api.stream_events import chat_events, completion_events, message_events, response_events
 from nemo_gym.server.dialect_errors import in_dialect, not_found
-from nemo_gym.server.endpoint import BadBodyError, Call, Endpoint
+from nemo_gym.server.endpoint import BadBodyError, Call, Endpoint, plain_result
 
 T = TypeVar("T")
 AsEvents = Callable[[JsonObject, JsonObject], Iterable[bytes]]
@@ -41,14 +41,14 @@ class StreamableEndpoint(Endpoint):
     def __call__(self, call: Call) -> Awaitable[Any]:
         request = _take_stream(call)
         result = super().__call__(call)
-        return result if request is None else self._streamed(result, request)
+        return result if request is None else self._streamed(result, request, call)
 
-    async def _streamed(self, reply: Awaitable[Any], request: JsonObject) -> Any:
-        result = await reply
+    async def _streamed(self, reply: Awaitable[Any], request: JsonObject, call: Call) -> Any:
+        result = await plain_result(reply, call)
         if _is_failure(result):
             return result
         _read(result, self.path, self._answer)
-        whole = orjson.loads(encode(result.value if isinstance(result, ServerReply) else result))
+        whole = orjson.loads(result.content() if isinstance(result, ServerReply) else encode(result))
         return EventStream.of(self._events(whole, request))
 
     def shape_error(self, reply: ServerReply, error: Exception) -> ServerReply:
@@ -72,7 +72,7 @@ class MessagesEndpoint(Endpoint):
     async def _converted(self, converted: Awaitable[Any], call: Call) -> Any:
         params = await converted
         streams, call.body = call.body.stream, params
-        result = await self._responses(call)
+        result = await plain_result(self._responses(call), call)
         if _is_failure(result):
             return in_dialect(result, None, "anthropic")
         message = message_of(_read(result, self.path, NeMoGymResponse), message_id=f"msg_{uuid4().hex}")

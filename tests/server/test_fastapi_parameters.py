@@ -1,14 +1,19 @@
 """Handlers of the base routes that are written as FastAPI routes: what they may ask for, and what they may return."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import pytest
 from fastapi import BackgroundTasks, Cookie, Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 from nemo_gym.base_resources_server import BaseSeedSessionRequest, BaseVerifyRequest, SimpleResourcesServer
-from nemo_gym.server_utils import SESSION_ID_KEY
+from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel, read_model_call_records
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
 from nemo_gym.testing import client_for, example_row, says
 
 ROW = example_row(response=says("Done."))
@@ -83,3 +88,31 @@ async def test_a_starlette_response_is_sent_as_it_is(asked: str, status: int, te
     async with client_for(FastAPIStyle) as client:
         reply = await client.post("/seed_session", json={"reply": asked})
         assert (reply.status, reply.text) == (status, text)
+
+
+class JsonModel(SimpleResponsesAPIModel):
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> JSONResponse:
+        if body.input == "raise":
+            raise HTTPException(429, "slow down", headers={"Retry-After": "7"})
+        if body.input == "refuse":
+            return JSONResponse({"error": {"message": "slow down"}}, 429, headers={"Retry-After": "7"})
+        return JSONResponse(orjson.loads(encode(says("Hello."))))
+
+    async def chat_completions(self) -> None:
+        """Not asked."""
+
+
+@pytest.mark.parametrize("captures", [False, True])
+async def test_a_starlette_response_of_a_model_is_streamed_and_converted(captures: bool, tmp_path: Path) -> None:
+    settings = {"observability_enabled": captures, "model_call_capture_dir": str(tmp_path)}
+    async with client_for(JsonModel, server_client=ServerClient(global_config_dict=settings)) as client:
+        events = await client.post("/ng-rollout/1-1/v1/responses", json={"input": "Hi.", "stream": True})
+        assert "response.completed" in events.text
+        asked = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi."}]}
+        message = await client.post("/ng-rollout/1-1/v1/messages", json=asked)
+        assert message.json()["content"][0]["text"] == "Hello."
+        for text in ("raise", "refuse"):
+            refused = await client.post("/v1/responses", json={"input": text})
+            assert (refused.status, refused.headers["retry-after"]) == (429, "7")
+            assert refused.json()["error"]["type"] == "rate_limit_error"
+    assert len(read_model_call_records(tmp_path, "1-1")) == 2 * captures
