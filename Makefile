@@ -6,6 +6,8 @@ READY := .venv/.ready
 SERVERS := resources_servers responses_api_agents responses_api_models
 BIN := .venv/bin
 MIN_COVERAGE := 88
+# More processes than cores: half of the time a test waits for processes that it started.
+PARALLEL := -n 4 --dist worksteal
 # Packages are compiled once, when they are first imported, and not anew by every process that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -19,13 +21,13 @@ train-demo: setup
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m examples.train_grpo
 
 test: setup browser litellm isolated lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-fast: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests
 
 coverage: setup
-	$(BIN)/python -m pytest -n 2 --cov nemo_gym --cov-report term:skip-covered --cov-fail-under $(MIN_COVERAGE)
+	$(BIN)/python -m pytest $(PARALLEL) --cov nemo_gym --cov-report term:skip-covered --cov-fail-under $(MIN_COVERAGE)
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.polling import PATIENCE_S
+
 BIN = Path(sys.executable).parent
 
 
@@ -23,7 +25,7 @@ def free_port() -> int:
         return port
 
 
-def ng(command: str, *arguments: str, cwd: Path, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+def ng(command: str, *arguments: str, cwd: Path, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
         [str(BIN / command), *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -47,7 +49,7 @@ class Running:
     def text(self) -> str:
         return "\n".join(self.lines)
 
-    def wait_for(self, words: str, *, timeout_s: float = 120) -> None:
+    def wait_for(self, words: str, *, timeout_s: float = PATIENCE_S) -> None:
         """Until it has printed `words`."""
         given_up_at = time.monotonic() + timeout_s
         while words not in self.text:
@@ -61,7 +63,7 @@ class Running:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def wait(self, timeout_s: float = 120) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         code = self.process.wait(timeout_s)
         self._reader.join(5)
         return code

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 """Far more than anything here takes: reaching it is a failure, on a slow machine too."""
 POLL_EVERY_S = 0.01
 

@@ -100,7 +100,7 @@ def _ask_a_run(command_arguments: tuple[str, ...], folder: Path) -> str:
     """Everything that a run prints, and that its head and its model server answer."""
     head = next(word for word in command_arguments if "head_server.port" in word).partition("=")[2]
     with started("ng_run", *command_arguments, cwd=folder) as run:
-        run.wait_for("servers ready", timeout_s=120)
+        run.wait_for("servers ready")
         url = f"http://127.0.0.1:{head}"
         answers = [get_from_head(url, path).decode() for path in ("/global_config_dict_yaml", "/server_instances")]
         servers = {server["name"]: server["url"] for server in json.loads(answers[1])}

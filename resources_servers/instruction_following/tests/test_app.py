@@ -31,7 +31,7 @@ def row(*instructions: tuple[str, dict[str, Any] | None], response: Any, **field
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def client() -> AsyncIterator[ServerClient]:
     """One stack for all tests, since the libraries for tokens and languages take seconds to import."""
-    limits = {"checked": 30, "impatient": 1}
+    limits = {"checked": 30, "impatient": 0.5}
     folder = "instruction_following"
     async with running_servers(
         [

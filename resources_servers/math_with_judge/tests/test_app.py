@@ -1,7 +1,6 @@
 import asyncio
 import contextlib
 import json
-import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from nemo_gym.testing import (
 from resources_servers.math_with_judge.engine import check
 from resources_servers.math_with_judge.tests.metric import metric
 from tests.example_rows import WITH_PUBLIC_DATA, public_rows
+from tests.polling import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -246,12 +246,13 @@ async def test_the_public_rows_are_solved_by_their_own_answers(client: ServerCli
 
 async def busy_workers() -> list[psutil.Process]:
     """The processes that check an endless answer, as soon as there are some."""
-    async with asyncio.timeout(60):
+    first = cpu_seconds_of_workers()
+    async with asyncio.timeout(PATIENCE_S):
         while True:
-            before = cpu_seconds_of_workers()
-            await asyncio.sleep(0.2)
-            after = cpu_seconds_of_workers()
-            if busy := [worker for worker in after if after[worker] > before.get(worker, math.inf) + 0.05]:
+            await asyncio.sleep(0.05)
+            now = cpu_seconds_of_workers()
+            first = now | first
+            if busy := [worker for worker in now if now[worker] > first[worker] + 0.1]:
                 return busy
 
 
