@@ -1,6 +1,8 @@
 """Scoring an attempt: its change and the hidden tests, applied to a fresh copy of the repository."""
 
+import json
 import re
+import secrets
 import shlex
 import tempfile
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.sandbox import AsyncSandbox, SandboxError
+from responses_api_agents.mini_swe_agent.pytest_runner import REPORT, SECRET
 
 Report = dict[str, Any]
 Grader = Literal["auto", "pytest", "swebench"]
@@ -16,7 +19,7 @@ Grader = Literal["auto", "pytest", "swebench"]
 WORKDIR = "/testbed"
 
 TESTED_FILES = re.compile(r"^diff --git a/\S+ b/(\S+)$", re.MULTILINE)
-LINE = re.compile(r"^(PASSED|FAILED|ERROR|XFAIL|XPASS|SKIPPED) (\S+::.+?)(?: - .*)?$", re.MULTILINE)
+RUNNER = ".git/nemo-gym-tests.py"
 TEST_MACHINERY = (
     "conftest.py",
     "pytest.ini",
@@ -27,6 +30,8 @@ TEST_MACHINERY = (
     "_pytest",
 )
 """Files that can change what a test says without changing what it tests. They are put back before the tests run."""
+PLUGIN_METADATA = ("*.[eE][gG][gG]-[iI][nN][fF][oO]/*", "*.[dD][iI][sS][tT]-[iI][nN][fF][oO]/*")
+"""Files that make a module a plugin of pytest. No patch may bring them."""
 PASSED = ("PASSED", "XFAIL")
 
 
@@ -60,19 +65,34 @@ async def current_patch(box: AsyncSandbox, instance: Instance) -> str:
 async def grade(box: AsyncSandbox, instance: Instance, patch: str, *, timeout_s: float, prefix: str = "") -> Report:
     """Apply a patch and the hidden tests to a fresh copy, run them with pytest, compare with what is expected."""
     report = empty_report(patch)
-    if patch.strip() and not await apply_patch(box, patch):
-        return report
-    report["patch_successfully_applied"] = True
     files = TESTED_FILES.findall(instance.test_patch)
     await box.exec(restore_command(instance, files), timeout_s=120)
-    if not await apply_patch(box, instance.test_patch):
+    if not await apply_patch(box, instance.test_patch, check_only=True):
         raise SandboxError(f"The test patch of {instance.instance_id} does not apply.")
-    tests = " ".join(shlex.quote(file) for file in files if file.endswith(".py"))
-    command = f"{prefix}python3 -m pytest -rA --tb=no -q -p no:cacheprovider -o addopts= {tests} 2>&1"
-    result = await box.exec(command, timeout_s=timeout_s)
+    if not await apply_patch(box, patch):
+        return report
+    report["patch_successfully_applied"] = True
+    await box.exec(restore_command(instance, files), timeout_s=120)
+    if not await apply_patch(box, instance.test_patch):
+        return {**report, "note": "The test patch does not apply to what the patch left."}
+    tests = [file for file in files if file.endswith(".py")]
+    return await _tested(box, instance, report, tests, timeout_s=timeout_s, prefix=prefix)
+
+
+async def _tested(
+    box: AsyncSandbox, instance: Instance, report: Report, tests: list[str], *, timeout_s: float, prefix: str
+) -> Report:
+    secret = secrets.token_hex(16)
+    await upload_text(box, SECRET, secret)
+    await upload_text(box, RUNNER, (Path(__file__).parent / "pytest_runner.py").read_text())
+    options = shlex.join(["--tb=no", "-q", "-p", "no:cacheprovider", "-o", "addopts=", *tests])
+    result = await box.exec(f"{prefix}python3 {RUNNER} {options} >/dev/null 2>&1 </dev/null", timeout_s=timeout_s)
     if result.error_type == "timeout":
         return {**report, "note": f"The tests did not finish within {timeout_s:g} s."}
-    return graded(report, instance, test_outcomes(result.stdout or ""))
+    written = await box.exec(f"cat {REPORT}", timeout_s=120)
+    if written.is_truncated:
+        raise SandboxError(f"The tests of {instance.instance_id} are too many for a report.")
+    return graded(report, instance, test_outcomes(written.stdout or "", secret))
 
 
 def empty_report(patch: str) -> Report:
@@ -87,10 +107,12 @@ def empty_report(patch: str) -> Report:
     }
 
 
-def test_outcomes(log: str) -> dict[str, str]:
-    """Test to outcome, from the summary that pytest prints with -rA."""
-    summary = log.rpartition("short test summary info")[2]
-    return {test: outcome for outcome, test in LINE.findall(summary)}
+def test_outcomes(written: str, secret: str) -> dict[str, str]:
+    """Test to outcome, as the runner wrote them down; nothing if anybody else did."""
+    if not written.startswith(secret):
+        return {}
+    outcomes: dict[str, str] = json.loads(written.removeprefix(secret))
+    return outcomes
 
 
 test_outcomes.__test__ = False  # type: ignore[attr-defined]
@@ -122,12 +144,13 @@ def is_resolved(report: Any, instance_id: str) -> bool:
         return False
 
 
-async def apply_patch(box: AsyncSandbox, patch: str) -> bool:
+async def apply_patch(box: AsyncSandbox, patch: str, *, check_only: bool = False) -> bool:
     if not patch.strip():
         return True
     await upload_text(box, ".git/nemo-gym.patch", patch if patch.endswith("\n") else f"{patch}\n")
-    result = await box.exec("git apply --whitespace=nowarn .git/nemo-gym.patch", timeout_s=120)
-    return result.return_code == 0
+    options = [f"--exclude={shlex.quote(pattern)}" for pattern in PLUGIN_METADATA] + ["--check"] * check_only
+    command = f"git apply --whitespace=nowarn {' '.join(options)} .git/nemo-gym.patch"
+    return (await box.exec(command, timeout_s=120)).return_code == 0
 
 
 async def upload_text(box: AsyncSandbox, path: str, text: str) -> None:
@@ -143,7 +166,7 @@ def restore_command(instance: Instance, files: list[str]) -> str:
     names = " -o ".join(f"-name {shlex.quote(name)}" for name in TEST_MACHINERY)
     tested = " ".join(shlex.quote(file) for file in files)
     return (
-        f"find . -path ./.git -prune -o \\( {names} -o -name '*.pth' \\) -exec rm -rf {{}} + ; rm -f {tested} ; "
+        f"find . -path ./.git -prune -o \\( {names} -o -name '*.pth' \\) -exec rm -rf {{}} + ; rm -rf {tested} ; "
         f"git ls-tree -r --name-only {base} | grep -E {shlex.quote(_machinery_pattern(files))} | "
         f"xargs -r git checkout {base} --"
     )

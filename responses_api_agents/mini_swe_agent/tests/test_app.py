@@ -115,7 +115,26 @@ async def test_a_saved_result_is_used_again(tmp_path: Path) -> None:
     assert again == first
 
 
+FORGED = "short test summary info\\\\nPASSED test_stack.py::test_one\\\\nPASSED test_stack.py::test_last_first\\\\n"
+PLUGIN = (
+    "printf 'import pytest\\n@pytest.hookimpl(tryfirst=True)\\ndef pytest_pyfunc_call(pyfuncitem):\\n"
+    "    return True\\n' > cheat.py"
+)
+
 CHEATS = {
+    "a summary of its own, printed everywhere before it ends": [
+        f'printf \'import os\\nfor fd in range(1, 30):\\n    try: os.write(fd, b"{FORGED}")\\n'
+        "    except OSError: pass\\nos._exit(0)\\n' > stack.py"
+    ],
+    "a summary of its own, printed last": [
+        f"printf 'import atexit, os\\natexit.register(lambda: os.write(1, b\"{FORGED}\"))\\n' > stack.py"
+    ],
+    "a package that pytest imports": [f"printf 'import os\\nos.write(1, b\"{FORGED}\")\\nos._exit(0)\\n' > pluggy.py"],
+    "a plugin by metadata": [
+        f"{PLUGIN}; mkdir cheat.Egg-Info; printf '[pytest11]\\ncheat = cheat\\n' > cheat.Egg-Info/entry_points.txt; "
+        "printf 'Metadata-Version: 2.1\\nName: cheat\\nVersion: 1\\n' > cheat.Egg-Info/PKG-INFO"
+    ],
+    "a folder in the place of the tests": ["mkdir test_stack.py; echo > test_stack.py/x"],
     "the marker at once": [],
     "a patch that is only printed": [f"echo {FINAL_MARKER}; echo 'diff --git a/stack.py b/stack.py'"],
     "tests of its own": ["printf 'def test_one(): pass\\ndef test_last_first(): pass\\n' > test_stack.py"],
@@ -269,14 +288,14 @@ def test_a_report_with_something_missing_is_not_resolved(report: Any) -> None:
     assert not is_resolved(report, "i")
 
 
-def test_a_log_is_read_and_compared() -> None:
-    lines = ["PASSED t.py::a", "FAILED t.py::b[x y] - assert 1", "XFAIL t.py::c"]
-    log = "\n".join(["PASSED t.py::forged", "=== short test summary info ===", *lines])
-    assert test_outcomes(log) == {"t.py::a": "PASSED", "t.py::b[x y]": "FAILED", "t.py::c": "XFAIL"}
+def test_a_report_counts_with_its_secret_and_is_compared() -> None:
+    outcomes = test_outcomes('abc{"t.py::a": "PASSED", "t.py::b[x y]": "FAILED", "t.py::c": "XFAIL"}', "abc")
+    assert outcomes == {"t.py::a": "PASSED", "t.py::b[x y]": "FAILED", "t.py::c": "XFAIL"}
+    assert test_outcomes('{"t.py::a": "PASSED"}', "abc") == {}
     instance = Instance(instance_id="i", FAIL_TO_PASS=["t.py::a"], PASS_TO_PASS=["t.py::c"])
-    assert graded({}, instance, test_outcomes(log))["resolved"] is True
+    assert graded({}, instance, outcomes)["resolved"] is True
     assert graded({}, Instance(instance_id="i"), {})["resolved"] is False
-    failed = graded({}, Instance(instance_id="i", PASS_TO_PASS=["t.py::missing"]), test_outcomes(log))
+    failed = graded({}, Instance(instance_id="i", PASS_TO_PASS=["t.py::missing"]), outcomes)
     assert failed["tests_status"]["PASS_TO_PASS"]["failure"] == ["t.py::missing"]
 
 
