@@ -164,7 +164,9 @@ class Dataset:
         is_changed = not self.is_materialized and recorded_hash != hash_row(self.line(index))
         if recorded_hash is not None and is_changed:
             if not self._allow_changed:
-                hint = "" if self._allow_changed is None else " If the change is meant: +allow_changed_rows=true."
+                hint = (
+                    "" if self._allow_changed is None else " If the change is intended, pass +allow_changed_rows=true."
+                )
                 raise StoredRolloutsError(
                     f"{stored.place} was made of row {index} of {self.path}, which has changed since. {_REMEDY}{hint}"
                 )

@@ -67,7 +67,7 @@ class CheckVerifierConfig(CommandConfig):
 
 @dataclass(slots=True)
 class Figures:
-    """How one kind of response fared, over all rows."""
+    """The results of one kind of response, over all rows."""
 
     may_be_right: bool
     rows: int = 0
@@ -81,7 +81,7 @@ class Figures:
 
 @dataclass(slots=True)
 class VerifierReport:
-    """How one verifier fared."""
+    """The results of one verifier."""
 
     environment: str
     rows: int = 0

@@ -135,7 +135,7 @@ def _named(
     """Arguments without a name, as the parameters that stand for them."""
     names = parameters.POSITIONAL if parameters else ()
     if plain and len(names) == 1 and list in _kinds(fields[names[0]].annotation):
-        yield f"+{names[0]}=[{','.join(map(_quoted, plain))}]"
+        yield f"+{names[0]}=[{','.join(map(quoted, plain))}]"
         return
     if len(plain) > len(names):
         extra = plain[len(names)]
@@ -157,11 +157,11 @@ def _value(key: str, value: str, parameter: "FieldInfo | None") -> str:
         return _quoted_list(value)
     if parameter is None:
         is_text = value != "null" and (key.endswith(_TEXT_KEYS) or _LITERAL.fullmatch(value) is None)
-        return _quoted(value) if is_text else value
+        return quoted(value) if is_text else value
     kinds = _kinds(parameter.annotation)
     if list in kinds and not value.startswith("["):
         return _quoted_list(value)
-    return _quoted(value) if str in kinds and not value.startswith("[") else value
+    return quoted(value) if str in kinds and not value.startswith("[") else value
 
 
 def _kinds(annotation: Any) -> set[Any]:
@@ -181,10 +181,11 @@ def _is_flag(parameter: "FieldInfo") -> bool:
 
 
 def _quoted_list(value: str) -> str:
-    return f"[{','.join(_quoted(item.strip()) for item in value.split(','))}]"
+    return f"[{','.join(quoted(item.strip()) for item in value.split(','))}]"
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """A text in Hydra's grammar, whatever characters it has."""
     if _PLAIN_TEXT.fullmatch(value) and value.lower() not in _WORDS:
         return value
     literal = re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", value)  # not an interpolation

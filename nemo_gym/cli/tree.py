@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from nemo_gym.cli.arguments import quoted
 from nemo_gym.cli.commands import COMMANDS
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, find, nearest, search_roots
 from nemo_gym.errors import ConfigError, MissingPathError
 
+_PLAIN_VALUE = re.compile(r"[\w.-]+")
+"""Names and numbers, which stay what they are."""
 _MODEL = {
     "--model": "policy_model_name",
     "-m": "policy_model_name",
@@ -214,11 +218,8 @@ def _set(key: str, queue: list[str], flag: str) -> Iterator[str]:
         if key:
             yield f"+{key}"
         return
-    yield f"++{key}={_quoted(_value(queue, flag))}"
-
-
-def _quoted(value: str) -> str:
-    return value if value.replace(".", "").replace("-", "").replace("_", "").isalnum() else f"'{value}'"
+    value = _value(queue, flag)
+    yield f"++{key}={value if _PLAIN_VALUE.fullmatch(value) else quoted(value)}"
 
 
 def _value(queue: list[str], flag: str) -> str:

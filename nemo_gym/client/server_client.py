@@ -215,7 +215,7 @@ class ServerClient:
         Raises SessionLostError if the server no longer has the session: that is no result for a model to see.
         """
         if ignored:
-            logger.debug("ServerClient.request passes over %s", sorted(ignored))
+            logger.debug("ServerClient.request ignores %s", sorted(ignored))
         sent = {name: item.value if isinstance(item, Morsel) else str(item) for name, item in (cookies or {}).items()}
         body = data if json is None else json
         with timeout(timeout_s, what=server_name + url_path):

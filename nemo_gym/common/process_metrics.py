@@ -15,7 +15,7 @@ from nemo_gym.common.metrics import Family, Histogram
 
 _STARTED_AT = time.time()
 LAG_EVERY_S = 0.25
-"""Often enough to see every stall of a second, seldom enough to cost nothing."""
+"""Short enough to see every stall of a second, long enough to cost next to nothing."""
 
 
 class LoopLag:

@@ -21,7 +21,7 @@ def offending_message(files: Sequence[FileFigures]) -> str:
     lines = ["Found rows that are not valid. Nothing was collated."]
     for each in files:
         lines += offending_lines(each)
-    lines.append("Mend them, or leave them out with +drop_offending=true.")
+    lines.append("Fix them, or drop them with +drop_offending=true.")
     return "\n".join(lines)
 
 

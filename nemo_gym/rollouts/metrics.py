@@ -126,7 +126,7 @@ class RunningMetrics:
     """The figures of a run: add every outcome, then call `summary()` or `table()` at any time."""
 
     def __init__(self, *, num_repeats: int | None = None, pass_threshold: float = PASS_THRESHOLD) -> None:
-        """Without `num_repeats` nobody knows when a task is complete, so all of them are kept until the end."""
+        """Without `num_repeats` it is unknown when a task is complete, so all of them stay in memory until the end."""
         self.num_repeats, self.pass_threshold = num_repeats, pass_threshold
         self.scored = 0
         self.failed: Counter[Cause] = Counter()

@@ -37,7 +37,7 @@ def register_provider(name: str, provider_class: type[Any], override: bool = Fal
 
 
 def get_provider_class(name: str) -> type[Any]:
-    """The class of a provider. ValueError for a name nobody knows."""
+    """The class of a provider. Raises ValueError for an unknown name."""
     if name in _registered:
         return _registered[name]
     if name in BUILT_IN:

@@ -68,13 +68,11 @@ def _checked(template: str, place: str) -> str:
     try:
         found = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
-        raise ConfigError(
-            f"{place} is no template: {error}. A brace that is meant as one is written twice."
-        ) from error
+        raise ConfigError(f"{place} is no template: {error}. Write a literal brace twice.") from error
     unknown, missing = sorted(found - set(PLACEHOLDERS)), sorted(set(PLACEHOLDERS[1:]) - found)
     if unknown or missing:
         raise ConfigError(
             f"{place} has the placeholders {sorted(found)}; expected {list(PLACEHOLDERS)}. "
-            "A brace that is meant as one is written twice."
+            "Write a literal brace twice."
         )
     return template

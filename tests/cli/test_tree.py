@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from nemo_gym.cli.tree import is_of_tree, listed, translated
+from nemo_gym.config.sources import command_line_config
 from nemo_gym.errors import ConfigError
 from tests.commands import ng
 from tests.public.project_copy import copy_project
@@ -37,6 +39,12 @@ def test_flags_become_keys_and_selectors_one_list_of_files(root: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("key", ["it's", "ends in \\", "a 'b' \\' c", "[a]", "${x}", "sk-1"])
+def test_a_value_arrives_as_it_is_written_whatever_characters_it_has(key: str) -> None:
+    _, keys = translated(["eval", "run", "--model-api-key", key])
+    assert OmegaConf.to_container(command_line_config(keys), resolve=True)["policy_api_key"] == key  # type: ignore[index, call-overload]
+
+
 @pytest.mark.parametrize(
     ("line", "command"),
     [
@@ -49,7 +57,7 @@ def test_flags_become_keys_and_selectors_one_list_of_files(root: Path) -> None:
         ("env resolve --resources-server shop", ("dump_config", [
             "+config_paths=[{root}/resources_servers/shop/configs/shop.yaml]"])),
         ("dataset download --storage gitlab --name x", ("download_dataset_from_gitlab", ["++dataset_name=x"])),
-        ("dataset download --repo-id a/b", ("download_dataset_from_hf", ["++repo_id='a/b'"])),
+        ("dataset download --repo-id a/b", ("download_dataset_from_hf", ["++repo_id=a/b"])),
         ("eval profile --inputs a --rollouts b", ("reward_profile", [
             "++input_jsonl_fpath=a", "++rollouts_jsonl_fpath=b"])),
         ("env validate --resources-server shop", ("check_compat", ["+folder=resources_servers/shop"])),

@@ -63,4 +63,4 @@ def _fetch(dataset: DatasetConfig, source: DataSource, config: Mapping[str, Any]
         wanted = {**gitlab_id.model_dump(), **keys, "output_fpath": dataset.jsonl_fpath}
         gitlab.download(DownloadJsonlDatasetGitlabConfig(**wanted))
     else:
-        raise ConfigError(f"no {source}_identifier in the configuration, so nobody knows where it is")
+        raise ConfigError(f"no {source}_identifier in the configuration, so it cannot be downloaded")

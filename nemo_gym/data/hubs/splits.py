@@ -1,4 +1,4 @@
-"""Which files of a dataset repository belong to which split, by the names that Hugging Face goes by."""
+"""Which files of a dataset repository belong to which split, by their names, as Hugging Face does it."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _WORDS = {
 def files_of_splits(names: Sequence[str], *, wanted: str | None, repo_id: str) -> dict[str, list[str]]:
     """The data files of each split, or of the one that is wanted. Files whose names tell no split are for training."""
     data = sorted(name for name in names if name.endswith(SUFFIXES) and not name.startswith("."))
-    found = {split: [name for name in data if _tells(name, words)] for split, words in _WORDS.items()}
+    found = {split: [name for name in data if _is_named_after(name, words)] for split, words in _WORDS.items()}
     found = {split: files for split, files in found.items() if files} or ({"train": data} if data else {})
     if not found:
         raise HubError(f"{repo_id} has no data files that can be read ({', '.join(SUFFIXES)}).")
@@ -27,7 +27,7 @@ def files_of_splits(names: Sequence[str], *, wanted: str | None, repo_id: str) -
     return {wanted: found[wanted]}
 
 
-def _tells(name: str, words: Sequence[str]) -> bool:
+def _is_named_after(name: str, words: Sequence[str]) -> bool:
     """Whether a folder or the file itself is named after a split, as in data/train-00000-of-00001.parquet."""
     parts = re.split(r"[/._\-\s]|\d+", name.lower())
     return any(word in parts for word in words)

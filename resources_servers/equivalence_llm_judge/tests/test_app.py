@@ -301,7 +301,7 @@ def test_what_the_config_leaves_out_has_the_defaults_of_the_spec() -> None:
     [
         ({"judge_model_server": {"type": "responses_api_models"}}, r"judge_model_server\.name has to be given"),
         ({"judge_prompt_template": "{expected_answer}"}, r"has the placeholders \['expected_answer'\]; expected"),
-        ({"judge_prompt_template": r"\boxed{4} {expected_answer} {generated_answer}"}, "A brace that is meant as one"),
+        ({"judge_prompt_template": r"\boxed{4} {expected_answer} {generated_answer}"}, "Write a literal brace twice"),
         ({"judge_prompt_template": "{"}, "is no template"),
         ({"judge_prompt_template_fpath": "nowhere.txt"}, r"nowhere\.txt"),
         ({"reward_if_swap_fails": "nan"}, "finite"),
