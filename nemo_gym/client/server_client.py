@@ -162,14 +162,8 @@ class ServerClient:
         knew the cause itself. `ends_session` lets the server drop the rollout's session after its reply, and gives it
         the body for good. `what` is named in the error if the time is over; by default it is the server and the path.
         """
-        peer = self.local.get(server) if self.tap is None else None
         with timeout(timeout_s, what=what or server + path):
-            if peer is not None:
-                got = await peer.direct("POST", path, body, jar or {}, ends_session=ends_session)
-            else:
-                got = await self._send(
-                    "POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session
-                )
+            got = await self._send("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
         if got.status >= 300 or got.cookies or ends_session:
             _accept(got, jar, ends_session=ends_session)
         if got.status >= 300:
@@ -311,6 +305,8 @@ class ServerClient:
     ) -> Awaitable[ServerReply]:
         """Send a request to a server in this worker or elsewhere. With `cause`, no reply is a RolloutError."""
         peer = self.local.get(server)
+        if peer is not None and self.tap is None:
+            return peer.direct(method, path, body, cookies, ends_session=ends_session)
         send: Callable[[], Awaitable[ServerReply]] = (
             partial(self._send_far, method, server, path, body, cookies, timeout_s, cause, ends_session=ends_session)
             if peer is None

@@ -3,7 +3,7 @@ hand the object over. `decode` gives the same model from an object as from the b
 
 import json
 import marshal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 from weakref import ref
@@ -27,6 +27,7 @@ class EncodedItems(list[Any]):
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__(items)
         self._encoded: dict[EncodeItem, list[bytes]] = {}
+        self._derived: dict[Hashable, Any] = {}
         self._request: Callable[[], Any] = lambda: None
         self._others: tuple[frozenset[str], bytes] = (frozenset(), b"")
 
@@ -35,6 +36,13 @@ class EncodedItems(list[Any]):
         if self._request() is not request or self._others[0] is not excluded:
             self._request, self._others = ref(request), (excluded, _other_fields(request, excluded))
         return self._others[1]
+
+    def derived(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made of the items under this key, which is kept as long as they are."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        found: T = self._derived[key]
+        return found
 
     def encoded(self, encode_item: "EncodeItem") -> list[bytes]:
         """Every item as `encode_item` encodes it, with a comma before all but the first."""
@@ -96,6 +104,8 @@ def _full_dump(value: Any) -> Any:
         return value.model_dump(mode="json", warnings=False)
     if isinstance(value, set | frozenset):
         return sorted(value)
+    if isinstance(value, orjson.Fragment):
+        return json.loads(orjson.dumps(value))
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

@@ -6,7 +6,7 @@ refused by its name, never dropped, unless the answer would be the same without 
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
@@ -26,7 +26,7 @@ from nemo_gym.llm_api.chat import (
     NeMoGymChoice,
     NeMoGymCompletionUsage,
 )
-from nemo_gym.llm_api.json_codec import set_fields
+from nemo_gym.llm_api.json_codec import EncodedItems, set_fields
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,
     NeMoGymEasyInputMessage,
@@ -103,9 +103,6 @@ def think_tags(thoughts: Iterable[str]) -> str:
     return "".join(f"{_OPEN}{thought}{_CLOSE}" for thought in thoughts if thought)
 
 
-# Responses -> Chat
-
-
 def chat_params(
     params: NeMoGymResponseCreateParamsNonStreaming,
     *,
@@ -122,18 +119,11 @@ def chat_params(
     stored = [name for name in _NEEDS_A_STORE if getattr(params, name)]
     if stored:
         raise UnsupportedError(f"'{stored[0]}'", "the whole conversation in 'input'")
-    messages = ChatMessages(with_tokens, reasoning_field)
-    if params.instructions:
-        messages.append({"role": "system", "content": params.instructions})
-    if isinstance(params.input, str):
-        messages.append({"role": "user", "content": [{"type": "text", "text": params.input}]})
-    else:
-        messages.extend(params.input)
     seed, text = (params.metadata or {}).get("seed", ""), params.text or {}
     wants_logprobs = params.top_logprobs is not None or "message.output_text.logprobs" in (params.include or ())
     given: JsonObject = {
         **{name: getattr(params, name) for name in _SAME_NAME},
-        "messages": messages.finished(),
+        "messages": _messages(params, with_tokens, reasoning_field),
         max_tokens_key: params.max_output_tokens,
         "logprobs": wants_logprobs or None,
         "reasoning_effort": (params.reasoning or {}).get("effort"),
@@ -143,6 +133,19 @@ def chat_params(
         **_tool_params(params),
     }
     return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(**without_nulls(given))
+
+
+def _messages(params: NeMoGymResponseCreateParamsNonStreaming, *options: bool) -> list[JsonObject]:
+    """Of a conversation that grows, only the items that are new are converted."""
+    items, instructions = params.input, params.instructions
+    given = [{"role": "system", "content": instructions}] if instructions else []
+    if isinstance(items, str):
+        return [*given, {"role": "user", "content": [{"type": "text", "text": items}]}]
+    grown = items if isinstance(items, EncodedItems) else EncodedItems(items)
+    key = (ChatMessages, *options, instructions)
+    messages = grown.derived(key, lambda: ChatMessages(*options, EncodedItems(given)))
+    messages.extend(grown[messages.num_items :])
+    return messages.finished()
 
 
 def _response_format(wanted: JsonObject) -> JsonObject | None:
@@ -190,7 +193,8 @@ class ChatMessages:
 
     return_token_id_information: bool = False
     reasoning_field: bool = False
-    messages: list[JsonObject] = field(default_factory=list)
+    messages: list[JsonObject] = field(default_factory=EncodedItems)
+    num_items: int = 0
     _thoughts: list[str] = field(default_factory=list)
     _texts: list[str] = field(default_factory=list)
     _refusals: list[str] = field(default_factory=list)
@@ -203,10 +207,15 @@ class ChatMessages:
     def extend(self, items: Iterable[NeMoGymResponseInputItem]) -> None:
         for item in items:
             self._add(item)
+            self.num_items += 1
 
     def finished(self) -> list[JsonObject]:
-        self.flush_assistant()
-        return self.messages
+        """All messages. One of the model at the end is not ended by this: more of it may follow."""
+        if not (self._thoughts or self._texts or self._refusals or self._calls):
+            return self.messages
+        ended = replace(self, messages=[*self.messages])
+        ended.flush_assistant()
+        return ended.messages
 
     def _add(self, item: ResponseItem) -> None:
         if isinstance(item, NeMoGymFunctionCallOutput):
@@ -308,9 +317,6 @@ def _split_content(content: str | Sequence[JsonObject]) -> tuple[list[str], str 
         thoughts += found
         parts.append({**part, "text": rest} if found else part)
     return thoughts, parts
-
-
-# Chat -> Responses
 
 
 def output_items(

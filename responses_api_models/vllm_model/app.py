@@ -13,6 +13,7 @@ from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.openai_utils import (
     TOKEN_METADATA_FIELDS,
     ChatMessages,
+    EncodedItems,
     EndpointPool,
     EndpointSettings,
     JsonObject,
@@ -26,6 +27,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseOutputItem,
     chat_params,
     completion_refusal,
+    encode,
     normalize_completion,
     output_items,
     response_from_completion,
@@ -176,13 +178,21 @@ class VLLMModel(SimpleResponsesAPIModel):
         config = self.config
         given = without_nulls(set_fields(body))
         params = {**(config.extra_body or {}), **given, **_extra_body_of(given), "model": config.model}
-        params["messages"] = [self._message(dict(message)) for message in body.messages]
+        params["messages"] = self._encoded(body.messages)
         template = {**(config.chat_template_kwargs or {}), **params.get("chat_template_kwargs", {})}
         if template:
             params["chat_template_kwargs"] = template
         if config.sampling_overrides:
             params = without_nulls({**params, **config.sampling_overrides})
         return params | (ASK_FOR_TOKENS if config.return_token_id_information else {})
+
+    def _encoded(self, messages: Sequence[Any]) -> orjson.Fragment:
+        """The messages as JSON. Of a conversation that grows, only those that are new are encoded."""
+        items = messages if isinstance(messages, EncodedItems) else EncodedItems(messages)
+        return orjson.Fragment(b"".join((b"[", *items.encoded(self._encode_message), b"]")))
+
+    def _encode_message(self, message: Any) -> bytes:
+        return encode(self._message(dict(message)))
 
     def _message(self, message: JsonObject) -> JsonObject:
         if self.config.replace_developer_role_with_system and message["role"] == "developer":

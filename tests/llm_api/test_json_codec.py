@@ -107,3 +107,8 @@ def test_a_content_part_stays_one_when_it_is_detached() -> None:
     assert message.content[0].text == "Changed."
     original: Any = params.input[0]
     assert original.content == [{"type": "input_text", "text": "Hi."}]
+
+
+def test_encoded_parts_stay_json_beside_a_number_beyond_64_bits() -> None:
+    encoded = encode({"n": 10**30, "parts": orjson.Fragment(b'[{"a":1}]')})
+    assert encoded == b'{"n":%d,"parts":[{"a":1}]}' % (10**30)

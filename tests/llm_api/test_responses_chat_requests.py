@@ -7,7 +7,7 @@ import pytest
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.chat import NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.llm_api.json_codec import set_fields
+from nemo_gym.llm_api.json_codec import EncodedItems, changed, set_fields
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_chat import ChatMessages, UnsupportedError, chat_params
 
@@ -270,3 +270,20 @@ def test_what_cannot_be_said_is_refused_by_name(named: str, fields: dict[str, An
     assert isinstance(caught.value, NotImplementedError | RolloutError)
     assert caught.value.cause == "input"
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("with_tokens", [True, False])
+@pytest.mark.parametrize("reasoning_field", [True, False])
+def test_a_conversation_that_grows_is_converted_as_if_it_were_whole_and_each_item_once(
+    with_tokens: bool, reasoning_field: bool
+) -> None:
+    turn = [item("reasoning"), item("message"), item("function_call", **TOKENS), item("function_call_output")]
+    params = asked(input=[{"role": "user", "content": "Hi."}, *turn, *turn, item("message")], instructions="Think.")
+    options = {"with_tokens": with_tokens, "reasoning_field": reasoning_field}
+    growing = changed(params, input=EncodedItems())
+    for number, given in enumerate(params.input, 1):
+        growing.input.append(given)  # type: ignore[union-attr,arg-type]
+        whole = changed(params, input=params.input[:number])
+        assert chat_params(growing, **options).messages == chat_params(whole, **options).messages  # type: ignore[arg-type]
+    again = [chat_params(growing, **options).messages for _ in range(2)]  # type: ignore[arg-type]
+    assert all(one is other for one, other in zip(again[0][:-1], again[1][:-1], strict=True))
