@@ -48,11 +48,25 @@ class DatasetFingerprint(NamedTuple):
         return (min(self.rows, config.limit) if config.limit else self.rows) * config.num_repeats
 
 
+_OTHER_FORMATS = {
+    b"\x1f\x8b": "is compressed. Unpack it first, with gunzip.",
+    b"\x28\xb5\x2f\xfd": "is compressed. Unpack it first, with unzstd.",
+    b"PAR1": "is a Parquet file. Convert it to rows with ng_import.",
+    b"\xef\xbb\xbf": "starts with a byte order mark. Save it as UTF-8 without BOM.",
+    b"\xff\xfe": "is UTF-16 text. Save it as UTF-8 without BOM.",
+}
+
+
 def dataset_path(config: RolloutCollectionConfig) -> Path:
     """The file that the rows are in."""
     path = find(config.input_jsonl_fpath, what="dataset")
     if not path.is_file():
         raise ConfigError(f"{path} is not a file. A dataset is read twice, so it cannot be a pipe or a directory.")
+    with path.open("rb") as file:
+        start = file.read(4)
+    for signature, remedy in _OTHER_FORMATS.items():
+        if start.startswith(signature):
+            raise ConfigError(f"{path} {remedy}")
     return path
 
 
