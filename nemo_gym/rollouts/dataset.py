@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.common.paths import find
+from nemo_gym.common.words import json_type
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError
@@ -185,5 +186,5 @@ def _expect_object(value: Any, what: str) -> JsonObject:
     if value is None and what != "The row":
         return {}
     if not isinstance(value, dict):
-        raise ValueError(f"{what} is a {type(value).__name__}; expected a JSON object")
+        raise ValueError(f"{what} is {json_type(value)}; expected a JSON object")
     return value
