@@ -12,7 +12,7 @@ PERMANENT_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
 """Causes for which another attempt fails the same way, unless the error says otherwise."""
 
 
-SETUP_CODES: frozenset[str] = frozenset(("unauthorized", "unknown_model", "not_found", "unreachable"))
+SETUP_CODES: frozenset[str] = frozenset(("unauthorized", "no_quota", "unknown_model", "not_found", "unreachable"))
 """The `code` of a failure of a model endpoint that every other request would meet too."""
 SETUP_CODE_FIELD = "setup_code"
 

@@ -12,6 +12,7 @@ import orjson
 from pydantic import Field, ValidationError
 
 from nemo_gym.common.paths import find
+from nemo_gym.common.words import json_type
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_FIELD
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject, TextOrList, WireModel
@@ -52,7 +53,7 @@ def read_records(path: Path) -> Iterator[StoredLine]:
             if isinstance(record, dict):
                 yield StoredLine(offset, place, record)
             elif record is not None:
-                raise StoredRolloutsError(f"{place} is a {type(record).__name__}, expected a JSON object.")
+                raise StoredRolloutsError(f"{place} is {json_type(record)}, expected a JSON object.")
             offset += len(line)
 
 

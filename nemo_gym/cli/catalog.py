@@ -70,6 +70,10 @@ def find_environment(name: str) -> Entry:
     known = {entry.name: entry for entry in entries("resources_servers")}
     wanted = name.rstrip("/").removeprefix("resources_servers/")
     if "/" in wanted and (folder := Path(name)).is_dir():
+        if not (folder / "app.py").is_file():
+            raise ConfigError(
+                f"'{name}' is not an environment: the folder has no app.py. `ng list environments` lists them all."
+            )
         return _entry("resources_servers", folder.resolve())
     entry = known.get(wanted) or known.get(ALIASES.get(wanted, ""))
     entry = entry or next((one for one in known.values() if wanted in (path.stem for path in one.configs)), None)
@@ -93,7 +97,9 @@ def config_of(entry: Entry, name: str = "") -> Path:
     if len(own) == 1:
         return own[0]
     listed = ", ".join(str(path) for path in own) or "none"
-    raise ConfigError(f"{entry.path} has no config that is named like it. Give one of its configs instead: {listed}.")
+    raise ConfigError(
+        f"{entry.folder} has no config that is named like it. Give one of its configs instead: {listed}."
+    )
 
 
 def agents_in(config: Path) -> list[EnvironmentAgent]:

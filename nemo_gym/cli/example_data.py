@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.base_resources_server import BaseRunRequest
+from nemo_gym.common.words import json_type
 from nemo_gym.config.error_messages import validate
 from nemo_gym.errors import ConfigError
 
@@ -85,5 +86,5 @@ def _json_object(text: bytes, place: str) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise ConfigError(f"{place}: not valid JSON: {error}.") from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{place}: found a {type(value).__name__}, expected a JSON object.")
+        raise ConfigError(f"{place}: found {json_type(value)}, expected a JSON object.")
     return value

@@ -23,6 +23,7 @@ from nemo_gym.client.url import check_url
 from nemo_gym.common.deadline import time_left
 from nemo_gym.common.retry import is_retryable, retry
 from nemo_gym.errors import ConnectError, UnreachableError, UpstreamError
+from nemo_gym.llm_api.endpoint_refusals import setup_code
 
 T = TypeVar("T")
 Send: TypeAlias = Callable[[NeMoGymAsyncOpenAI], Awaitable[T]]
@@ -177,7 +178,9 @@ class EndpointPool:
 
     def _is_retryable(self, error: Exception) -> bool:
         """An only endpoint that was never reached is more likely configured wrong than restarting."""
-        return is_retryable(error) and not (isinstance(error, UnreachableError) and len(self.clients) == 1)
+        if not is_retryable(error) or (isinstance(error, UnreachableError) and len(self.clients) == 1):
+            return False
+        return not (isinstance(error, UpstreamError) and setup_code(error) == "no_quota")
 
     def session(self, jar: CookieJar, server: str) -> str | None:
         """The id that keeps a rollout on its endpoint, kept in its cookies. With one endpoint there is none."""

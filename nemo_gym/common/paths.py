@@ -78,8 +78,10 @@ def cache_dir() -> Path:
 def _nearest_sibling(tried: list[Path]) -> str:
     for candidate in tried:
         if candidate.parent.is_dir():
-            siblings = {entry.name: entry for entry in candidate.parent.iterdir()}
-            close = difflib.get_close_matches(candidate.name, siblings, n=1, cutoff=0.5)
+            names = [entry.name for entry in candidate.parent.iterdir()]
+            stems = difflib.get_close_matches(candidate.stem, {Path(name).stem for name in names}, n=3, cutoff=0.6)
+            alike = [name for name in names if Path(name).stem in stems]  # a common suffix alone says nothing
+            close = difflib.get_close_matches(candidate.name, alike, n=1, cutoff=0.5)
             if close:
-                return f" Did you mean '{siblings[close[0]]}'?"
+                return f" Did you mean '{candidate.with_name(close[0])}'?"
     return ""

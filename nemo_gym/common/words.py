@@ -8,6 +8,13 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def json_type(value: object) -> str:
+    """What a JSON value that is not an object is called: `a list`, `null`."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "true or false"
+    return "a list" if isinstance(value, list) else "a text" if isinstance(value, str) else "a number"
+
+
 def shorten(text: str, length: int) -> str:
     """The text, cut with an ellipsis if it is longer than `length`."""
     return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -72,5 +72,7 @@ def _message(item: ErrorDetails, path: KeyPath) -> str:
         return f"Must be one of: {listed}; found {shown}.{nearest(str(found), valid)}"
     if item["type"] == "missing" and isinstance(found, Mapping):
         return f"Field required; found only: {', '.join(map(str, found)) or 'nothing'}."
+    if item["type"] == "string_type" and (found is None or isinstance(found, int | float)):
+        return "The key has no value, expected text." if found is None else f"Expected text; put {shown} in quotes."
     message = item["msg"].removeprefix("Value error, ")
     return message if isinstance(found, Mapping) else f"{message}; found {shown}."

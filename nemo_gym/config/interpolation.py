@@ -20,14 +20,19 @@ class UnsetKeyError(ConfigInterpolationError, InterpolationKeyError):
     """A value is an interpolation of a key that is not set."""
 
 
-def resolve(config: DictConfig, path: KeyPath = (), *, sources: ConfigSources = UNKNOWN_SOURCES) -> Any:
-    """The value at `path` as plain dicts and lists, with every interpolation resolved."""
+def resolve(
+    config: DictConfig, path: KeyPath = (), *, sources: ConfigSources = UNKNOWN_SOURCES, missing_ok: bool = False
+) -> Any:
+    """The value at `path` as plain dicts and lists, with every interpolation resolved.
+
+    With `missing_ok`, a value that is still '???' stays so.
+    """
     node: Any = config
     try:
         for key in path:
             node = node[key]
         is_container = OmegaConf.is_config(node)
-        return OmegaConf.to_container(node, resolve=True, throw_on_missing=True) if is_container else node
+        return OmegaConf.to_container(node, resolve=True, throw_on_missing=not missing_ok) if is_container else node
     except OmegaConfBaseException as error:
         raise _explain(error, config, sources) from error
 

@@ -41,7 +41,7 @@ from nemo_gym.config.servers import ServerSpec as ServerSpec
 from nemo_gym.config.servers import server_instances as server_instances
 from nemo_gym.config.sources import ConfigSources, command_line_config, load_files, read_sources
 from nemo_gym.config.types import GlobalSettings, ModelServerRef, ServerInstanceConfig
-from nemo_gym.errors import UnknownServerError
+from nemo_gym.errors import ConfigError, UnknownServerError
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +92,7 @@ def complete(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCES, fi
     warn_about_unsupported_keys(config)
     settings = read_settings(config, sources=sources)
     if keys.POLICY_BASE_URL_KEY_NAME not in config and _lacks_policy_model(config, sources):
+        _refuse_half_an_endpoint(config)
         logger.info("no model endpoint is configured: '%s' runs on this machine's CPU", POLICY_MODEL.name)
         config.merge_with(OmegaConf.load(find(LOCAL_MODEL_CONFIG)))
     copy_agent_settings(config)
@@ -115,6 +116,18 @@ def read_settings(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCE
     values = {str(key): resolve(config, (str(key),), sources=sources) for key in present}
     is_set = {key: value for key, value in values.items() if value is not None}
     return validate(GlobalSettings, is_set, what="The configuration", sources=sources)
+
+
+def _refuse_half_an_endpoint(config: DictConfig) -> None:
+    """Who sets a key or a model name means an endpoint, not the model on this machine."""
+    names = (keys.POLICY_API_KEY_KEY_NAME, keys.POLICY_MODEL_NAME_KEY_NAME)
+    given = [name for name in names if config.get(name) is not None]
+    if given:
+        raise ConfigError(
+            f"{' and '.join(given)} set, but no {keys.POLICY_BASE_URL_KEY_NAME}: set it in env.yaml, or remove "
+            f"{' and '.join(given)} to use the small model on this machine's CPU."
+            f"{nearest(keys.POLICY_BASE_URL_KEY_NAME, map(str, config), cutoff=0.8)}"
+        )
 
 
 def _lacks_policy_model(config: DictConfig, sources: ConfigSources) -> bool:

@@ -4,6 +4,7 @@ From low to high: the files in `config_paths` (a later file takes precedence ove
 that it includes, unless they are listed too), `env.yaml`, the config passed in from Python, the command line.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -105,7 +106,7 @@ def command_line_config(arguments: Sequence[str]) -> DictConfig:
 def find_dotenv(path: Path | None = None) -> Path | None:
     """The given file if it exists, else `env.yaml` in the working directory or beside the package."""
     candidates = [path] if path is not None else [root / DOTENV_NAME for root in search_roots()]
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    return next((candidate for candidate in candidates if candidate.exists() or candidate.is_symlink()), None)
 
 
 def load_files(paths: Sequence[str], *, settings: DictConfig, named_in: str) -> list[Source]:
@@ -143,17 +144,28 @@ def load_file(path: Path) -> DictConfig:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path}{place}: invalid YAML: {error.problem}.") from error
+        remedy = " Indent with spaces, not tabs." if "'\\t'" in str(error.problem) else ""
+        raise ConfigError(f"{path}{place}: invalid YAML: {error.problem}.{remedy}") from error
     except GrammarParseError as error:
         raise ConfigError(
             f"{path}: invalid interpolation at '{error.full_key}'. "
             "Expected ${key}; write '\\${' for a literal '${'."
         ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: cannot be read: it is not UTF-8 text. Save it as UTF-8.") from None
     except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {_first_line(error)}.") from error
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{path}: found a list at the top level, expected keys and values.")
+    if _is_plain_text(config, path):
+        raise ConfigError(f"{path}: found text without keys, expected lines like 'key: value', with the space.")
     return config
+
+
+def _is_plain_text(config: DictConfig, path: Path) -> bool:
+    """True if the file is one text, which OmegaConf reads as a key without a value."""
+    key = next(iter(config), None)
+    return len(config) == 1 and _raw(config)[key] is None and not re.search(r":\s*(#.*)?$", path.read_text(), re.M)
 
 
 def _find_file(config_path: str, named_in: str) -> Path:

@@ -65,9 +65,13 @@ def setup_code(error: UpstreamError) -> str | None:
         return "unreachable"
     if error.status in (401, 403):
         return "unauthorized"
-    if error.status not in (400, 404):
+    if error.status == 402:
+        return "no_quota"
+    if error.status not in (400, 404, 429):
         return None
     codes, message = _codes_and_message(error.body)
+    if error.status == 429:
+        return "no_quota" if "insufficient_quota" in codes else None
     if codes & _UNKNOWN_MODEL_CODES or _UNKNOWN_MODEL.search(message):
         return "unknown_model"
     return "not_found" if error.status == 404 else None

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.common.paths import find
+from nemo_gym.common.words import json_type
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError
@@ -48,11 +49,25 @@ class DatasetFingerprint(NamedTuple):
         return (min(self.rows, config.limit) if config.limit else self.rows) * config.num_repeats
 
 
+_OTHER_FORMATS = {
+    b"\x1f\x8b": "is compressed. Unpack it first, with gunzip.",
+    b"\x28\xb5\x2f\xfd": "is compressed. Unpack it first, with unzstd.",
+    b"PAR1": "is a Parquet file. Convert it to rows with ng_import.",
+    b"\xef\xbb\xbf": "starts with a byte order mark. Save it as UTF-8 without BOM.",
+    b"\xff\xfe": "is UTF-16 text. Save it as UTF-8 without BOM.",
+}
+
+
 def dataset_path(config: RolloutCollectionConfig) -> Path:
     """The file that the rows are in."""
     path = find(config.input_jsonl_fpath, what="dataset")
     if not path.is_file():
         raise ConfigError(f"{path} is not a file. A dataset is read twice, so it cannot be a pipe or a directory.")
+    with path.open("rb") as file:
+        start = file.read(4)
+    for signature, remedy in _OTHER_FORMATS.items():
+        if start.startswith(signature):
+            raise ConfigError(f"{path} {remedy}")
     return path
 
 
@@ -171,5 +186,5 @@ def _expect_object(value: Any, what: str) -> JsonObject:
     if value is None and what != "The row":
         return {}
     if not isinstance(value, dict):
-        raise ValueError(f"{what} is a {type(value).__name__}; expected a JSON object")
+        raise ValueError(f"{what} is {json_type(value)}; expected a JSON object")
     return value

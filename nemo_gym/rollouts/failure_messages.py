@@ -15,6 +15,7 @@ _UPSTREAM = re.compile(r"^(?:The judge failed: )?\S+ answered (\d{3}): ")
 _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{12,}|\d+", re.I)
 _REMEDIES = {
     "unauthorized": "Check {api_key}.",
+    "no_quota": "Add credits to the account of {api_key}.",
     "unknown_model": "Check {model_name}.",
     "not_found": "Check {base_url} and {model_name}.",
     "unreachable": "Is the endpoint running? Check {base_url}.",

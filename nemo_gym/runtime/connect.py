@@ -13,6 +13,7 @@ from nemo_gym.client.head import base_url, get_from_head, run_token
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.exception_groups import raise_first_error
+from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.loading import CONFIG_PATHS_KEY_NAME, ServerSpec, dump, server_instances
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import HeadServerError, NoServerInstancesError
@@ -54,7 +55,7 @@ async def _started(config: DictConfig) -> AsyncIterator[ServerClient]:
         and not wants_ray(config)
         and not any(needs_addresses(server.folder) for server in servers)
     ):
-        settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        settings: dict[str, Any] = resolve(config, missing_ok=True)
         async with Stack(StackSpec(servers, settings)) as stack:
             yield stack.client
         return

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.client.head import base_url, get_from_head, run_token
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
+from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.loading import ServerSpec, server_instances
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig
@@ -46,7 +47,7 @@ class WorkerPlan:
 
 def plan_worker(config: DictConfig, *, token: str, host: str | None, port: int = 0, rows_port: int = 0) -> WorkerPlan:
     """The plan of a worker with this configuration. Slow if a virtualenv has to be made."""
-    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    settings: dict[str, Any] = resolve(config, missing_ok=True)
     groups = grouped(server_instances(config), VenvSettings.of(settings))
     shared = [group for python, group in groups if is_shared(python, group)]
     if not shared:

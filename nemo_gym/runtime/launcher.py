@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
 from nemo_gym.common.owned_resources import OwnedResources
+from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.config.loading import ServerSpec, dump, server_instances
 from nemo_gym.config.ports import search_port
@@ -235,7 +236,7 @@ class Launcher(OwnedResources):
             OmegaConf.update(block, "port", port, force_add=True)
 
     def _settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = OmegaConf.to_container(self.config, resolve=True)  # type: ignore[assignment]
+        settings: dict[str, Any] = resolve(self.config, missing_ok=True)
         return settings
 
     def _displayed(self, instance: ServerSpec) -> ServerInstanceDisplayConfig:

@@ -3,7 +3,7 @@
 import math
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -45,14 +45,15 @@ def rows_page(
         ids = f"SELECT id FROM rows ORDER BY {order.text} LIMIT ? OFFSET ?"
     values = (*condition.values, *order.values, min(limit, MAX_PAGE), offset)
     found = [row for (row,) in connection.execute(ids, values)]
-    hint = None if total or not where.strip() else _unknown_field(connection, where)
+    hint = None if total or not where.strip() else _unknown_field(connection, fields_in(where))
+    hint = hint or _unknown_field(connection, [sort.removeprefix("-") or "row"])
     return {"total": total, "rows": [_row(connection, row, columns) for row in found], "hint": hint}
 
 
-def _unknown_field(connection: sqlite3.Connection, where: str) -> str | None:
-    """Why a filter selects nothing, if it names a field that no row has."""
+def _unknown_field(connection: sqlite3.Connection, names: Iterable[str]) -> str | None:
+    """Why a filter selects nothing or a sort does nothing, if one of the names is that of a field that no row has."""
     known = [name for (name,) in connection.execute("SELECT name FROM fields")]
-    missing = next((name for name in fields_in(where) if name not in known), None)
+    missing = next((name for name in names if name not in COLUMNS and name not in known), None)
     return missing and f"No row has a field '{missing}'.{nearest(missing, [*COLUMNS, *known])}"
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from nemo_gym.common.words import json_type
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import CAUSES
 from nemo_gym.rollouts.types import METADATA_FIELDS, REPEAT_INDEX_KEY_NAME, parse_row_id, task_index_of
@@ -79,7 +80,7 @@ def describe_line(line: bytes) -> Described:
         reason = "UTF-16 text; convert the file to UTF-8" if b"\0" in line[:4] else f"not JSON: {error}"
         return Described(INVALID, prompt=reason[:PREVIEW])
     if not isinstance(record, dict):
-        return Described(INVALID, prompt=f"a JSON {type(record).__name__}, expected an object")
+        return Described(INVALID, prompt=f"found {json_type(record)}, expected a JSON object")
     try:
         return describe(record)
     except Exception as error:  # one odd record must not end the index of all the others

@@ -45,7 +45,7 @@ def text_report(config: ViewerConfig) -> Iterator[str]:
             index = files.index(number)
             if config.row is not None:
                 index.wait_for(config.row + 1, timeout_s=INDEX_TIMEOUT_S)
-                yield from map(printable, _conversation(parse_line(read_row(index, config.row))))
+                yield from map(printable, _row(read_row(index, config.row)))
                 continue
             index.wait_for(2**62, timeout_s=INDEX_TIMEOUT_S)
             yield one_line(f"{index.path}: {count_of(index.rows, 'row')}")
@@ -114,6 +114,16 @@ def _hits(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
     hits = (event for event in found if isinstance(event, Hit))
     for hit in itertools.islice(hits, config.limit):
         yield one_line(f"row {hit.row}  {hit.path}: {hit.before[-40:]}[{hit.match}]{hit.after[:40]}")
+
+
+def _row(line: bytes) -> Iterator[str]:
+    try:
+        record = parse_line(line)
+    except ValueError as error:
+        yield f"The line is not JSON: {error}"
+        yield line[:MAX_VALUE].decode(errors="replace").rstrip()
+        return
+    yield from _conversation(record)
 
 
 def _conversation(record: Any) -> Iterator[str]:

@@ -57,6 +57,12 @@ async def collect(url: str, cwd: Path, *more: str) -> Done:
             {"error": {"message": "The model `m` does not exist", "code": "model_not_found"}},
             "answered 404: The model `m` does not exist. Check policy_model_name.",
         ),
+        (
+            429,
+            {"error": {"message": "You exceeded your current quota.", "code": "insufficient_quota"}},
+            "answered 429: You exceeded your current quota. Add credits to the account of policy_api_key.",
+        ),
+        (402, {"error": "No balance"}, "answered 402: No balance. Add credits to the account of policy_api_key."),
         (404, {"detail": "Not Found"}, "answered 404: Not Found. Check policy_base_url and policy_model_name."),
     ],
 )
@@ -142,6 +148,18 @@ def test_each_mistake_in_the_input_is_named(tmp_path: Path) -> None:
     )
     assert (empty.returncode, empty.stderr) == (2, f"{rows} has no rows, so there is nothing to do.\n")
     assert not (tmp_path / "no.jsonl").exists()
+
+    for start, line in (
+        (b"\x1f\x8b", "with gunzip"),
+        (b"\xef\xbb\xbf{}", "byte order mark. Save it as UTF-8 without BOM"),
+    ):
+        rows.write_bytes(start)
+        done = ng("ng_collect_rollouts", *arguments, agent, "+input_jsonl_fpath=rows.jsonl", cwd=tmp_path)
+        assert (done.returncode, line in done.stderr) == (2, True)
+
+    unset = ng("ng_collect_rollouts", *arguments, agent, example, "+other=${unset}", cwd=tmp_path)
+    assert unset.returncode == 2
+    assert unset.stderr.startswith("Interpolation key 'unset' not found: other is '${unset}'. Set 'unset: <value>'")
 
     for override, line in (
         ("+responses_create_params.temperature=hot", "- temperature: Input should be a valid number"),

@@ -382,6 +382,12 @@ def test_with_a_word_on_the_model_its_config_must_be_named(warnings: str) -> Non
         load_config([f"config_paths=[{WEATHER}]", warnings], use_dotenv=False)
 
 
+@pytest.mark.parametrize("given", ["policy_api_key=sk-1", "policy_model_name=gpt-4.1"])
+def test_half_an_endpoint_is_not_replaced_by_the_model_of_this_machine(given: str) -> None:
+    with pytest.raises(ConfigError, match=r"no policy_base_url: set it .* Did you mean 'policy_base_ulr'\?"):
+        load_config([f"config_paths=[{WEATHER}]", given, "policy_base_ulr=http://x/v1"], use_dotenv=False)
+
+
 def test_what_is_left_out_is_told_once_when_the_model_of_this_machine_steps_in(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

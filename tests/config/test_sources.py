@@ -222,6 +222,12 @@ def test_the_command_line_can_be_read_by_itself() -> None:
         ("a: 1\na: 2", "bad.yaml, line 2, column 1: invalid YAML: found duplicate key a."),
         ("- a", "bad.yaml: found a list at the top level, expected keys and values."),
         ("5", "bad.yaml: cannot be read: "),
+        (
+            "a:\n\tb: 1",
+            "bad.yaml, line 2, column 1: invalid YAML: found character '\\t' that cannot start any token. Indent",
+        ),
+        ("hello", "bad.yaml: found text without keys, expected lines like 'key: value', with the space."),
+        ("password:x${y\nb:2", "bad.yaml: found text without keys"),
         ("a:\n  password: x${y", "bad.yaml: invalid interpolation at 'a.password'."),
     ],
 )
@@ -235,8 +241,23 @@ def test_a_file_that_cannot_be_used_is_named_with_the_place(content: str, messag
 
 def test_a_binary_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"bad\.yaml: cannot be read"):
+    with pytest.raises(ConfigError, match=r"bad\.yaml: cannot be read: .*Save it as UTF-8"):
         read(["config_paths=[bad.yaml]"])
+
+
+@pytest.mark.parametrize("content", ["a:", "# only a comment", "", "a: # later"])
+def test_a_file_of_one_unset_key_or_none_is_fine(content: str) -> None:
+    assert read(["config_paths=[some.yaml]"], {"some.yaml": content}).files
+
+
+def test_an_env_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "env.yaml").mkdir()
+    with pytest.raises(ConfigError, match=r"env\.yaml: cannot be read: .*directory"):
+        read_sources()
+    (tmp_path / "env.yaml").rmdir()
+    (tmp_path / "env.yaml").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match=r"env\.yaml: cannot be read: .*No such file"):
+        read_sources()
 
 
 def test_a_missing_file_names_the_nearest_and_who_asked_for_it(tmp_path: Path) -> None:
@@ -248,6 +269,12 @@ def test_a_missing_file_names_the_nearest_and_who_asked_for_it(tmp_path: Path) -
     assert f"Did you mean '{tmp_path}/weather.yaml'?" in message
     assert f"It is named in config_paths of {tmp_path}/main.yaml." in message
     assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_a_file_that_only_ends_alike_is_not_suggested() -> None:
+    with pytest.raises(MissingPathError) as caught:
+        read(["config_paths=[missing.yaml]"], {"bin.yaml": {}})
+    assert "Did you mean" not in str(caught.value)
 
 
 def test_a_folder_is_no_config_file(tmp_path: Path) -> None:

@@ -183,11 +183,11 @@ def test_a_row_may_name_its_agent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"responses_create_params": "text"}', "`responses_create_params` is a str; expected a JSON object"),
-        ('{"responses_create_params": {"metadata": "text"}}', "`metadata` is a str"),
+        ('{"responses_create_params": "text"}', "`responses_create_params` is a text; expected a JSON object"),
+        ('{"responses_create_params": {"metadata": "text"}}', "`metadata` is a text"),
         ('{"responses_create_params": [', "cannot be run. It is not JSON: "),
         ("[1]", "The row is a list"),
-        ("null", "The row is a NoneType"),
+        ("null", "The row is null; expected a JSON object"),
     ],
 )
 def test_a_row_that_cannot_be_changed_as_told_is_an_outcome(tmp_path: Path, line: str, reason: str) -> None:

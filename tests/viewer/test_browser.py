@@ -375,7 +375,8 @@ def test_empty_columns_are_left_out_and_a_filter_on_no_field_says_so(page: Any, 
         page.goto(f"{address}#/rows")
         page.wait_for_selector("tr[data-row='1']")
         titles = page.locator("thead th").all_inner_texts()
-        assert [title for title in titles if title] == ["row", "reward", "outcome", "size", "prompt", "answer"]
+        assert [title for title in titles if title] == ["row", "outcome", "size", "prompt"]
+        assert page.locator(".outcome.bad").count() == 0
         page.goto(f"{address}#/rows?where=levl%20%3E%200")
         assert "Did you mean 'level'?" in page.inner_text("#filter-hint")
 

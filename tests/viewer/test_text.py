@@ -45,6 +45,20 @@ def test_an_unreadable_filter_is_a_usage_error(tmp_path: Path) -> None:
         report(write_lines(tmp_path / "rollouts.jsonl", math_records()), where="reward <")
 
 
+@pytest.mark.parametrize(("line", "message"), [("oops", "Expecting value"), ("[" * 3000, "nested too deeply")])
+def test_a_line_that_is_not_json_is_printed_as_it_is(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text(f"{line}\n")
+    text = report(tmp_path / "bad.jsonl", row=0)
+    assert f"The line is not JSON: {message}" in text
+    assert text.endswith(line)
+
+
+def test_a_sort_by_a_field_that_no_row_has_says_so(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rollouts.jsonl", math_records())
+    assert "No row has a field 'rewrd'. Did you mean 'reward'?" in report(path, sort="-rewrd")
+    assert "No row has" not in report(path, sort="-reward")
+
+
 def test_the_command_takes_files_and_flags(tmp_path: Path) -> None:
     write_lines(tmp_path / "my $ {odd} 'name'=1.jsonl", math_records())
     done = ng("ng", "view", "--text", "./my $ {odd} 'name'=1.jsonl", "+limit=1", cwd=tmp_path)

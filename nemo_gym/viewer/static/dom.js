@@ -28,6 +28,7 @@ export function visible(text) {
 export function number(value, digits = 3) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
+  if (Math.abs(value) >= 1e15) return value.toExponential(digits - 1);
   if (Number.isInteger(value)) return value.toLocaleString("en");
   return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
 }

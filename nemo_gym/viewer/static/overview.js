@@ -16,7 +16,7 @@ function taskList(file, groups) {
       h(
         "li",
         {},
-        h("a", { href: link("row", { file, row: group.first }) }, `task ${group.task ?? "–"}`),
+        h("a", { href: link("row", { file, row: group.first }) }, group.task === null ? `row ${group.first}` : `task ${group.task}`),
         ` mean ${number(group.mean)}${group.spread ? `, spread ${number(group.spread)}` : ""}, ${number(group.scored)} ${group.scored === 1 ? "rollout" : "rollouts"} `,
         h("span", { class: "quiet" }, visible(group.prompt.slice(0, 90))),
       ),

@@ -51,7 +51,7 @@ function fieldList(record, where) {
   for (const [name, value] of entries(record.response)) if (!["output", "tools", "participants"].includes(name)) add(`response.${name}`, value, ["response", name]);
   for (const [name, value] of entries(record.responses_create_params)) if (name !== "input" && name !== "tools") add(name, value, ["responses_create_params", name]);
   for (const [name, value] of entries(record.row)) if (name !== "responses_create_params") add(`row.${name}`, value, ["row", name]);
-  return h("section", { class: "card" }, h("h2", {}, "Fields"), h("table", { class: "plain fields" }, rows));
+  return rows.length === 0 ? null : h("section", { class: "card" }, h("h2", {}, "Fields"), h("table", { class: "plain fields" }, rows));
 }
 
 function badges(record, found) {

@@ -13,7 +13,7 @@ const PAGE = 100;
 const COLUMNS = [
   ["row", "row", (row) => number(row.id)],
   ["reward", "reward", (row) => h("span", { class: rewardClass(row.reward) }, number(row.reward))],
-  ["outcome", "outcome", (row) => h("span", { class: `outcome ${row.outcome === "scored" ? "ok" : "bad"}` }, row.outcome)],
+  ["outcome", "outcome", (row) => h("span", { class: `outcome ${row.outcome === "scored" || row.outcome === "row" ? "ok" : "bad"}` }, row.outcome)],
   ["task", "task", (row) => (row.task === null ? "–" : number(row.task))],
   ["repeat", "repeat", (row) => number(row.repeat)],
   ["output_tokens", "tokens", (row) => number(row.output_tokens)],
@@ -24,11 +24,11 @@ const COLUMNS = [
 ];
 
 const TEXTS = new Set(["outcome"]);
-const ALWAYS = new Set(["row", "reward", "outcome", "bytes"]);
+const ALWAYS = new Set(["row", "outcome", "bytes"]);
 const isNumber = (field) => (TEXTS.has(field) ? "" : "num");
 const shownColumns = (rows) => COLUMNS.filter(([field]) => ALWAYS.has(field) || rows.some((row) => row[field] !== null));
 
-function header(params, columns, extra) {
+function header(params, columns, extra, texts) {
   const sort = params.get("sort") || "";
   const head = ([field, title]) => {
     const isOn = sort.replace("-", "") === field;
@@ -37,11 +37,10 @@ function header(params, columns, extra) {
     const kind = columns.some(([name]) => name === field) ? isNumber(field) : "";
     return h("th", { class: `${kind} ${isOn ? "on" : ""}`, "aria-sort": isOn ? (sort.startsWith("-") ? "descending" : "ascending") : null }, h("a", { href: withParams({ sort: next }), title: `Sort by ${field}` }, title + mark));
   };
-  const texts = [["prompt", "prompt"], ["answer", "answer"]];
-  return h("tr", {}, h("th", {}), columns.map(head), extra.map((name) => head([name, name])), texts.map(head));
+  return h("tr", {}, h("th", {}), columns.map(head), extra.map((name) => head([name, name])), texts.map((name) => head([name, name])));
 }
 
-function line(row, file, columns, extra, onSelect) {
+function line(row, file, columns, extra, texts, onSelect) {
   const open = link("row", { file, row: row.id });
   const box = h("input", {
     type: "checkbox",
@@ -58,8 +57,7 @@ function line(row, file, columns, extra, onSelect) {
     h("td", {}, box),
     cells,
     fields,
-    text(row.prompt),
-    text(row.answer),
+    texts.map((name) => text(row[name])),
   );
 }
 
@@ -164,8 +162,9 @@ export async function rowsView({ params, file, files, signal }) {
     showActions();
   };
   const columns = shownColumns(page.rows);
-  const body = h("tbody", {}, page.rows.map((row) => line(row, file, columns, extra, onSelect)));
-  const table = h("div", { class: `scroll${extra.length > 2 ? " wide" : ""}` }, h("table", { class: "rows" }, h("thead", {}, header(params, columns, extra)), body));
+  const texts = page.rows.some((row) => row.answer) ? ["prompt", "answer"] : ["prompt"];
+  const body = h("tbody", {}, page.rows.map((row) => line(row, file, columns, extra, texts, onSelect)));
+  const table = h("div", { class: `scroll${extra.length > 2 ? " wide" : ""}` }, h("table", { class: "rows" }, h("thead", {}, header(params, columns, extra, texts)), body));
   view.append(h("div", { class: "between" }, pager(page.total, offset, page.rows.length, "range"), actions));
   const failures = files[file]?.failures;
   if (!page.rows.length && !where && failures !== null && failures !== undefined)

@@ -34,7 +34,7 @@ export function squares(file, repeats, current) {
 
 function line(file, group) {
   const repeats = group.repeats.map(([id, reward, outcome]) => ({ id, reward, outcome }));
-  const meter = group.passed === null ? "–" : h("meter", { min: 0, max: 1, value: group.passed, title: percent(group.passed) });
+  const passed = group.passed === null ? "–" : [h("meter", { min: 0, max: 1, value: group.passed, title: percent(group.passed) }), " ", percent(group.passed)];
   return h(
     "tr",
     { class: group.no_variance ? "flat" : "" },
@@ -44,7 +44,7 @@ function line(file, group) {
     h("td", { class: "num" }, group.no_variance ? h("span", { class: "warn", title: "All rewards are equal" }, "no variance") : number(group.spread)),
     h("td", { class: "num" }, number(group.low)),
     h("td", { class: "num" }, number(group.high)),
-    h("td", {}, meter, " ", percent(group.passed)),
+    h("td", {}, passed),
     h("td", { class: "num" }, number(group.tokens)),
     h("td", { class: "num" }, duration(group.seconds)),
     h("td", {}, squares(file, repeats)),
