@@ -96,7 +96,8 @@ class HeadServer:
         except RefusedError as error:
             return error.status, {"detail": error.detail}
         if self._register is None or self._token is None:
-            return 403, {"detail": "This run has no token, so no worker can join it. Start it with +run_token=..."}
+            detail = "This run has no token, so no worker can join it. Start it with NEMO_GYM_RUN_TOKEN set."
+            return 403, {"detail": detail}
         try:
             return 200, self._register(body)
         except ValidationError as error:

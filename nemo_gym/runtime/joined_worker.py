@@ -81,8 +81,8 @@ def token_of(config: DictConfig) -> str:
     token = config.get("run_token") or run_token(config.head_server.port)
     if not token:
         raise ConfigError(
-            "A worker joins a run with the run's token, and there is none. Set NEMO_GYM_RUN_TOKEN, and start the run "
-            "with the same text as +run_token=..."
+            "A worker joins a run with the run's token, and there is none. Set NEMO_GYM_RUN_TOKEN to the same text "
+            "here and where the run starts."
         )
     return str(token)
 

@@ -4,6 +4,7 @@ and stay bound while a worker is restarted, so no port is lost and no caller is 
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_gym.client.head import RUN_TOKEN_ENV_VAR
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
 from nemo_gym.common.owned_resources import OwnedResources
@@ -48,11 +50,9 @@ class Launcher(OwnedResources):
         super().__init__()
         self.config, self._echo, self._hung_after_s = config.copy(), echo, hung_after_s
         self._instances = server_instances(config)
-        self.token: str | None = config.get("run_token") or (
-            None
-            if all(is_loopback(host) for host in self._hosts()) and not wants_ray(config)
-            else secrets.token_urlsafe(24)
-        )
+        self.token: str | None = config.get("run_token") or os.environ.get(RUN_TOKEN_ENV_VAR)
+        if not self.token and (wants_ray(config) or not all(is_loopback(host) for host in self._hosts())):
+            self.token = secrets.token_urlsafe(24)
         if self.token:
             set_process_secrets(process_secrets() | Secrets(frozenset((self.token,))))
         self._secret = session_secret(self.token)

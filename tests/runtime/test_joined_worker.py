@@ -42,10 +42,10 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 async def run_of(folder: Path, url: str) -> AsyncIterator[tuple[Launcher, list[str]]]:
     """A run with one worker, and the arguments with which another one joins it."""
     (folder / "config.yaml").write_text(json.dumps({**CONFIG, "policy_model": model_at(url)}))
-    arguments = [f"+config_paths=[{folder}/config.yaml]", f"+head_server.port={free_port()}", f"+run_token={TOKEN}"]
+    arguments = [f"+config_paths=[{folder}/config.yaml]", f"+head_server.port={free_port()}"]
     config = load_config(arguments, use_dotenv=False, fill_ports=False)
     async with Launcher(config, echo=print) as launcher:
-        yield launcher, arguments[:2]
+        yield launcher, arguments
 
 
 @asynccontextmanager
