@@ -61,7 +61,9 @@ class EnvironmentHost:
             except (ConfigError, OSError):
                 continue
             return [orjson.loads(line) for line in lines if line.strip()]
-        raise ConfigError(f"None of these datasets is there: {names}")
+        if not names:
+            raise ConfigError(f"The configuration of {self.name} names no dataset: pass rows, or add `datasets`.")
+        raise ConfigError(f"None of these datasets is there: {', '.join(names)}")
 
     def call(self, path: str, body: Any, jar: CookieJar, *, ends_session: bool = False) -> JsonObject:
         """POST to the environment. A failure raises RolloutError."""
