@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -91,6 +92,13 @@ def test_the_same_seed_gives_the_same_row_and_too_many_steps_truncate(counter: E
 def test_a_config_must_have_one_environment() -> None:
     with pytest.raises(ConfigError, match="example_stateful_counter"):
         EnvironmentHost(COUNTER, environment="other")
+
+
+def test_a_config_without_datasets_says_what_to_do(tmp_path: Path) -> None:
+    server = {"resources_servers": {"example_stateful_counter": {"entrypoint": "app.py", "domain": "agent"}}}
+    (tmp_path / "bare.yaml").write_text(json.dumps({"counter": server}))
+    with pytest.raises(ConfigError, match="counter names no dataset: pass rows"):
+        NeMoGymEnv(str(tmp_path / "bare.yaml"))
 
 
 def test_an_environment_that_cannot_start_raises_here() -> None:

@@ -53,6 +53,8 @@ class McpToolServer:
     tools: Sequence[JsonObject]
     """As a row's `responses_create_params.tools` lists them. Nothing else can be called."""
     call: CallTool
+    instructions: str = ""
+    """What a client may tell its model, such as the task."""
 
     async def reply(self, raw: bytes) -> bytes | None:
         """The reply to a message or a batch of them; None if it needs none."""
@@ -91,6 +93,7 @@ class McpToolServer:
                 "protocolVersion": asked if asked in PROTOCOL_VERSIONS else PROTOCOL_VERSIONS[0],
                 "capabilities": {"tools": {"listChanged": False}},
                 "serverInfo": {"name": self.name, "version": __version__},
+                **({"instructions": self.instructions} if self.instructions else {}),
             }
         if method == "tools/list":
             return {"tools": [_described(tool) for tool in self._offered()]}

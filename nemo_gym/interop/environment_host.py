@@ -62,7 +62,9 @@ class EnvironmentHost:
                 return read_jsonl(find(name))
             except (ConfigError, OSError):
                 continue
-        raise ConfigError(f"None of these datasets is there: {names}")
+        if not names:
+            raise ConfigError(f"The configuration of {self.name} names no dataset: pass rows, or add `datasets`.")
+        raise ConfigError(f"None of these datasets is there: {', '.join(names)}")
 
     def call(self, path: str, body: Any, jar: CookieJar, *, ends_session: bool = False) -> JsonObject:
         """POST to the environment. A failure raises RolloutError."""

@@ -98,13 +98,17 @@ class Files:
                 self._failures_of[number] = known.get(path, len(self._indexes) - 1)
 
 
+_BESIDE_OUTPUTS = ("_failures", "_journal", "_materialized_inputs")
+"""How files end that a collection writes beside its rollouts."""
+
+
 def _files_at(path: str | Path) -> list[Path]:
     """The file, or the newest outputs in a folder and in those one level below."""
     place = find(path, what="file of rollouts").absolute()
     if not place.is_dir():
         return [place]
     found = [file for pattern in ("*", "*/*") for file in place.glob(pattern) if file.name.endswith(_ENDINGS)]
-    outputs = [file for file in found if file.is_file() and not file.stem.endswith("_failures")]
+    outputs = [file for file in found if file.is_file() and not file.stem.endswith(_BESIDE_OUTPUTS)]
     if not outputs:
         raise ConfigError(f"{place} has no rollouts: neither it nor a folder in it has a .jsonl file.")
     return sorted(outputs, key=lambda file: -file.stat().st_mtime)[:MAX_FILES]

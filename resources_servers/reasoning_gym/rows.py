@@ -32,11 +32,18 @@ def make_dataset(name: str, *, seed: int, size: int, level: int | None, **config
         return factory.create_dataset(name, seed=seed, size=size, **config)
     if not factory.has_curriculum(name):
         raise ConfigError(f"The dataset {name!r} has no curriculum. Leave out the level.")
+    try:
+        return _dataset_at_level(factory, name, level, {"seed": seed, "size": size, **config})
+    except (AssertionError, ValueError) as error:
+        raise ConfigError(f"reasoning-gym has no level {level} of {name!r}: {error}. Choose another level.") from error
+
+
+def _dataset_at_level(factory: Any, name: str, level: int, config: dict[str, Any]) -> Any:
     curriculum = factory.create_curriculum(name)
     for attribute, described in curriculum.attributes.items():
         curriculum.set_attr_level(attribute, min(level, len(described.levels) - 1))
     kind, _ = factory.DATASETS[name]
-    return kind(curriculum.generate_configuration({"seed": seed, "size": size, **config}))
+    return kind(curriculum.generate_configuration(config))
 
 
 def main() -> None:
@@ -46,8 +53,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--level", type=int, help="level of the dataset's curriculum, from 0")
     given = parser.parse_args()
-    for row in dataset_rows(given.dataset, seed=given.seed, count=given.count, level=given.level):
-        sys.stdout.write(json.dumps(row) + "\n")
+    try:
+        for row in dataset_rows(given.dataset, seed=given.seed, count=given.count, level=given.level):
+            sys.stdout.write(json.dumps(row) + "\n")
+    except ConfigError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

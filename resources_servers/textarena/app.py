@@ -1,5 +1,6 @@
 """Games of TextArena. The policy is one player; the others are scripted, or models of the same config."""
 
+import asyncio
 import random
 import re
 from collections.abc import Iterator
@@ -94,6 +95,7 @@ class TextArenaResourcesServer(EpisodeResourcesServer):
             raise RolloutError(
                 "input", "The row has a model as opponent, but the config has no opponent_model_server."
             )
+        await asyncio.to_thread(import_extra, "textarena", extra="textarena")  # takes seconds the first time
         session.episode = TextArenaGame(body)
 
     async def next_message(  # type: ignore[override]

@@ -172,7 +172,9 @@ async def test_a_hostile_record_is_cut_and_stays_json(tmp_path: Path) -> None:
 
 
 async def test_a_folder_stands_for_the_newest_rollouts_in_it(tmp_path: Path) -> None:
-    for age, name in enumerate(("mcqa/old.jsonl", "mcqa/new.jsonl", "top.jsonl", "mcqa/new_failures.jsonl")):
+    for age, name in enumerate(
+        ("mcqa/old.jsonl", "mcqa/new.jsonl", "top.jsonl", "mcqa/new_failures.jsonl", "top_journal.jsonl")
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         os.utime(write_lines(tmp_path / name, [record("q")]), (age, age))
     (tmp_path / "notes.txt").touch()

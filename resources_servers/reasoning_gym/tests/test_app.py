@@ -66,7 +66,7 @@ def test_a_level_of_the_curriculum_makes_rows_harder() -> None:
     assert max(easy) < max(hard)
 
 
-@pytest.mark.parametrize(("name", "level"), [("no_such_dataset", None), ("composite", 1)])
+@pytest.mark.parametrize(("name", "level"), [("no_such_dataset", None), ("composite", 1), ("caesar_cipher", 5)])
 def test_what_there_is_not_is_named(name: str, level: int | None) -> None:
     with pytest.raises(ConfigError, match=name):
         list(dataset_rows(name, seed=0, count=1, level=level))

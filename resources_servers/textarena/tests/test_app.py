@@ -1,12 +1,16 @@
 """Games of TextArena through the agent have the rewards of TextArena's own loop, also when played at the same time."""
 
+import importlib.abc
 import random
 import re
+import sys
+import threading
 from typing import Any
 
 import pytest
 import textarena  # type: ignore[import-untyped]
 
+from nemo_gym.testing import example_row, running_servers, server_spec
 from resources_servers.textarena.app import TextArenaGame, TextArenaRow
 from tests.interop import ROLLOUTS, choice, play_all, with_choices
 
@@ -70,3 +74,26 @@ def test_a_game_leaves_the_global_generator_alone() -> None:
     game = TextArenaGame(TextArenaRow(game="KuhnPoker-v0", seed=1))
     game.step("[check]")
     assert random.getstate() == before
+
+
+class ImportWatch(importlib.abc.MetaPathFinder):
+    """Finds nothing, and remembers in which thread it was asked for TextArena."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "textarena":
+            self.threads.append(threading.current_thread())
+            raise ModuleNotFoundError(fullname)
+
+
+async def test_the_package_is_imported_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = ImportWatch()
+    monkeypatch.delitem(sys.modules, "textarena")
+    monkeypatch.setattr(sys, "meta_path", [watch, *sys.meta_path])
+    async with running_servers([server_spec("textarena", "resources_servers", "textarena", domain="games")]) as client:
+        reply = await client.post("textarena", "/seed_session", json=example_row(game="TicTacToe-v0"))
+    assert reply.status >= 400
+    assert watch.threads
+    assert threading.current_thread() not in watch.threads

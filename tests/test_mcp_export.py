@@ -1,0 +1,32 @@
+"""Our environments as MCP servers, used by the client of the package mcp."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+from mcp import Client, StdioServerParameters
+
+SERVER = ["-m", "nemo_gym.interop.mcp_server"]
+COUNTER = "resources_servers/example_stateful_counter/configs/stateful_counter.yaml"
+
+
+async def test_a_client_plays_a_row_which_is_scored_when_it_leaves(tmp_path: Path) -> None:
+    output = tmp_path / "played.jsonl"
+    arguments = [*SERVER, COUNTER, "--row", "0", "--output", str(output)]
+    async with Client(StdioServerParameters(command=sys.executable, args=arguments), mode="legacy") as client:
+        assert client.instructions == "Add 3, then add 4, and tell me what the counter says."
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["increment_counter", "get_counter_value"]
+        for count in (3, 4):
+            assert not (await client.call_tool("increment_counter", {"count": count})).is_error
+        assert (await client.call_tool("increment_counter", {"count": "much"})).is_error
+    record = orjson.loads(output.read_bytes())
+    assert (record["reward"], len(record["response"]["output"])) == (1.0, 6)
+
+
+def test_a_row_that_is_not_there_is_named() -> None:
+    ended = subprocess.run(
+        [sys.executable, *SERVER, COUNTER, "--row", "99"], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.endswith("There is no row 99. The dataset has rows 0 to 4.\n")
