@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from nemo_gym.cli.catalog import ALIASES, agents_in, entries
 from nemo_gym.cli.command import command, read_parameters
 from nemo_gym.cli.output import print_result
+from nemo_gym.cli.tree import listed
 from nemo_gym.common.words import shorten
 from nemo_gym.config.types import CommandConfig
 
@@ -50,6 +51,7 @@ def list_all() -> None:
 def _items(kind: Kind) -> Iterator[dict[str, Any]]:
     if kind == "environments":
         yield from ({"name": each.name, "description": each.description} for each in entries("resources_servers"))
+        yield from ({"name": name, "description": "a configuration"} for name in listed(["list", "environments"]))
     elif kind == "agents":
         yield from ({"name": each.name, "description": each.description} for each in entries("responses_api_agents"))
     elif kind == "models":
