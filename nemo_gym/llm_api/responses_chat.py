@@ -135,15 +135,16 @@ def chat_params(
     return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(**without_nulls(given))
 
 
-def _messages(params: NeMoGymResponseCreateParamsNonStreaming, *options: bool) -> list[JsonObject]:
+def _messages(
+    params: NeMoGymResponseCreateParamsNonStreaming, with_tokens: bool, reasoning_field: bool
+) -> list[JsonObject]:
     """Of a conversation that grows, only the items that are new are converted."""
-    items, instructions = params.input, params.instructions
-    given = [{"role": "system", "content": instructions}] if instructions else []
-    if isinstance(items, str):
-        return [*given, {"role": "user", "content": [{"type": "text", "text": items}]}]
-    grown = items if isinstance(items, EncodedItems) else EncodedItems(items)
-    key = (ChatMessages, *options, instructions)
-    messages = grown.derived(key, lambda: ChatMessages(*options, EncodedItems(given)))
+    given = [{"role": "system", "content": params.instructions}] if params.instructions else []
+    if isinstance(params.input, str):
+        return [*given, {"role": "user", "content": [{"type": "text", "text": params.input}]}]
+    grown = params.input if isinstance(params.input, EncodedItems) else EncodedItems(params.input)
+    key = (ChatMessages, with_tokens, reasoning_field, params.instructions)
+    messages = grown.derived(key, lambda: ChatMessages(with_tokens, reasoning_field, EncodedItems(given)))
     messages.extend(grown[messages.num_items :])
     return messages.finished()
 
@@ -211,11 +212,9 @@ class ChatMessages:
 
     def finished(self) -> list[JsonObject]:
         """All messages. One of the model at the end is not ended by this: more of it may follow."""
-        if not (self._thoughts or self._texts or self._refusals or self._calls):
-            return self.messages
-        ended = replace(self, messages=[*self.messages])
+        ended = replace(self, messages=EncodedItems())
         ended.flush_assistant()
-        return ended.messages
+        return [*self.messages, *ended.messages] if ended.messages else self.messages
 
     def _add(self, item: ResponseItem) -> None:
         if isinstance(item, NeMoGymFunctionCallOutput):
