@@ -172,18 +172,21 @@ class Agent:
         if session.request is not None:
             raise RuntimeError("the session is busy")
         session.ask(request, Limit(*frames.OPTIONS.unpack(fields[0])), fields[1], self._cpu_total)
-        self._serve_session()
+        if session.is_sending:
+            self._poll.modify(session.fd, session.events())
 
     def _serve_session(self) -> None:
         """Send it what it takes, and read what there is: a report, a part of one, or the end of its process."""
         session = self._session
         assert session is not None
+        was_sending = session.is_sending
         try:
             report = session.exchange()
         except (EOFError, OSError):
             self._session_died(session)
             return
-        self._poll.modify(session.fd, session.events())
+        if was_sending:
+            self._poll.modify(session.fd, session.events())
         if report is not None:
             self._session_replied(session, report)
 

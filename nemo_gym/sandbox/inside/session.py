@@ -56,15 +56,20 @@ class PythonSession:
         lengths = len(source).to_bytes(LENGTH_BYTES, "big") + limit.output.to_bytes(LENGTH_BYTES, "big")
         self._to_send = memoryview(lengths + source)
         os.kill(self.pid, _signal.SIGCONT)
+        self._send()
+
+    @property
+    def is_sending(self) -> bool:
+        return bool(self._to_send)
 
     def events(self) -> int:
         """What to wait for."""
-        return select.POLLIN | select.POLLOUT if self._to_send else select.POLLIN
+        return select.POLLIN | select.POLLOUT if self.is_sending else select.POLLIN
 
     def exchange(self) -> bytes | None:
         """Send and read what is possible now; the report once it is whole. EOFError if its process ended, or sent what
         no session sends: something that nothing was asked for, or too much."""
-        if self._to_send:
+        if self.is_sending:
             self._send()
         try:
             part = os.read(self.fd, CHUNK_BYTES)
@@ -80,6 +85,8 @@ class PythonSession:
             self._to_send = self._to_send[os.write(self.fd, self._to_send[:CHUNK_BYTES]) :]
         except BlockingIOError:
             return
+        except OSError:  # its process has ended, as reading will show
+            self._to_send = self._to_send[:0]
 
     def _report(self) -> bytes | None:
         length = int.from_bytes(self._received[:LENGTH_BYTES], "big")
