@@ -8,6 +8,7 @@ import contextlib
 import difflib
 import functools
 import inspect
+import io
 import logging
 import os
 import re
@@ -179,6 +180,8 @@ def _run_command(
 
 def _configure_output(common: CommonOptions) -> None:
     """Worker processes inherit the settings by the environment."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without UTF-8 gets '?' for what it cannot show
+        sys.stdout.reconfigure(errors="replace")
     if common.is_verbose or common.is_quiet:
         os.environ[LEVEL_ENV_VAR] = "debug" if common.is_verbose else "warning"
     if common.log_format is not None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.common.paths import cache_dir
 from nemo_gym.rollouts.output_files import sibling_path
 from nemo_gym.viewer.records import (
     BOM,
@@ -27,7 +26,15 @@ from nemo_gym.viewer.records import (
     describe_large,
     describe_line,
 )
-from nemo_gym.viewer.source import COMPRESSED, Line, PlainSource, UnpackedSource, open_source, read_lines
+from nemo_gym.viewer.source import (
+    COMPRESSED,
+    Line,
+    PlainSource,
+    UnpackedSource,
+    make_cache_folder,
+    open_source,
+    read_lines,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -322,8 +329,7 @@ def _place(path: Path, kept_from_bytes: int) -> tuple[Path, bool]:
 
 def cache_folder() -> Path:
     """The folder for what only viewers use. What a killed viewer has left there is removed."""
-    folder = cache_dir() / "viewer"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = make_cache_folder()
     for left in folder.glob("*-*.sqlite*"):
         pid = left.name.partition("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():

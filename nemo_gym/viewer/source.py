@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
-from nemo_gym.common.paths import cache_dir
+from nemo_gym.common.paths import CACHE_ENV_VAR, cache_dir
 from nemo_gym.errors import ConfigError, GymError, MissingExtraError
 
 logger = logging.getLogger(__name__)
@@ -97,14 +97,25 @@ class PlainSource:
         os.close(self._fd)
 
 
+def make_cache_folder() -> Path:
+    """The folder for what only viewers use."""
+    folder = cache_dir() / "viewer"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot create {folder}: {error.strerror}. Set {CACHE_ENV_VAR} to a writable folder."
+        ) from None
+    return folder
+
+
 class UnpackedSource:
     """A compressed file, unpacked bit by bit into a temporary file without a name, which ends with the process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.error: str | None = None
-        folder = cache_dir() / "viewer"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = make_cache_folder()
         if path.suffix == ".zst" and importlib.util.find_spec("zstandard") is None:
             raise MissingExtraError(f"{path.name} is compressed with zstd. Reading it", "viewer")
         self._chunks = _unpack(path)

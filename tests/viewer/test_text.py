@@ -59,6 +59,22 @@ def test_a_sort_by_a_field_that_no_row_has_says_so(tmp_path: Path) -> None:
     assert "No row has" not in report(path, sort="-reward")
 
 
+def test_a_locale_without_utf_8_and_a_cache_that_cannot_be_written_are_no_tracebacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_lines(tmp_path / "rollouts.jsonl", math_records())
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    shown = ng("ng", "view", "--text", str(path), cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "????" in shown.stdout
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NEMO_GYM_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    refused = ng("ng", "view", "--text", str(path), cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.endswith("Not a directory. Set NEMO_GYM_CACHE_DIR to a writable folder.\n")
+
+
 def test_the_command_takes_files_and_flags(tmp_path: Path) -> None:
     write_lines(tmp_path / "my $ {odd} 'name'=1.jsonl", math_records())
     done = ng("ng", "view", "--text", "./my $ {odd} 'name'=1.jsonl", "+limit=1", cwd=tmp_path)
