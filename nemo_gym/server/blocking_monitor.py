@@ -80,13 +80,12 @@ class BlockingMonitor:
 
     def _find_blocking_handler(self, since: float) -> None:
         before = list(self._loop_frames())
-        if self._responded.wait(BLOCKED_AFTER_S - SUSPECT_AFTER_S):
-            return
-        now = list(self._loop_frames())
-        unchanged = (frame for frame in now if any(frame is earlier for earlier in before))
-        handler = next((self.handlers[frame.f_code] for frame in unchanged if frame.f_code in self.handlers), None)
-        if handler is not None:
-            self._report(handler, now[0], since)
+        while not self._responded.wait(BLOCKED_AFTER_S - SUSPECT_AFTER_S):
+            now = list(self._loop_frames())
+            innermost = next((frame for frame in now if frame.f_code in self.handlers), None)
+            if innermost is not None and any(innermost is earlier for earlier in before):
+                self._report(self.handlers[innermost.f_code], now[0], since)
+            before = now  # a handler that was called since then may be the one that blocks
 
     def _loop_frames(self) -> Iterator[FrameType]:
         """The stack of the loop's thread, innermost frame first."""

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.server.blocking_monitor import BLOCKED_AFTER_S
+from nemo_gym.server.blocking_monitor import BLOCKED_AFTER_S, BlockingMonitor, Handlers, register_handler
 from nemo_gym.testing import running_servers, server_spec
 from tests.commands import ng
 from tests.polling import until
@@ -67,6 +68,24 @@ async def test_what_two_servers_share_is_told_of_both() -> None:
         await client.post("two", "/freeze", json={"seconds": LONG_S})
         await until(client.local["one"].blocked)
         assert list(client.local["one"].blocked()) == ["one/freeze or two/freeze"]
+
+
+async def test_a_handler_is_blamed_and_not_the_one_that_called_it() -> None:
+    def verify() -> None:
+        time.sleep(LONG_S)
+
+    async def run() -> None:
+        time.sleep(0.9 * BLOCKED_AFTER_S)  # noqa: ASYNC251 - still there when the loop is first suspected
+        verify()
+
+    handlers: Handlers = {}
+    called, caller = register_handler(handlers, "verify", verify), register_handler(handlers, "run", run)
+    assert called
+    assert caller
+    with BlockingMonitor(handlers):
+        await run()
+        await until(lambda: called.seconds or caller.seconds)
+    assert (called.times, caller.times) == (1, 0)
 
 
 async def test_a_plain_function_may_take_its_time() -> None:
