@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, get_args
 from nemo_gym.cli.catalog import ALIASES, agents_in, entries
 from nemo_gym.cli.command import command, read_parameters
 from nemo_gym.cli.output import print_result
+from nemo_gym.cli.tree import listed
 from nemo_gym.common.words import shorten
 from nemo_gym.config.types import CommandConfig, ServerType
 
@@ -54,8 +55,11 @@ def list_all() -> None:
 
 def _items(kind: Kind) -> Iterator[dict[str, Any]]:
     if kind == "datasets":
-        return _datasets()
-    return ({"name": each.name, "description": each.description} for each in entries(_FOLDERS[kind]))
+        yield from _datasets()
+        return
+    yield from ({"name": each.name, "description": each.description} for each in entries(_FOLDERS[kind]))
+    if kind == "environments":
+        yield from ({"name": name, "description": "a configuration"} for name in listed(["list", kind]))
 
 
 def _datasets() -> Iterator[dict[str, Any]]:

@@ -134,7 +134,8 @@ def is_of_tree(arguments: Sequence[str]) -> bool:
     """True if these are words of the tree, and not a command of ours with one of its words, such as `eval`."""
     word, following = arguments[0], arguments[1] if len(arguments) > 1 else ""
     if word == "list":
-        return following in _KINDS and following not in _LISTED_BY_US
+        has_name = len(arguments) > 2 and not arguments[2].startswith(("-", "+"))
+        return following in _KINDS and (following not in _LISTED_BY_US or has_name)
     is_known = (word, following) in TREE or (word, following) in NOT_HERE
     return word == "search" or (word in GROUPS and (word not in COMMANDS or is_known))
 

@@ -88,6 +88,8 @@ def test_folders_are_listed_and_searched(root: Path) -> None:
     assert "benchmarks/shopping" in listed(["list", "benchmarks"])
     assert is_of_tree(["eval", "submit"])
     assert listed(["search", "agents", "shopper"]) == ["responses_api_agents/shopper"]
+    assert is_of_tree(["list", "environments", "word"])
+    assert not is_of_tree(["list", "environments", "--json"])
 
 
 @pytest.mark.slow
@@ -95,6 +97,7 @@ def test_gym_is_a_program_and_refuses_unknown_flags(root: Path) -> None:
     done = ng("gym", "env", "resolve", "--config", "responses_api_models/echo/configs/echo.yaml", cwd=root)
     assert "echo-1" in done.stdout, done.stderr
     assert ng("gym", "env", "resolve", "--confg", "x", cwd=root).returncode == 2
+    assert "environments/word_lab_easy" in ng("gym", "list", "environments", cwd=root).stdout
 
 
 @pytest.mark.slow
