@@ -15,6 +15,7 @@ import orjson
 from pydantic import ConfigDict, Field
 
 from nemo_gym.base_resources_server import BaseRunRequest
+from nemo_gym.client.reply import raise_environment_failure
 from nemo_gym.client.server_client import CookieJar, ServerReply
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.exception_groups import raise_first_error
@@ -346,8 +347,8 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
     async def call_tool(
         self, call: NeMoGymResponseFunctionToolCall, offered: set[str], jar: CookieJar
     ) -> NeMoGymFunctionCallOutput:
-        """The tool's reply, errors included, for the model to see. Only a server that cannot be reached, or that lost
-        the session, fails the rollout."""
+        """The tool's reply, errors included, for the model to see. Only a server that cannot be reached, that lost
+        the session, or that fails with the cause `environment`, fails the rollout."""
         if call.name not in offered or call.name in NOT_TOOLS or not TOOL_NAME.fullmatch(call.name):
             listed = ", ".join(sorted(offered - NOT_TOOLS)) or "none"
             text = encode({"error": f"There is no tool '{call.name}'. Tools: {listed}."}).decode()
@@ -360,5 +361,6 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
                 jar=jar,
                 timeout_s=self.config.tool_timeout_s,
             )
+            raise_environment_failure(answer)
             text = answer.text()
         return NeMoGymFunctionCallOutput(call_id=call.call_id, output=text)

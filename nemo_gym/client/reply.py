@@ -177,6 +177,14 @@ def raise_refusal(got: ServerReply) -> None:
         raise error
 
 
+def raise_environment_failure(got: ServerReply) -> None:
+    """Raise if the environment says that it has failed itself: that is no result of a tool for the model to read."""
+    error = parse_error(got.content()) if got.status >= 500 else None
+    if error is not None and error.cause == "environment":
+        error.server = error.server or got.server
+        raise error
+
+
 def raise_timeout(got: ServerReply) -> None:
     """Raise if the reply says that the time for it was over."""
     error = parse_error(got.content())

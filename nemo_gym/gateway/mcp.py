@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from nemo_gym import __version__
+from nemo_gym.client.reply import raise_environment_failure
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import JsonObject
@@ -134,6 +135,7 @@ def session_tools(
 
     async def call(name: str, arguments: bytes) -> ToolResult:
         reply = await client.send(environment, f"/{name}", arguments, cause="tool", jar=jar, timeout_s=timeout_s)
+        raise_environment_failure(reply)
         return ToolResult(reply.text(), reply.status >= 400)
 
     return call

@@ -13,12 +13,14 @@ import uvicorn
 from mcp import Client
 from mcp.server.mcpserver import MCPServer
 
+from nemo_gym.client.server_client import ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.testing import BrowserLikeClient, client_for
+from nemo_gym.testing import BrowserLikeClient, client_for, example_row, running_servers, server_spec
 from resources_servers.mcp_tools.app import McpToolsResourcesServer
 from resources_servers.mcp_tools.example_server import make_server
 from tests.interop import ROLLOUTS, choice, play_all, with_choices
 from tests.polling import until
+from tests.stacks import scripted_servers
 
 CONFIG = "resources_servers/mcp_tools/configs/mcp_tools.yaml"
 DEPOSITS = [json.dumps({"name": "deposit", "arguments": {"amount": amount}}) for amount in (1, 2, -5)]
@@ -111,6 +113,17 @@ async def test_two_tools_with_one_name_are_an_error_of_the_config() -> None:
     with pytest.raises(ConfigError, match="'wait'"):
         async with tools_of(odd_server(), odd_server()):
             pass
+
+
+async def test_a_server_that_fails_in_a_call_leaves_the_rollout_without_a_result() -> None:
+    replies = [{"turn": 0, "call": [{"name": "wait", "arguments": {}}]}, {"say": "end"}]
+    async with serving(odd_server()) as url:
+        config: dict[str, Any] = {"domain": "agent", "mcp_servers": {"mine": {"url": url}}, "tool_timeout_s": 0.5}
+        environment = server_spec("tools", "resources_servers", "mcp_tools", **config)
+        async with running_servers(scripted_servers(environment, replies)) as client:
+            with pytest.raises(RolloutError, match="did not answer a call of wait") as raised:
+                await client.call("agent", "/run", example_row(expected_answer="end"), answer=ServerReply)
+    assert raised.value.cause == "environment"
 
 
 async def test_a_tool_that_does_not_answer_is_no_result() -> None:
