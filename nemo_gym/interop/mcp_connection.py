@@ -69,6 +69,17 @@ class McpConnection:
         self._task.cancel()
 
     async def _hold(self) -> None:
+        """Keep the connection until it is closed. Only the first cancellation is passed on: a second one would
+        interrupt the client while it ends its server."""
+        connected, is_closing = asyncio.ensure_future(self._connect()), False
+        while not connected.done():
+            try:
+                await asyncio.shield(connected)
+            except asyncio.CancelledError:
+                if not is_closing:
+                    is_closing = connected.cancel()
+
+    async def _connect(self) -> None:
         """The older handshake gives each connection a session, over HTTP, too."""
         try:
             async with AsyncExitStack() as opened:

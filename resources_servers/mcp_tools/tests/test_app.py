@@ -5,6 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -15,6 +16,7 @@ from mcp.server.mcpserver import MCPServer
 
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.interop.mcp_connection import McpConnection, McpServer
 from nemo_gym.testing import BrowserLikeClient, client_for, example_row, running_servers, server_spec
 from resources_servers.mcp_tools.app import McpToolsResourcesServer
 from resources_servers.mcp_tools.example_server import make_server
@@ -99,6 +101,36 @@ def odd_server() -> MCPServer:
         return [1, 2]
 
     return server
+
+
+STUCK = """
+import os, pathlib, sys, time
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("stuck", log_level="ERROR")
+@server.tool()
+async def wait() -> str:
+    pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+    time.sleep(600)
+server.run("stdio")
+"""
+
+
+@pytest.mark.slow
+async def test_a_server_that_is_stuck_in_a_tool_ends_with_its_connection(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    started = tmp_path / "started"
+    command = ["python", str(tmp_path / "stuck.py"), str(started)]
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        connection = McpConnection("stuck", McpServer(command=command), tasks, timeout_s=100)
+        call = tasks.create_task(connection.call("wait", {}))
+        await until(lambda: started.exists() and started.read_text())
+        call.cancel()
+        while psutil.pid_exists(
+            int(started.read_text())
+        ):  # the rollout ends, then its server, while the client closes
+            connection.close()
+            await asyncio.sleep(0.1)
+    assert not psutil.pid_exists(int(started.read_text()))
 
 
 async def test_tools_of_several_servers_are_listed_and_each_answers() -> None:
