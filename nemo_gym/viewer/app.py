@@ -21,11 +21,13 @@ from nemo_gym.viewer import display, live, queries
 from nemo_gym.viewer.assets import content_security_policy, load_assets
 from nemo_gym.viewer.files import Files, QueryTimeoutError
 from nemo_gym.viewer.filters import FilterError
+from nemo_gym.viewer.index import Index
 from nemo_gym.viewer.search import search
 
 logger = logging.getLogger(__name__)
 
 PAGE = 100
+ROW_WAIT_S = 10.0
 FIRST_PAGE_WAIT_S = 2.0
 MAX_BODY = 10_000
 MAX_SEARCH = 500
@@ -191,13 +193,18 @@ class ViewerApp:
 
     def _row(self, query: Query) -> Any:
         number, row = query.number("file"), query.number("row")
-        found = display.row_view(self._files.index(number), row)
+        found = display.row_view(self._index_of_row(query), row)
         return {**found, **self._files.query(number, functools.partial(queries.neighbours, row=row))}
+
+    def _index_of_row(self, query: Query) -> Index:
+        """Somebody may open the link to a row before it is indexed."""
+        index = self._files.index(query.number("file"))
+        index.wait_for(query.number("row") + 1, timeout_s=ROW_WAIT_S)
+        return index
 
     def _tokens(self, query: Query) -> Any:
         call = query.number("call") if query.text("call") else None
-        index = self._files.index(query.number("file"))
-        offset = query.number("offset", 0)
+        index, offset = self._index_of_row(query), query.number("offset", 0)
         return display.token_view(index, query.number("row"), call=call, offset=offset, vocabulary=self._vocabulary)
 
     def _compare(self, query: Query) -> Any:
