@@ -152,4 +152,5 @@ def _show(metrics: RunningMetrics, output: Path, progress: Progress) -> None:
         print_result({**metrics.means(), "metrics": metrics.summary(), "output": str(output), "failures": messages})
         return
     print(metrics.table())
-    print(f"Scored rollouts: {output}")
+    if metrics.scored:
+        print(f"Scored rollouts: {output}")

@@ -136,6 +136,7 @@ def test_each_mistake_in_the_input_is_named(tmp_path: Path) -> None:
     assert "row 1: simple_weather_simple_agent: 422 Invalid JSON: EOF while parsing" in bad.stderr
     assert "rows.jsonl:2 cannot be run. It is not JSON" in bad.stderr
     assert "row 3: simple_weather_simple_agent: 422 responses_create_params: Field required" in bad.stderr
+    assert "Scored rollouts" not in bad.stdout
 
     example = f"+input_jsonl_fpath={WEATHER}/data/example.jsonl"
     no_agent = ng("ng_collect_rollouts", *arguments, example, cwd=tmp_path)
