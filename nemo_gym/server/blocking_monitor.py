@@ -70,6 +70,8 @@ class BlockingMonitor:
     def _watch(self) -> None:
         while not self._stopped.wait(CHECK_EVERY_S):
             self._responded.clear()
+            if self._stopped.is_set():  # `__exit__` may have set both just before
+                return
             since = time.monotonic()
             try:
                 self._loop.call_soon_threadsafe(self._responded.set)
