@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -122,3 +123,24 @@ def test_a_collection_ends_with_the_handlers_that_blocked(tmp_path: Path) -> Non
     assert "slow/verify blocks the event loop" in done.stderr
     assert "slow/verify blocked the event loop, times: 1" in done.stdout
     assert json.loads((tmp_path / "out_metrics.json").read_text())["blocked_handlers"]["slow/verify"]["times"] == 1
+
+
+def test_a_monitor_that_is_stopped_between_two_looks_ends() -> None:
+    monitor = BlockingMonitor({})
+
+    class TimesOutAsItIsSet(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            super().wait()
+            monitor._responded.wait()
+            return False
+
+    monitor._stopped = TimesOutAsItIsSet()
+
+    async def start_and_stop() -> None:
+        with monitor:
+            pass
+
+    running = threading.Thread(target=lambda: asyncio.run(start_and_stop()), daemon=True)
+    running.start()
+    running.join(30)
+    assert not running.is_alive()
