@@ -345,6 +345,18 @@ def test_a_file_that_grows_is_followed(page: Any, tmp_path: Path) -> None:
         page.wait_for_selector("tr[data-row='1']")
 
 
+HOLD_NEXT_STATUS = """() => {
+  const fetchNow = window.fetch;
+  window.fetch = async (address, ...rest) => {
+    const reply = await fetchNow(address, ...rest);
+    if (!address.startsWith("/api/live?")) return reply;
+    window.fetch = fetchNow;
+    await new Promise((resolve) => { window.release = resolve; });
+    return reply;
+  };
+}"""
+
+
 def test_a_live_run_is_watched_and_a_rollout_cancelled(page: Any, tmp_path: Path) -> None:
     """A real collection by the command; its scripted model never answers the second row and the third."""
     prompts = ("hello", "never", "never, too")
@@ -361,7 +373,11 @@ def test_a_live_run_is_watched_and_a_rollout_cancelled(page: Any, tmp_path: Path
             watching.wait_for("model at policy_model/v1/responses")
             watching.signal(signal.SIGINT)
             assert watching.wait() == 130
+        page.evaluate(HOLD_NEXT_STATUS)
+        until_sync(lambda: page.evaluate("window.release !== undefined"))
         page.click("tr[data-rollout='1'] button.cancel")
+        page.wait_for_selector("tr[data-rollout='1'] button:disabled:has-text('cancelled')")
+        page.evaluate("window.release()")  # it lists the rollout still
         page.wait_for_selector("tr[data-rollout='1']", state="detached")  # though the pointer is still there
         page.click("tr[data-rollout='2'] button.cancel")
         page.wait_for_selector("#no-runs")

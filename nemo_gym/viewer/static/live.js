@@ -38,12 +38,33 @@ function workers(run) {
   return h("section", { class: "card" }, h("h2", {}, "Workers"), run.workers.length ? h("table", { class: "rows" }, h("tr", {}, head), run.workers.map(line)) : h("p", { class: "quiet" }, "Their metrics cannot be read."));
 }
 
-function inFlight(run) {
-  const stop = async (event, rollout) => {
-    event.target.disabled = true;
-    const { cancelled } = await post("live/cancel", { run: run.id, number: rollout.number });
-    event.target.textContent = cancelled ? "cancelled" : "ended already";
+// What was asked of the rollouts that the user cancelled: a status that was sent before still lists them.
+const asked = new Map();
+
+function cancelButton(run, rollout) {
+  const key = `${run.id}/${rollout.number}`;
+  const button = h("button", { class: "cancel", disabled: asked.has(key), onclick: () => cancel() }, asked.get(key) ?? "cancel");
+  const show = (text) => {
+    asked.set(key, text);
+    button.textContent = text;
   };
+  const cancel = async () => {
+    button.disabled = true;
+    show("cancelling");
+    try {
+      const { cancelled } = await post("live/cancel", { run: run.id, number: rollout.number });
+      show(cancelled ? "cancelled" : "ended already");
+    } catch (error) {
+      asked.delete(key);
+      button.disabled = false;
+      button.textContent = "cancel";
+      button.title = error.message;
+    }
+  };
+  return button;
+}
+
+function inFlight(run) {
   const line = (rollout) =>
     h(
       "tr",
@@ -54,7 +75,7 @@ function inFlight(run) {
       h("td", {}, rollout.stage ?? "–"),
       h("td", {}, rollout.server ? `${rollout.server}${rollout.path}` : rollout.agent),
       h("td", {}, duration(rollout.stage_seconds)),
-      h("td", {}, h("button", { class: "cancel", onclick: (event) => stop(event, rollout) }, "cancel")),
+      h("td", {}, cancelButton(run, rollout)),
     );
   const head = ["task", "repeat", "age", "stage", "waits for", "since", ""].map((title) => h("th", {}, title));
   return h("section", { class: "card" }, h("h2", {}, `Rollouts in flight, the oldest ${number(run.rollouts.length)} of ${number(run.in_flight)}`), h("table", { class: "rows" }, h("tr", {}, head), run.rollouts.map(line)));
@@ -75,12 +96,16 @@ function runView(run, files) {
 }
 
 export async function liveView({ files, signal }) {
-  const view = h("div", {});
+  const list = h("div", {});
+  const note = h("p", { class: "quiet" });
+  const view = h("div", {}, note, list);
   const update = async () => {
     const { runs } = await get("live", {}, signal);
-    const isHeld = view.querySelector("button.cancel:enabled:hover, button.cancel:enabled:focus");
-    if (isHeld && runs.length) return; // so that no other button comes under the pointer
-    replace(view, runs.length ? runs.map((run) => runView(run, files)) : h("p", { class: "quiet", id: "no-runs" }, "No collection of yours runs on this machine now."));
+    const isHeld = list.querySelector("button.cancel:enabled:hover, button.cancel:enabled:focus");
+    const isPaused = isHeld && runs.length; // so that no other button comes under the pointer
+    note.textContent = isPaused ? "Paused while a cancel button is under the pointer or has the focus." : "Updated every second.";
+    if (isPaused) return;
+    replace(list, runs.length ? runs.map((run) => runView(run, files)) : h("p", { class: "quiet", id: "no-runs" }, "No collection of yours runs on this machine now."));
   };
   const repeat = async () => {
     while (!signal.aborted) {
