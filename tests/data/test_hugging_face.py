@@ -47,6 +47,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")  # large files by LFS, which the server speaks
+        # As if the client had been imported with this environment, whichever test has imported it before.
+        monkeypatch.setattr("huggingface_hub.constants.HF_URL_HOSTS", frozenset(("127.0.0.1",)))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
         monkeypatch.delenv("HF_TOKEN", raising=False)
         yield server
 
