@@ -27,6 +27,7 @@ _JSON_LEVELS = 2
 """JSON text inside a JSON string inside a JSON string is searched, too."""
 
 _JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_ESCAPED = b"\\u00"
 _ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
 _URL_USER_INFO = re.compile(r"(?<=://)[^/\s?#\"'<>]+@")
 _URL_QUERY = re.compile(r"(://[^\s?#\"'<>]*)\?([^\s#\"'<>]+?)(?=[).,;:!\]}]*(?:[\s#\"'<>]|$))")
@@ -70,7 +71,8 @@ class Redactor:
         return _JSON_STRING.sub(lambda literal: self._json_string(literal[0]), data)
 
     def _may_contain_secret(self, data: bytes) -> bool:
-        return any(anchor in data for anchor in self._byte_anchors) or bool(_ESCAPED_ASCII.search(data))
+        has_escapes = _ESCAPED in data and _ESCAPED_ASCII.search(data)  # a plain search takes a tenth of the time
+        return bool(has_escapes) or any(anchor in data for anchor in self._byte_anchors)
 
     def _json_string(self, literal: bytes) -> bytes:
         try:

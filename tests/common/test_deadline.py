@@ -76,3 +76,13 @@ async def test_a_timeout_of_the_code_inside_is_its_own() -> None:
 async def test_without_a_limit_nothing_is_limited() -> None:
     async with timeout(None, what="Lunch"):
         assert current_deadline() is None
+
+
+async def test_a_thread_with_an_event_loop_of_its_own_has_its_own_limits() -> None:
+    async def wait() -> None:
+        with pytest.raises(RolloutError, match="inner did not finish"):
+            async with timeout(SHORT_S, what="inner"):
+                await asyncio.sleep(LONG_S)
+
+    with timeout(LONG_S):
+        await asyncio.to_thread(lambda: asyncio.run(wait()))
