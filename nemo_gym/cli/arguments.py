@@ -113,7 +113,11 @@ def _option(argument: str, rest: list[str], fields: "dict[str, FieldInfo]", shor
         if key in fields and _is_flag(fields[key]) and not (rest and rest[0].lower() in _BOOLEANS):
             return f"+{key}=true"
         if not rest or _is_option(rest[0]):
-            raise ConfigError(f"'{shown}' needs a value: {shown} <value>.")
+            is_known = key in fields or not fields
+            what = (
+                f"'{shown}'" if is_known else f"'{shown}' is not an option of this command, and a configuration's key"
+            )
+            raise ConfigError(f"{what} needs a value: {shown} <value>.")
         value = rest.pop(0)
     return f"+{key}={_value(key, value, fields.get(key))}"
 

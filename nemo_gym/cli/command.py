@@ -45,7 +45,7 @@ TYPO_CUTOFF = 0.8
 """Similarity of an unknown key and a parameter above which a typo is likely."""
 
 _HELP = re.compile(r"-h|--help|\+{0,2}(h|help)=(true|1|yes|on)", re.IGNORECASE)
-_KEY = re.compile(r"\+{0,2}(\w+)")
+_KEY = re.compile(r"\+{0,2}(\w+)(\.)?")
 _MARK = "__nemo_gym_parameters__"
 _typed: list[str] = []
 
@@ -147,11 +147,14 @@ def _show_help(parameters: "type[BaseNeMoGymCLIConfig] | None", function: Callab
 
 
 def _warn_of_typos(parameters: "type[BaseNeMoGymCLIConfig]") -> None:
-    """Unknown keys are allowed, because a configuration has many. One that is almost a parameter is likely a typo."""
+    """Unknown keys are allowed, because a configuration has many. One that is almost a parameter, or a key that all
+    configurations may have, is likely a typo."""
+    from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME, SETTINGS_KEYS
+
     fields = parameters.model_fields
-    known = {*fields, *(field.alias for field in fields.values() if field.alias)}
-    keys = (match[1] for argument in sys.argv[1:] if (match := _KEY.match(argument)))
-    for key in keys:
+    own = {*fields, *(field.alias for field in fields.values() if field.alias)}
+    for key, dot in (match.groups() for argument in sys.argv[1:] if (match := _KEY.match(argument))):
+        known = own | {HEAD_SERVER_KEY_NAME} if dot else own | SETTINGS_KEYS
         close = difflib.get_close_matches(key, known, n=1, cutoff=TYPO_CUTOFF)
         if key not in known and close:
             logger.warning("'%s' is not a parameter of this command. Did you mean '%s'?", key, close[0])

@@ -84,6 +84,11 @@ def test_settings_of_servers_are_options_too() -> None:
     [
         (["--limt", "3"], "'--limt' is not an option of this command. Did you mean '--limit'?"),
         (["--limit"], "'--limit' needs a value: --limit <value>."),
+        (
+            ["--no-open"],
+            "'--no-open' is not an option of this command, and a configuration's key needs a value: "
+            "--no-open <value>.",
+        ),
         (["--limit", "--check"], "'--limit' needs a value: --limit <value>."),
         (["mcqa", "calendar"], "Unexpected argument 'calendar'. Expected at most: <name>."),
         (["mcqa", "-x"], "Unexpected argument '-x'. Write --name value."),

@@ -1,3 +1,4 @@
+import importlib
 import logging
 import subprocess
 import sys
@@ -8,7 +9,8 @@ from pydantic import Field
 
 from nemo_gym.cli.command import command, parameters_of, read_command_line, read_parameters
 from nemo_gym.config import loading as global_config
-from nemo_gym.config.types import CommandConfig
+from nemo_gym.config.keys import SETTINGS_KEYS
+from nemo_gym.config.types import CommandConfig, GlobalKeys
 from nemo_gym.errors import ConfigError, GymError, MissingPathError, StartupError
 
 
@@ -151,10 +153,20 @@ def test_a_returned_code_is_the_exit_code_and_zero_just_returns(monkeypatch: pyt
 def test_a_word_that_is_nearly_a_parameter_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    set_arguments(monkeypatch, "+colour=red", "+num_layer=3", "+policy_model.seed=1")
+    typos = ("+num_layer=3", "++profiling_enable=true", "+head_sever.port=1")
+    set_arguments(monkeypatch, "+colour=red", "+policy_model.seed=1", "+policy_api_key=k", *typos)
     with caplog.at_level(logging.WARNING):
         paint()
-    assert caplog.messages == ["'num_layer' is not a parameter of this command. Did you mean 'num_layers'?"]
+    meant = {"num_layer": "num_layers", "profiling_enable": "profiling_enabled", "head_sever": "head_server"}
+    assert caplog.messages == [
+        f"'{key}' is not a parameter of this command. Did you mean '{right}'?" for key, right in meant.items()
+    ]
+
+
+def test_all_settings_are_known_to_the_search_for_typos() -> None:
+    for module in ("server.limits", "client.settings", "runtime.tracing", "analysis.profiling"):
+        importlib.import_module(f"nemo_gym.{module}")
+    assert {name for kind in GlobalKeys.__subclasses__() for name in kind.model_fields} <= SETTINGS_KEYS
 
 
 def test_a_command_knows_its_parameters() -> None:
