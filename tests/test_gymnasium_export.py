@@ -1,6 +1,7 @@
 """Our environments as Gymnasium environments: the rewards are those of our own agents."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,18 +90,30 @@ def test_the_same_seed_gives_the_same_row_and_too_many_steps_truncate(counter: E
     env.close()
 
 
-def test_a_config_must_have_one_environment() -> None:
-    with pytest.raises(ConfigError, match="example_stateful_counter"):
-        EnvironmentHost(COUNTER, environment="other")
-
-
 def test_a_config_without_datasets_says_what_to_do(tmp_path: Path) -> None:
     server = {"resources_servers": {"example_stateful_counter": {"entrypoint": "app.py", "domain": "agent"}}}
     (tmp_path / "bare.yaml").write_text(json.dumps({"counter": server}))
     with pytest.raises(ConfigError, match="counter names no dataset: pass rows"):
         NeMoGymEnv(str(tmp_path / "bare.yaml"))
 
+    assert not [thread for thread in threading.enumerate() if thread.name == "nemo_gym counter"]
 
-def test_an_environment_that_cannot_start_raises_here() -> None:
-    with pytest.raises(ConfigError):
-        EnvironmentHost("resources_servers/example_stateful_counter/configs/no_such.yaml")
+
+def test_what_cannot_be_played_is_refused(counter: EnvironmentHost) -> None:
+    with pytest.raises(ConfigError, match="no rows to play"):
+        NeMoGymEnv(host=counter, rows=[])
+    env = NeMoGymEnv(host=counter)
+    env.reset(seed=0)
+    with pytest.raises(gymnasium.error.InvalidAction, match="Expected a text, found bytes"):
+        env.step(b"Done.")  # type: ignore[arg-type]
+    env.close()
+
+
+def test_several_can_be_stepped_together(counter: EnvironmentHost) -> None:
+    envs = gymnasium.vector.SyncVectorEnv([lambda: NeMoGymEnv(host=counter)] * 2)
+    envs.reset(seed=3)
+    assert [json.loads(value).keys() for value in envs.step([COUNTING[-2]] * 2)[0]] == [{"count"}] * 2
+    assert envs.step(["Done."] * 2)[2].all()
+    envs.close()
+    with pytest.raises(ValueError, match="shared_memory=False"):
+        gymnasium.vector.AsyncVectorEnv([lambda: NeMoGymEnv(host=counter)])

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import orjson
+import pytest
 from mcp import Client, StdioServerParameters
 
 SERVER = ["-m", "nemo_gym.interop.mcp_server"]
@@ -24,9 +25,28 @@ async def test_a_client_plays_a_row_which_is_scored_when_it_leaves(tmp_path: Pat
     assert (record["reward"], len(record["response"]["output"])) == (1.0, 6)
 
 
-def test_a_row_that_is_not_there_is_named() -> None:
-    ended = subprocess.run(
-        [sys.executable, *SERVER, COUNTER, "--row", "99"], capture_output=True, text=True, check=False
+def test_a_client_that_only_stops_reading_has_left(tmp_path: Path) -> None:
+    output = tmp_path / "played.jsonl"
+    served = subprocess.Popen(
+        [sys.executable, *SERVER, COUNTER, "--output", str(output)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
+    assert served.stdout is not None
+    served.stdout.close()
+    served.communicate(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n' * 2)
+    assert (served.returncode, orjson.loads(output.read_bytes())["reward"]) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--row", "99"], "There is no row 99. The dataset has rows 0 to 4.\n"),
+        (["--output", "no_such/played.jsonl"], "Cannot write to no_such/played.jsonl: No such file or directory.\n"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_client_starts(options: list[str], said: str) -> None:
+    ended = subprocess.run([sys.executable, *SERVER, COUNTER, *options], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.endswith("There is no row 99. The dataset has rows 0 to 4.\n")
+    assert ended.stderr.endswith(said)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.interop.trl_environment import TrlEnvironment, output_items
 
 COUNTER = "resources_servers/example_stateful_counter/configs/stateful_counter.yaml"
@@ -98,3 +98,29 @@ def test_rows_that_trl_cannot_play_are_refused(counter: TrlEnvironment) -> None:
     tools = [{"type": "function", "name": "reset", "parameters": {}}]
     with pytest.raises(ConfigError, match="reset"):
         TrlEnvironment(host=counter.host, rows=[{"responses_create_params": {"input": "Hi.", "tools": tools}}])
+    with pytest.raises(ConfigError, match="no rows to train on"):
+        TrlEnvironment(host=counter.host, rows=[])
+    with pytest.raises(ConfigError, match=r"Row 1 is not valid:\n.*responses_create_params"):
+        TrlEnvironment(host=counter.host, rows=[counter.rows[0], {"prompt": "Hi."}])
+
+
+def test_a_rollout_without_result_has_no_reward_and_training_goes_on(
+    counter: TrlEnvironment, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment, columns = counter.environment_factory(), counter.dataset()[0]
+    bad_row = {**json.loads(columns["nemo_gym_row"]), "initial_count": "many"}
+    environment.reset(nemo_gym_row=json.dumps(bad_row))
+    assert "a rollout cannot start" in caplog.text
+    with pytest.raises(RolloutError, match="no rollout in which to call"):
+        environment.get_counter_value()
+    played = counter.environment_factory()
+    played.reset(**columns)
+    scores = counter.reward_func(completions=["Done.", "Done."], environments=[environment, played])
+    assert scores == [None, 0.0]
+
+
+def test_a_trainer_that_is_set_up_in_part_is_told_what_to_add(counter: TrlEnvironment) -> None:
+    with pytest.raises(ConfigError, match="no column 'nemo_gym_row', only: prompt"):
+        counter.environment_factory().reset(prompt=[])
+    with pytest.raises(ConfigError, match="environment_factory"):
+        counter.reward_func(completions=["Done."])

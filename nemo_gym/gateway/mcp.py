@@ -3,7 +3,7 @@
 Only what a server of tools needs is here, in every version of the protocol with a handshake, so it needs no package.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class ToolResult(NamedTuple):
     is_error: bool = False
 
 
-CallTool = Callable[[str, bytes], Awaitable[ToolResult]]
+CallTool = Callable[[str, bytes], Coroutine[Any, Any, ToolResult]]
 """Calls a tool by its name with its arguments as JSON."""
 
 

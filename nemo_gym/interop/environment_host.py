@@ -1,23 +1,26 @@
 """Environments for loops that are not ours: held in a thread of this process, played one step at a time."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from concurrent.futures import CancelledError, Future
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 import orjson
 from omegaconf import OmegaConf
 
+from nemo_gym.base_responses_api_agent import AgentRunRequest
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply, base_url
-from nemo_gym.common.atomic_files import read_jsonl
 from nemo_gym.common.paths import find
+from nemo_gym.config.error_messages import validate
 from nemo_gym.config.loading import load_config, server_instances
-from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.gateway.mcp import ToolResult
+from nemo_gym.errors import Cause, ConfigError, GymError, MissingPathError, RolloutError
+from nemo_gym.gateway.mcp import ToolResult, session_tools
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.content_parts import content_text
 from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
@@ -34,9 +37,9 @@ class EnvironmentHost:
     """The environment of a config, with the judges and other models that it calls. Close it, or use it in `with`."""
 
     def __init__(
-        self, *config_paths: str, environment: str | None = None, serves_http: bool = False, **settings: Any
+        self, *config_paths: str | Path, environment: str | None = None, serves_http: bool = False, **settings: Any
     ) -> None:
-        given = {"config_paths": list(config_paths), _POLICY: _NO_POLICY, **settings}
+        given = {"config_paths": [str(path) for path in config_paths], _POLICY: _NO_POLICY, **settings}
         config = load_config(initial=given, fill_ports=False)
         servers = server_instances(config)
         self.name = _environment(servers, environment)
@@ -52,29 +55,49 @@ class EnvironmentHost:
         self._thread = threading.Thread(target=self._run, name=f"nemo_gym {self.name}", daemon=True)
         self._thread.start()
         self.client = self._started.result()
-        self.tools: list[JsonObject] = self.call("/tool_schemas", {}, CookieJar())["tools"]
+        try:
+            self.tools: list[JsonObject] = self.call("/tool_schemas", {}, CookieJar())["tools"]
+        except BaseException:
+            self.close()
+            raise
 
     def rows(self, path: str | None = None) -> list[JsonObject]:
         """The rows of a JSONL file; without a path, of the first dataset of the config that is there."""
-        names = [path] if path is not None else self._datasets
-        for name in names:
+        if path is not None:
+            return _read_rows(find(path, what="dataset"))
+        for name in self._datasets:
             try:
-                return read_jsonl(find(name))
-            except (ConfigError, OSError):
+                return _read_rows(find(name, what="dataset"))
+            except MissingPathError:
                 continue
-        if not names:
-            raise ConfigError(f"The configuration of {self.name} names no dataset: pass rows, or add `datasets`.")
-        raise ConfigError(f"None of these datasets is there: {', '.join(names)}")
+        if not self._datasets:
+            raise ConfigError(
+                f"The configuration of {self.name} names no dataset: pass rows or a dataset, or add `datasets`."
+            )
+        raise ConfigError(f"None of these datasets is there: {', '.join(self._datasets)}. Make one, or pass rows.")
 
-    def call(self, path: str, body: Any, jar: CookieJar, *, ends_session: bool = False) -> JsonObject:
+    def call(
+        self, path: str, body: Any, jar: CookieJar, *, cause: Cause = "environment", ends_session: bool = False
+    ) -> JsonObject:
         """POST to the environment. A failure raises RolloutError."""
-        asked = self.client.call(self.name, path, body, answer=ServerReply, jar=jar, ends_session=ends_session)
+        asked = self.client.call(
+            self.name, path, body, answer=ServerReply, cause=cause, jar=jar, ends_session=ends_session
+        )
         answer: JsonObject = orjson.loads(self.wait(asked).content())
         return answer
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine, run where the environment lives."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        """The result of a coroutine, run where the environment lives. It is cancelled if waiting is interrupted."""
+        if not self._thread.is_alive():
+            work.close()
+            raise GymError(f"The environment {self.name} is closed. Start it again for more episodes.")
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return running.result()
+        except CancelledError:
+            raise GymError(f"The environment {self.name} was closed during a call.") from None
+        finally:
+            running.cancel()
 
     def close(self) -> None:
         if self._thread.is_alive():
@@ -118,13 +141,15 @@ class HostedEpisode:
 
     def __init__(self, host: EnvironmentHost, row: JsonObject) -> None:
         self.host, self._jar = host, CookieJar()
-        params = dict(row["responses_create_params"])
-        params.setdefault("tools", host.tools)
+        params = {"tools": host.tools, **check_row(row)["responses_create_params"]}
         self.row = {**row, "responses_create_params": params}
-        self.tools: list[JsonObject] = [tool for tool in params["tools"] if tool.get("type") == "function"]
+        self.tools: list[JsonObject] = [tool for tool in params["tools"] or () if tool.get("type") == "function"]
         self.output: list[JsonObject] = []
         self._turn_start, self._turns = 0, 0
-        host.call("/seed_session", self.row, self._jar)
+        self._failure: RolloutError | None = None
+        self._call_tool = session_tools(host.client, host.name, self._jar)
+        with self._remembering_failure():
+            host.call("/seed_session", self.row, self._jar)
 
     @property
     def messages(self) -> list[JsonObject]:
@@ -138,14 +163,14 @@ class HostedEpisode:
         return None if messages and messages[-1].get("role") == "user" else self._next_message()
 
     def call_tool(self, name: str, arguments: JsonObject) -> ToolResult:
-        """Call a tool that the row offers. Its errors are results for the policy."""
+        """Call a tool that the row offers. Its errors are results for the policy; a failure of the environment itself
+        raises RolloutError, and then the episode has no score."""
         call_id = f"call_{uuid4().hex}"
-        text = orjson.dumps(arguments).decode()
+        text = json.dumps(arguments)  # also what policies write and orjson refuses: long integers, lone surrogates
         self.output.append({"type": "function_call", "name": name, "arguments": text, "call_id": call_id})
         if name in {tool["name"] for tool in self.tools}:
-            asked = self.host.client.send(self.host.name, f"/{name}", text.encode(), cause="tool", jar=self._jar)
-            reply = self.host.wait(asked)
-            result = ToolResult(reply.text(), reply.status >= 400)
+            with self._remembering_failure():
+                result = self.host.wait(self._call_tool(name, text.encode()))
         else:
             result = ToolResult(f"There is no tool {name!r}.", is_error=True)
         self.output.append({"type": "function_call_output", "call_id": call_id, "output": result.text})
@@ -158,30 +183,46 @@ class HostedEpisode:
         return self._next_message()
 
     def add_message(self, text: str) -> None:
-        content = [{"type": "output_text", "text": text, "annotations": []}]
+        content = [{"type": "output_text", "text": text.encode(errors="replace").decode(), "annotations": []}]
         self.output.append({"type": "message", "id": f"msg_{uuid4().hex}", "role": "assistant", "content": content})
 
     def score(self, output: list[JsonObject] | None = None) -> JsonObject:
         """The scored record, as the environment makes it. This ends the episode. `output` replaces what was done."""
         body = {**self.row, "response": self._response(self.output if output is None else output)}
-        return self.host.call("/verify", body, self._jar, ends_session=True)
+        with self._remembering_failure():
+            return self.host.call("/verify", body, self._jar, cause="verifier", ends_session=True)
 
     def close(self) -> None:
         """Give up: the environment forgets the episode."""
-        self.host.wait(self._release())
+        if self._jar:
+            self.host.wait(self._release())
 
     async def _release(self) -> None:
-        async with self.host.client.sessions(self._jar):
-            pass
+        for cookie in list(self._jar):
+            await self.host.client.release(cookie, self._jar.pop(cookie))
+
+    @contextmanager
+    def _remembering_failure(self) -> Iterator[None]:
+        """End the episode if the environment fails. Whoever plays on hears of it again."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except RolloutError as error:
+            self._failure = error
+            self.close()
+            raise
 
     def _next_message(self) -> str | None:
         new_items = self.output[self._turn_start :]
         body = {**self.row, "response": self._response(new_items), "turn": self._turns}
-        reply = self.host.wait(self.host.client.send(self.host.name, "/next_message", body, jar=self._jar))
-        if reply.status == 404:
-            return None  # it does not talk
-        if reply.status >= 400:
-            raise RolloutError("environment", reply.text()[:1000], server=self.host.name)
+        with self._remembering_failure():
+            asked = self.host.client.send(self.host.name, "/next_message", body, cause="environment", jar=self._jar)
+            reply = self.host.wait(asked)
+            if reply.status == 404:
+                return None  # it does not talk
+            if reply.status >= 400:
+                raise RolloutError("environment", reply.text()[:1000], server=self.host.name)
         message = orjson.loads(reply.content())["message"]
         if message is None:
             return None
@@ -200,10 +241,36 @@ def message_texts(messages: list[JsonObject]) -> Iterator[str]:
     return (content_text(message["content"]) for message in messages if message.get("content"))
 
 
+def check_row(row: JsonObject, *, what: str = "The row") -> JsonObject:
+    """The row, or an error that says why no agent could play it."""
+    validate(AgentRunRequest, row, what=what)
+    return row
+
+
+def _read_rows(path: Path) -> list[JsonObject]:
+    rows: list[JsonObject] = []
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}. Expected a JSONL file.") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.extend([orjson.loads(line)] if line.strip() else ())
+        except orjson.JSONDecodeError as error:
+            raise ConfigError(f"{path}, line {number}: not valid JSON: {error.msg}") from None
+    if not rows:
+        raise ConfigError(f"{path} is empty, expected one row per line.")
+    return rows
+
+
 def _environment(servers: list[ServerSpec], wanted: str | None) -> str:
     names = [server.name for server in servers if server.server_type == "resources_servers"]
     if wanted in names:
         return str(wanted)
     if wanted is None and len(names) == 1:
         return names[0]
-    raise ConfigError(f"The config has the environments {names}; expected {wanted or 'one, or a name'}.")
+    found = f"the config has {', '.join(names)}" if names else "the config has none"
+    if wanted is not None:
+        raise ConfigError(f"There is no environment '{wanted}': {found}.")
+    remedy = "Choose one with environment=<name>." if names else "Pass a config file with a `resources_servers` block."
+    raise ConfigError(f"Expected one environment, but {found}. {remedy}")

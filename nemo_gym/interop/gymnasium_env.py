@@ -2,9 +2,13 @@
 
 import copy
 import json
+from contextlib import ExitStack
+from pathlib import Path
+from string import ascii_letters
 from typing import Any, ClassVar
 
 from nemo_gym.episodes import import_extra
+from nemo_gym.errors import ConfigError
 from nemo_gym.interop.environment_host import EnvironmentHost, HostedEpisode, message_texts
 from nemo_gym.llm_api.base import JsonObject
 
@@ -14,14 +18,23 @@ CONVERSATION = ("responses_create_params", "response")
 HOW_TO_CALL = 'To call a tool, reply with {"name": ..., "arguments": {...}} and nothing else. Tools:'
 
 
-class AnyText(gymnasium.spaces.Text):  # type: ignore[misc]
-    """Texts of any length, in any alphabet. Samples are short."""
+class AnyText(gymnasium.Space):  # type: ignore[misc]
+    """Texts of any length, in any alphabet, unlike `gymnasium.spaces.Text`. Samples are short."""
 
     def __init__(self) -> None:
-        super().__init__(max_length=100)
+        super().__init__(shape=(), dtype=str)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        return "".join(self.np_random.choice(list(ascii_letters), size=10))
 
     def contains(self, x: Any) -> bool:
         return isinstance(x, str)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AnyText)
+
+    def __hash__(self) -> int:
+        return hash(AnyText)
 
 
 class NeMoGymEnv(gymnasium.Env):  # type: ignore[misc]
@@ -36,7 +49,7 @@ class NeMoGymEnv(gymnasium.Env):  # type: ignore[misc]
 
     def __init__(
         self,
-        *config_paths: str,
+        *config_paths: str | Path,
         host: EnvironmentHost | None = None,
         rows: list[JsonObject] | None = None,
         max_steps: int = 200,
@@ -45,7 +58,12 @@ class NeMoGymEnv(gymnasium.Env):  # type: ignore[misc]
         self.observation_space, self.action_space = AnyText(), AnyText()
         self._owns_host = host is None
         self.host = host or EnvironmentHost(*config_paths, **settings)
-        self.rows = self.host.rows() if rows is None else rows
+        with ExitStack() as opened:
+            opened.callback(self._close_host)
+            self.rows = self.host.rows() if rows is None else rows
+            if not self.rows:
+                raise ConfigError("There are no rows to play: `rows` is empty.")
+            opened.pop_all()
         self.max_steps = max_steps
         self.episode: HostedEpisode | None = None
         self.record: JsonObject = {}
@@ -65,6 +83,8 @@ class NeMoGymEnv(gymnasium.Env):  # type: ignore[misc]
     def step(self, action: str) -> tuple[str, float, bool, bool, JsonObject]:
         if self.episode is None:
             raise gymnasium.error.ResetNeeded("The episode is over: call reset().")
+        if not isinstance(action, str):
+            raise gymnasium.error.InvalidAction(f"Expected a text, found {type(action).__name__}.")
         self.steps += 1
         call = read_call(action)
         if call is not None:
@@ -80,13 +100,16 @@ class NeMoGymEnv(gymnasium.Env):  # type: ignore[misc]
 
     def close(self) -> None:
         self._give_up()
+        self._close_host()
+
+    def _close_host(self) -> None:
         if self._owns_host:
             self.host.close()
 
     def _give_up(self) -> None:
-        if self.episode is not None:
-            self.episode.close()
-            self.episode = None
+        episode, self.episode = self.episode, None
+        if episode is not None:
+            episode.close()
 
 
 def read_call(action: str) -> tuple[str, JsonObject] | None:

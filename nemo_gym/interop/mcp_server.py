@@ -7,6 +7,8 @@ import argparse
 import asyncio
 import os
 import sys
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import BinaryIO
 
 import orjson
@@ -18,7 +20,7 @@ from nemo_gym.llm_api.base import JsonObject
 
 
 def serve(host: EnvironmentHost, row: JsonObject, reading: BinaryIO, writing: BinaryIO) -> JsonObject:
-    """Answer a client until it closes its end, one message per line. Returns the scored record."""
+    """Answer a client until it is gone, one message per line. Returns the scored record."""
     episode = HostedEpisode(host, row)
 
     async def call(name: str, arguments: bytes) -> ToolResult:
@@ -29,8 +31,11 @@ def serve(host: EnvironmentHost, row: JsonObject, reading: BinaryIO, writing: Bi
     for line in reading:
         reply = host.wait(server.reply(line)) if line.strip() else None
         if reply is not None:
-            writing.write(reply + b"\n")
-            writing.flush()
+            try:
+                writing.write(reply + b"\n")
+                writing.flush()
+            except BrokenPipeError:
+                break
     return episode.score()
 
 
@@ -42,21 +47,25 @@ def main() -> None:
     parser.add_argument("config_paths", nargs="+", help="config files of the environment")
     parser.add_argument("--dataset", help="JSONL file with rows; by default the first dataset of the config")
     parser.add_argument("--row", type=int, default=0, help="which row to play, from 0")
-    parser.add_argument("--output", help="append the scored record to this file when the client is done")
+    parser.add_argument("--output", type=Path, help="append the scored record to this file when the client is done")
     given = parser.parse_args()
     # What the environment prints must not get between the messages.
     writing = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        with EnvironmentHost(*given.config_paths) as host, writing:
+        output = given.output.open("ab") if given.output else nullcontext()
+    except OSError as error:
+        sys.exit(f"Cannot write to {given.output}: {error.strerror}.")
+    try:
+        with EnvironmentHost(*given.config_paths) as host, suppress(BrokenPipeError), writing:
             rows = host.rows(given.dataset)
             if not 0 <= given.row < len(rows):
                 raise ConfigError(f"There is no row {given.row}. The dataset has rows 0 to {len(rows) - 1}.")
             record = serve(host, rows[given.row], sys.stdin.buffer, writing)
     except GymError as error:
         sys.exit(str(error))
-    if given.output:
-        with open(given.output, "ab") as file:
+    with output as file:
+        if file:
             file.write(orjson.dumps(record) + b"\n")
     sys.stderr.write(f"reward: {record['reward']}\n")
 

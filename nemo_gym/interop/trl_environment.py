@@ -5,11 +5,13 @@ import inspect
 import json
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.interop.environment_host import EnvironmentHost, HostedEpisode
+from nemo_gym.interop.environment_host import EnvironmentHost, HostedEpisode, check_row
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.content_parts import content_text
 
@@ -25,17 +27,26 @@ class TrlEnvironment:
 
     def __init__(
         self,
-        *config_paths: str,
+        *config_paths: str | Path,
         host: EnvironmentHost | None = None,
         rows: list[JsonObject] | None = None,
         **settings: Any,
     ) -> None:
         self.host = host or EnvironmentHost(*config_paths, **settings)
-        self.rows = self.host.rows() if rows is None else rows
-        listed = [tool for row in self.rows for tool in row["responses_create_params"].get("tools", self.host.tools)]
-        tools = {tool["name"]: tool for tool in listed if tool.get("type") == "function"}
-        methods: dict[str, Any] = {name: _method(tool) for name, tool in tools.items()}
-        self._kind = type("NeMoGymEnvironment", (_Environment,), methods)
+        with ExitStack() as opened:
+            if host is None:
+                opened.callback(self.host.close)
+            self.rows = self.host.rows() if rows is None else rows
+            if not self.rows:
+                raise ConfigError("There are no rows to train on: `rows` is empty.")
+            params = [
+                check_row(row, what=f"Row {number}")["responses_create_params"] for number, row in enumerate(self.rows)
+            ]
+            listed = [tool for each in params for tool in each.get("tools", self.host.tools) or ()]
+            tools = {tool["name"]: tool for tool in listed if tool.get("type") == "function"}
+            methods: dict[str, Any] = {name: _method(tool) for name, tool in tools.items()}
+            self._kind = type("NeMoGymEnvironment", (_Environment,), methods)
+            opened.pop_all()
 
     def environment_factory(self) -> Any:
         """One environment; the trainer makes one for each rollout of a batch and resets it for the next."""
@@ -45,8 +56,12 @@ class TrlEnvironment:
         """The rows as TRL takes them: a conversation, and the row itself for `reset`."""
         return [{"prompt": _prompt(row), ROW_COLUMN: json.dumps(row)} for row in self.rows]
 
-    def reward_func(self, completions: list[Any], environments: list[Any], **_columns: Any) -> list[float | None]:
+    def reward_func(
+        self, completions: list[Any], environments: list[Any] | None = None, **_columns: Any
+    ) -> list[float | None]:
         """The verifier's reward of each rollout; None if it has no result, which TRL leaves out."""
+        if environments is None:
+            raise ConfigError("There are no environments: give the trainer `environment_factory`, too.")
         return [_reward(*pair) for pair in zip(completions, environments, strict=True)]
 
     def close(self) -> None:
@@ -61,13 +76,26 @@ class _Environment:
         self._episode: HostedEpisode | None = None
 
     def reset(self, **columns: Any) -> None:
-        if self._episode is not None:
-            self._episode.close()
-        self._episode = HostedEpisode(self._host, json.loads(columns[ROW_COLUMN]))
+        """Start a rollout of the row. If it cannot start, its tools and its reward say so, and training goes on."""
+        if ROW_COLUMN not in columns:
+            found = ", ".join(columns) or "none"
+            raise ConfigError(
+                f"The dataset has no column '{ROW_COLUMN}', only: {found}. Make it of what `dataset()` returns."
+            )
+        episode, self._episode = self._episode, None
+        if episode is not None:
+            episode.close()
+        try:
+            self._episode = HostedEpisode(self._host, json.loads(columns[ROW_COLUMN]))
+        except RolloutError as error:
+            logger.warning("a rollout cannot start (%s): %s", error.cause, error)
 
 
 def _reward(completion: Any, environment: Any) -> float | None:
     episode, environment._episode = environment._episode, None
+    if episode is None:
+        logger.warning("a rollout has no result: it was not started")
+        return None
     try:
         return float(episode.score(output_items(completion))["reward"])
     except RolloutError as error:
@@ -122,6 +150,8 @@ def _method(tool: JsonObject) -> Callable[..., str]:
     described, required = schema.get("properties") or {}, schema.get("required") or []
 
     def call(self: Any, **arguments: Any) -> str:
+        if self._episode is None:
+            raise RolloutError("environment", f"There is no rollout in which to call {name}.")
         given = {key: value for key, value in arguments.items() if value is not None or key in required}
         return str(self._episode.call_tool(name, given).text)
 
