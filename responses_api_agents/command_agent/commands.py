@@ -1,10 +1,8 @@
 """Run a harness: as a process of this machine, or in a sandbox that reaches nothing but the gateway."""
 
 import asyncio
-import contextlib
 import os
 import shlex
-import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -26,6 +24,9 @@ SOCKET_INSIDE = "/run/nemo_gym/gateway.sock"
 BRIDGE_INSIDE = "/tmp/nemo_gym_bridge.py"  # noqa: S108 - in the sandbox
 WORKDIR_INSIDE = "/work"
 BRIDGE = Path(__file__).parent / "sandbox_bridge.py"
+SUBREAPER = Path(__file__).parent / "subreaper.py"
+END_TIMEOUT_S = 10.0
+"""For the processes of a harness to die. One that waits for a device may take longer."""
 
 
 @dataclass(slots=True)
@@ -70,35 +71,39 @@ class LocalWorkspace:
         self, command: list[str], env: Mapping[str, str], *, timeout_s: float, keep: Iterable[str]
     ) -> CommandResult:
         with TemporaryDirectory(prefix="nemo-gym-output-") as folder:
-            paths = [Path(folder) / name for name in ("stdout", "stderr")]
+            paths = [Path(folder) / name for name in ("stdout", "stderr", "start_error")]
             code = await self._run(command, env, *paths, timeout_s=timeout_s)
+            if paths[2].exists():
+                raise RolloutError("environment", f"Cannot run {command[0]}: {paths[2].read_text()}", retryable=False)
             return CommandResult(code, _tail(paths[0]), _tail(paths[1]), self._read(keep))
 
     async def _run(
-        self, command: list[str], env: Mapping[str, str], stdout: Path, stderr: Path, *, timeout_s: float
+        self,
+        command: list[str],
+        env: Mapping[str, str],
+        stdout: Path,
+        stderr: Path,
+        start_error: Path,
+        *,
+        timeout_s: float,
     ) -> int:
         with stdout.open("wb") as out, stderr.open("wb") as err:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *command,
-                    cwd=self._folder,
-                    env={**_inherited(), "HOME": self.path, **env},
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise RolloutError("environment", f"Cannot run {command[0]}: {error}", retryable=False) from error
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(SUBREAPER), str(os.getpid()), str(start_error), *command),
+                cwd=self._folder,
+                env={**_inherited(), "HOME": self.path, **env},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
         try:
             async with asyncio.timeout(timeout_s):
                 return await process.wait()
         except TimeoutError as error:
             raise RolloutError("timeout", f"{command[0]} did not end within {timeout_s:g} s.") from error
-        finally:  # also what it left running
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        finally:
+            await _end(process)
 
     def _read(self, names: Iterable[str]) -> dict[str, str]:
         found = {}
@@ -203,6 +208,19 @@ def check_path(name: str) -> str:
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ValueError(f"'{name}' is not a path inside the workspace")
     return name
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a command and all that it started, if it has not ended yet."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(END_TIMEOUT_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 def _inherited() -> dict[str, str]:

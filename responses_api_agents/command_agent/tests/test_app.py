@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.token_items import generations, is_one_sequence
 
 ROW = rows_of("resources_servers/example_stateful_counter/data/example.jsonl")[0]
 SERVERS = Path("tests/servers").absolute()
+LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="subreapers and bubblewrap")
 INCREMENT = {"name": "increment_counter", "arguments": {"count": 3}}
 
 LIBRARY = """
@@ -331,11 +333,13 @@ async def test_a_path_ends_with_its_rollout_and_no_other_path_answers() -> None:
             assert answer.status == 404
 
 
-async def test_a_cancelled_rollout_ends_the_harness_and_its_children() -> None:
-    script = """
+@pytest.mark.parametrize("leaves_session", [False, pytest.param(True, marks=LINUX_ONLY)])
+async def test_a_cancelled_rollout_ends_the_harness_and_its_children(leaves_session: bool) -> None:
+    script = f"""
 import subprocess, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-ask([{"role": "user", "content": f"Started {os.getpid()} {child.pid}"}])
+child = [sys.executable, "-c", "import time; time.sleep(600)"]
+subprocess.Popen(child, start_new_session={leaves_session})
+ask([{{"role": "user", "content": "Started."}}])
 time.sleep(600)
 """
     async with running_servers(servers(script, {"say": "Hm."})) as client:
@@ -354,8 +358,44 @@ time.sleep(600)
         await until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
+@LINUX_ONLY
+async def test_what_a_harness_leaves_running_ends_with_it() -> None:
+    script = """
+import time
+ask([{"role": "user", "content": "Hi"}])
+reading, writing = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(writing, str(os.getpid()).encode())
+        time.sleep(600)
+    os._exit(0)
+print(os.read(reading, 20).decode())
+sys.exit(3)
+"""
+    harness = (await play(servers(script, {"say": "Hm."})))["response"]["harness"]
+    assert harness["return_code"] == 3
+    assert not psutil.pid_exists(int(harness["stdout"]))
+
+
+@LINUX_ONLY
+def test_a_harness_ends_with_the_process_that_runs_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pid")
+    code = f"""
+import asyncio
+from pathlib import Path
+from responses_api_agents.command_agent.commands import LocalWorkspace
+command = ["sh", "-c", "echo $$ > pid; exec sleep 600"]
+asyncio.run(LocalWorkspace(Path({str(tmp_path)!r}), 0).run(command, {{}}, timeout_s=600, keep=[]))
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as runner:
+        harness = psutil.Process(int((tmp_path / "pid").read_text()))
+        runner.kill()
+    harness.wait(timeout=30)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap")
+@LINUX_ONLY
 async def test_in_a_sandbox_there_is_the_gateway_and_nothing_else() -> None:
     script = f"""
 import socket
