@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.testing import client_for
 from tests.interop import play_all
 from tests.servers.responses_api_models.choosing_model.app import ChoosingModel
@@ -77,3 +78,14 @@ async def test_rewards_are_those_of_our_agent(tmp_path: Path, monkeypatch: pytes
     results = await play_all(CONFIG, "stateful_counter_simple_agent", rows(), choices=CHOICES)
     assert rewards == [result["reward"] for result in results]
     assert set(rewards) == {0.0, 1.0}
+
+
+def test_a_row_that_cannot_be_played_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(rows()[0]) + '\n{"prompt": "Hi."}\n')
+    code = MODULE.format(config=CONFIG, rows=str(tmp_path / "rows.jsonl"))
+    (tmp_path / "invalid_export.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    env = vf.load_environment(vf.resolve_env_config({"taskset": {"id": "invalid_export"}}))
+    with pytest.raises(ConfigError, match=r"Row 1 is not valid:\n.*responses_create_params"):
+        list(env.taskset)
+    asyncio.run(env.stop())

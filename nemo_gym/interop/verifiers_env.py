@@ -3,13 +3,16 @@ where they are, and verifiers brings harness and model."""
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from nemo_gym.episodes import import_extra
-from nemo_gym.interop.environment_host import EnvironmentHost
+from nemo_gym.interop.environment_host import EnvironmentHost, check_row
 
 
-def verifiers_environment(*config_paths: str, rows_path: str | None = None, **settings: Any) -> tuple[type, type]:
+def verifiers_environment(
+    *config_paths: str | Path, rows_path: str | Path | None = None, **settings: Any
+) -> tuple[type, type]:
     """A `Taskset` and an `Env` for a module of your own, which names them in `__all__`; the module's name is then the
     id of the taskset. The environment is started with the first of its tasks, in this process."""
     vf = import_extra("verifiers.v1", extra="verifiers")
@@ -29,7 +32,7 @@ def verifiers_environment(*config_paths: str, rows_path: str | None = None, **se
         def load(self) -> Iterator[Any]:
             path = self.config.dataset
             for number, row in enumerate(host().rows(None if path is None else str(path))):
-                params = {"tools": host().tools, **row["responses_create_params"]}
+                params = {"tools": host().tools, **check_row(row, what=f"Row {number}")["responses_create_params"]}
                 data = {"name": f"{host().name}:{number}", "prompt": dialect.parse_request(params).messages}
                 task = theirs.NeMoGymData(**data, row={**row, "responses_create_params": params})
                 yield theirs.NeMoGymTask(task, self.config.task)

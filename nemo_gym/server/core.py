@@ -94,6 +94,8 @@ class ServerCore:
         elif opened is not None:  # with every reply: a client may keep only the cookies of the last one
             reply.cookies[self.session_cookie] = opened.token
             opened.is_new = False
+            if failure == "environment" and endpoint.cause == "tool":  # a client that goes on cannot get a score
+                self.sessions.release(opened.token)
         return reply
 
     def failed(self, error: Exception, *, cause: Cause = "internal") -> ServerReply:

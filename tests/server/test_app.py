@@ -19,6 +19,7 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import TOKEN_HEADER, ServerClient, base_url
 from nemo_gym.common.deadline import TIME_LEFT_HEADER, Deadline
+from nemo_gym.errors import RolloutError
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.testing import BrowserLikeClient, client_for, example_row, response_of
@@ -39,6 +40,10 @@ class Watched(SimpleResourcesServer):
     async def count(self, session: Seen) -> int:
         session.calls += 1
         return session.calls
+
+    @tool
+    async def lose(self) -> None:
+        raise RolloutError("environment", "the disk is full")
 
     @tool
     async def wait(self, log: list[str]) -> None:
@@ -163,6 +168,15 @@ async def test_sessions_are_separate_and_lost_once_deleted() -> None:
             "retryable": True,
             "server": "test",
         }
+
+
+async def test_a_session_in_which_the_environment_failed_cannot_be_scored() -> None:
+    async with client_for(Watched) as client:
+        lost = await client.post("/lose", json={})
+        assert (lost.status, lost.json()["error"]["cause"]) == (502, "environment")
+        row = example_row(response=response_of())
+        assert (await client.post("/verify", json=row)).status == 410
+        assert (await client.another().post("/verify", json=row)).status == 200
 
 
 @pytest.mark.parametrize(
