@@ -1,7 +1,9 @@
 """Views against the types of the trainers themselves, where these are installed."""
 
 import json
+import os
 import typing
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import typing_extensions
 
+from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.interop.trl_environment import TrlEnvironment
 from nemo_gym.training import ModelCall, TrainingSample, columns, skyrl_sample, trace_of_calls, verl_sample
 
@@ -40,37 +43,43 @@ def test_skyrl_takes_its_view(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 COUNTER = "resources_servers/example_stateful_counter/configs/stateful_counter.yaml"
-CALL = '<tool_call>\n{"name": "increment_counter", "arguments": {"count": %d}}\n</tool_call><|im_end|>'
+CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call><|im_end|>'
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
-@pytest.mark.filterwarnings("ignore")
-def test_trl_plays_and_scores_an_environment_with_its_factory(tmp_path: Path) -> None:
-    """GRPOTrainer with a tiny model. Only what is sampled is scripted: every other rollout makes the right call."""
+Reply = Callable[[str, int], str]
+"""What is sampled after a prompt, by the place in the batch."""
+needs_trl = pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
+
+
+def train(environment: TrlEnvironment, reply: Reply, folder: Path, *, steps: int) -> tuple[Any, list[Any], list[Any]]:
+    """GRPOTrainer with a tiny model. Only what is sampled is scripted. The trainer, its rewards and its advantages."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    environment, tokenizer = TrlEnvironment(COUNTER), byte_tokenizer()
-    rows = {row["prompt"][-1]["content"]: json.loads(row["nemo_gym_row"]) for row in environment.dataset()}
+    tokenizer = byte_tokenizer()
     rewards: list[list[float | None]] = []
+    advantages: list[list[float]] = []
 
     class Scripted(GRPOTrainer):
         def _generate_single_turn(self, prompt_ids: list[list[int]], *_args: Any, **_kwargs: Any) -> Any:
             replies = [tokenizer.encode(reply(tokenizer.decode(ids), at)) for at, ids in enumerate(prompt_ids)]
             return replies, [[-0.1] * len(ids) for ids in replies]
 
-    def reply(prompt: str, at: int) -> str:
-        if "<tool_response>" in prompt:
-            return "Done.<|im_end|>"
-        row = rows[prompt.split("<|im_start|>user\n")[-1].split("<|im_end|>")[0]]
-        return CALL % (row["expected_count"] - row["initial_count"] + at % 2)
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            scored = super()._generate_and_score_completions(inputs)
+            advantages.append(scored["advantages"].tolist())
+            return scored
 
     def reward(**columns: Any) -> list[float | None]:
         rewards.append(environment.reward_func(**columns))
         return rewards[-1]
 
-    settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 256, "max_steps": 2}
+    settings = {
+        "per_device_train_batch_size": 4,
+        "num_generations": 4,
+        "max_completion_length": 256,
+        "max_steps": steps,
+    }
     trainer = Scripted(
         model=tiny_model(len(tokenizer)),
         processing_class=tokenizer,
@@ -78,13 +87,56 @@ def test_trl_plays_and_scores_an_environment_with_its_factory(tmp_path: Path) ->
         environment_factory=environment.environment_factory,
         train_dataset=Dataset.from_list(environment.dataset()),
         args=GRPOConfig(
-            output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], save_strategy="no", **settings
+            output_dir=str(folder), use_cpu=True, bf16=False, report_to=[], save_strategy="no", **settings
         ),
     )
     trainer.train()
     environment.close()
+    return trainer, rewards, advantages
+
+
+@pytest.mark.slow
+@needs_trl
+@pytest.mark.filterwarnings("ignore")
+def test_trl_plays_and_scores_an_environment_with_its_factory(tmp_path: Path) -> None:
+    environment = TrlEnvironment(COUNTER)
+    rows = {row["prompt"][-1]["content"]: json.loads(row["nemo_gym_row"]) for row in environment.dataset()}
+
+    def reply(prompt: str, at: int) -> str:
+        """Every other rollout makes the right call."""
+        if "<tool_response>" in prompt:
+            return "Done.<|im_end|>"
+        row = rows[prompt.split("<|im_start|>user\n")[-1].split("<|im_end|>")[0]]
+        count = row["expected_count"] - row["initial_count"] + at % 2
+        return CALL % ("increment_counter", json.dumps({"count": count}))
+
+    trainer, rewards, _ = train(environment, reply, tmp_path, steps=2)
     assert rewards == [[1.0, 0.0, 1.0, 0.0]] * 2
     assert trainer.state.log_history[-1]["tools/call_frequency"] == 1.0
+
+
+@pytest.mark.slow
+@needs_trl
+@pytest.mark.filterwarnings("ignore")
+def test_trl_learns_nothing_from_a_rollout_in_which_the_environment_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = {"resources_servers": {"unreliable": {"entrypoint": "app.py", "domain": "other"}}}
+    (tmp_path / "config.yaml").write_text(json.dumps({"unreliable": server}))
+    monkeypatch.chdir(PARENT_DIR / "tests/servers")
+    with open(os.devnull, "w") as events:
+        row = {"responses_create_params": {"input": "Hi."}, "events_fd": events.fileno()}
+        environment = TrlEnvironment(tmp_path / "config.yaml", rows=[row])
+        called = ["work", "lose", "work", "rest"]
+
+        def reply(prompt: str, at: int) -> str:
+            return "Done.<|im_end|>" if "<tool_response>" in prompt else CALL % (called[at], "{}")
+
+        trainer, rewards, advantages = train(environment, reply, tmp_path, steps=1)
+    assert rewards == [[1.0, None, 1.0, 0.0]]
+    assert advantages[0][1] == 0.0
+    assert advantages[0][3] < 0 < advantages[0][0] == advantages[0][2]
+    assert trainer.state.log_history[0]["reward"] == pytest.approx(2 / 3)
 
 
 def byte_tokenizer() -> Any:

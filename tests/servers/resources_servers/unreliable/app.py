@@ -24,6 +24,7 @@ class UnreliableVerifyRequest(BaseVerifyRequest):
 
 class UnreliableSession(SessionState):
     events_fd: int = -1
+    has_worked: bool = False
 
     def close(self) -> None:
         os.write(self.events_fd, b"ended\n")
@@ -36,25 +37,29 @@ class UnreliableResourcesServer(SimpleResourcesServer):
             raise RolloutError("environment", "the seed is gone")
 
     @tool
-    async def work(self, amount: float = 1) -> str:
+    async def work(self, session: UnreliableSession, amount: float = 1) -> str:
+        """Work."""
+        session.has_worked = True
         return "done"
 
     @tool
     async def lose(self) -> None:
+        """Lose everything."""
         raise RolloutError("environment", "the tool is gone")
 
     @tool
     async def hang(self, session: UnreliableSession) -> None:
+        """Never return."""
         os.write(session.events_fd, b"hangs\n")
         try:
             await asyncio.Event().wait()
         finally:
             os.write(session.events_fd, b"cancelled\n")
 
-    async def verify(self, body: UnreliableVerifyRequest) -> float:
+    async def verify(self, body: UnreliableVerifyRequest, session: UnreliableSession) -> float:
         if body.fails_in == "verify":
             raise RolloutError("verifier", "the verifier is gone")
-        return 1.0
+        return float(session.has_worked)
 
 
 if __name__ == "__main__":
