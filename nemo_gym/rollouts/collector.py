@@ -185,7 +185,8 @@ class RolloutCollectionHelper:
             client.url_of(config.agent_name)  # raises if there is none: not an error of any row
         async with _run_limit(config.run_timeout_s), store.writing() as write, open_dispatch(client) as workers:
             make_attempt = workers.attempt if workers else partial(traced_attempt, client)
-            self._limiter = AdaptiveLimiter(_window(config, client, has_workers=workers is not None))
+            most = max(1, self.total - self.found)
+            self._limiter = AdaptiveLimiter(_window(config, client, most, has_workers=workers is not None))
             run = self._live.tracked(retrying_run(make_attempt, config, write))
             rows = read_rows(config, completed)
             if not config.group_output:
@@ -251,10 +252,11 @@ class RolloutCollectionHelper:
         return ServerClient.load_from_global_config(head_server_config)
 
 
-def _window(config: RolloutCollectionConfig, client: ServerClient, *, has_workers: bool) -> AimdWindow:
+def _window(config: RolloutCollectionConfig, client: ServerClient, most: int, *, has_workers: bool) -> AimdWindow:
+    """For at most as many rollouts as there are to make."""
     fixed = config.num_samples_in_parallel
     slots = [server.concurrency for server in client.local.values() if server.concurrency is not None]
-    most = min([config.max_samples_in_parallel, *slots]) if fixed is None else fixed
+    most = min([most, config.max_samples_in_parallel, *slots] if fixed is None else [most, fixed])
     if not has_workers:  # each worker has a limit of its own, and all rollouts share one connection to it
         most = limit_to_descriptors(most, per_rollout=_descriptors_per_rollout(client))
     return AimdWindow(min(MIN_PARALLEL, most) if fixed is None else most, most)

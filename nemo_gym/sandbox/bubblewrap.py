@@ -64,9 +64,11 @@ class BubblewrapProvider(LocalProvider):
         return Launch(argv, settings, [filter_fd])
 
     def server_launch(self, spec: SandboxSpec, runtime: Runtime) -> Launch | None:
-        if _sockets(spec):
-            return None
+        """None if a sandbox needs what its own folders, which are mounted over the server's, would hide."""
         workdir = spec.workdir or WORK
+        hidden = [bind for _, bind in runtime.binds for path in folders(self.limits, workdir) if _is_in(bind, path)]
+        if _sockets(spec) or hidden:
+            return None
         settings = self.settings(self.limits, runtime, workdir)
         # As an ordinary user bwrap makes the PID namespace in a user namespace that it then leaves.
         settings |= {"is_fork_server": True, "owns_no_pid_namespace": not may_become_others()}
@@ -115,7 +117,11 @@ def folders(limits: Limits, workdir: str) -> dict[str, int]:
 
 
 def _is_inside(path: str, runtime: Runtime) -> bool:
-    return any(Path(path).is_relative_to(bind) for _, bind in runtime.binds)
+    return any(_is_in(path, bind) for _, bind in runtime.binds)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return Path(path).is_relative_to(folder)
 
 
 def _folder(path: str, size_mb: int) -> list[str]:

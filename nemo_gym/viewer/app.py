@@ -6,9 +6,11 @@ loopback the Host and Origin of a request must be this machine; elsewhere a requ
 import asyncio
 import functools
 import logging
+import sqlite3
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 import orjson
@@ -23,6 +25,8 @@ from nemo_gym.viewer.files import Files, QueryTimeoutError
 from nemo_gym.viewer.filters import FilterError
 from nemo_gym.viewer.index import Index
 from nemo_gym.viewer.search import search
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +108,7 @@ class ViewerApp:
             "/api/fields": lambda query: files.query(query.number("file"), queries.fields),
             "/api/summary": self._summary,
             "/api/tasks": self._tasks,
-            "/api/failures": lambda query: files.query(query.number("file"), queries.failures),
+            "/api/failures": lambda query: self._query_all(query.number("file"), queries.failures),
             "/api/row": self._row,
             "/api/tokens": self._tokens,
             "/api/compare": self._compare,
@@ -159,6 +163,11 @@ class ViewerApp:
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(function, *args))
 
+    def _query_all(self, number: int, ask: Callable[[sqlite3.Connection], T]) -> T:
+        """The result of a query on all rows of a file. A file of usual size is waited for until it is indexed."""
+        self._files.index(number).wait_for(sys.maxsize, timeout_s=FIRST_PAGE_WAIT_S)
+        return self._files.query(number, ask)
+
     def _rows(self, query: Query) -> Any:
         number, offset, limit = query.number("file"), query.number("offset", 0), query.number("limit", PAGE)
         index = self._files.index(number)
@@ -178,7 +187,7 @@ class ViewerApp:
         figures = functools.partial(
             queries.summary, where=query.text("where"), pass_threshold=query.real("pass_threshold", 1.0)
         )
-        return {**self._files.query(number, figures), "progress": self._files.index(number).progress()}
+        return {**self._query_all(number, figures), "progress": self._files.index(number).progress()}
 
     def _tasks(self, query: Query) -> Any:
         page = functools.partial(
@@ -189,7 +198,7 @@ class ViewerApp:
             limit=query.number("limit", PAGE),
             pass_threshold=query.real("pass_threshold", 1.0),
         )
-        return self._files.query(query.number("file"), page)
+        return self._query_all(query.number("file"), page)
 
     def _row(self, query: Query) -> Any:
         number, row = query.number("file"), query.number("row")
@@ -211,7 +220,7 @@ class ViewerApp:
         first, second = query.number("file"), query.number("other")
         if first == second:
             raise ConfigError("A file cannot be compared with itself.")
-        has_gaps = any(self._files.query(number, queries.has_rows_without_task) for number in (first, second))
+        has_gaps = any([self._query_all(number, queries.has_rows_without_task) for number in (first, second)])
         page = functools.partial(
             queries.compare_page,
             other=str(self._files.index(second).database),

@@ -87,7 +87,6 @@ def test_every_rollout_is_scored_once_though_a_node_dies(tmp_path: Path) -> None
     records = rows_of(output)
     assert sorted(record["_task_index"] for record in records) == list(range(ROWS)), collecting.text
     assert len(before) == 3, "one worker on each node"
-    assert max(before.values()) <= 1.25 * before.total() / 3, "a few percent, more on a machine with other load"
     failures = rows_of(tmp_path / "out_failures.jsonl")
     assert {(failure["code"], failure["is_final"]) for failure in failures} == {("worker_lost", False)}
     computed = [record for record in records if "squares" in record]

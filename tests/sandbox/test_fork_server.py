@@ -8,6 +8,7 @@ import stat
 import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nemo_gym.sandbox.bubblewrap import BubblewrapProvider, bubblewrap_path
 from nemo_gym.sandbox.contract import SandboxSpec
 from nemo_gym.sandbox.local import LocalProvider
 from nemo_gym.sandbox.process import SandboxProcess
+from nemo_gym.sandbox.runtime import host_runtime
 from tests.sandbox.providers import SECRET, fails, provider, until
 
 OPEN_FILES = """
@@ -153,3 +155,12 @@ async def test_sandboxes_do_not_draw_the_same_random_numbers() -> None:
         drawn = [(await box.program(code)).stdout for box in boxes]
         numbers = [set((text or "").split()) for text in drawn]
         assert len(numbers[0] | numbers[1]) == 4, drawn
+
+
+def test_an_interpreter_in_a_folder_that_each_sandbox_has_of_its_own_is_not_forked() -> None:
+    """The new folder would hide it. Such a sandbox starts by itself."""
+    made, runtime = provider("bubblewrap_forked"), host_runtime()
+    usual = replace(runtime, binds=(("/usr", "/usr"),))
+    assert made.server_launch(SandboxSpec(), usual) is not None
+    hidden = replace(runtime, binds=(("/usr", "/usr"), ("/tmp/conda", "/tmp/conda")))
+    assert made.server_launch(SandboxSpec(), hidden) is None

@@ -45,7 +45,7 @@ def test_an_unreadable_filter_is_a_usage_error(tmp_path: Path) -> None:
         report(write_lines(tmp_path / "rollouts.jsonl", math_records()), where="reward <")
 
 
-@pytest.mark.parametrize(("line", "message"), [("oops", "Expecting value"), ("[" * 3000, "nested too deeply")])
+@pytest.mark.parametrize(("line", "message"), [("oops", "Expecting value"), ("[" * 15_000, "nested too deeply")])
 def test_a_line_that_is_not_json_is_printed_as_it_is(line: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text(f"{line}\n")
     text = report(tmp_path / "bad.jsonl", row=0)

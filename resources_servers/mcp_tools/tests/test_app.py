@@ -178,7 +178,13 @@ async def test_a_server_that_is_not_there_is_named(server: dict[str, Any]) -> No
 @pytest.mark.slow
 async def test_the_process_of_a_rollout_ends_with_it() -> None:
     def servers() -> list[psutil.Process]:
-        return [each for each in psutil.Process().children() if "example_server" in " ".join(each.cmdline())]
+        return [each for each in psutil.Process().children() if is_server(each)]
+
+    def is_server(process: psutil.Process) -> bool:
+        try:
+            return "example_server" in " ".join(process.cmdline())
+        except psutil.NoSuchProcess:  # it has ended, or is about to be waited for
+            return False
 
     async with client_for(McpToolsResourcesServer, domain="agent", mcp_servers={"accounts": STDIO}) as client:
         await until(lambda: not servers())
