@@ -220,7 +220,8 @@ class ViewerApp:
         first, second = query.number("file"), query.number("other")
         if first == second:
             raise ConfigError("A file cannot be compared with itself.")
-        has_gaps = any([self._query_all(number, queries.has_rows_without_task) for number in (first, second)])
+        gaps = [self._query_all(number, queries.has_rows_without_task) for number in (first, second)]
+        has_gaps = any(gaps)
         page = functools.partial(
             queries.compare_page,
             other=str(self._files.index(second).database),

@@ -92,7 +92,7 @@ async def test_a_low_limit_of_open_files_costs_no_row(tmp_path: Path) -> None:
     failures = rows_of(tmp_path / "out_failures.jsonl")
     assert [(failure["_task_index"], failure["cause"]) for failure in failures] == [(ROWS - 1, "input")]
     warning = re.search(
-        r"At most (\d+) rollouts in flight instead of 1000: this process may open 256 files", done.stderr
+        rf"At most (\d+) rollouts in flight instead of {ROWS}: this process may open {LIMIT} files", done.stderr
     )
     assert warning
     assert SEVERAL < endpoint.most_in_flight <= int(warning[1]) < LIMIT
