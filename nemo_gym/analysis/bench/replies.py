@@ -16,6 +16,27 @@ USAGE = {
     "output_tokens_details": {"reasoning_tokens": 0},
     "total_tokens": 180,
 }
+ALWAYS_SENT: dict[str, Any] = {
+    "error": None,
+    "incomplete_details": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "service_tier": "default",
+    "status": "completed",
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "usage": USAGE,
+    "user": None,
+}
+"""What an endpoint repeats or fills in, asked or not. A reply without it would be cheaper to read than real ones."""
 _STREAM = re.compile(rb'"stream":\s*true')
 CHAT_USAGE = {"prompt_tokens": 120, "completion_tokens": 60, "total_tokens": 180}
 
@@ -89,7 +110,7 @@ class Replies:
 
 
 def _response(*items: dict[str, Any]) -> bytes:
-    return orjson.dumps(response_of(*items, status="completed", parallel_tool_calls=True, tools=[], usage=USAGE))
+    return orjson.dumps(response_of(*items, **ALWAYS_SENT))
 
 
 def _completion(text: str | None, call: tuple[str, str] | None) -> bytes:
