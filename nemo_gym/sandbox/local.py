@@ -56,6 +56,7 @@ class LocalProvider(ABC):
         self.packages = tuple(packages)
         self.preload = tuple(preload)
         """Modules that every sandbox imports at its start, so that its programs and session need not."""
+        self._runtime: Runtime | None = None
         self._sandboxes: set[SandboxProcess] = set()
         self._uses_server = fork_server
         self._servers: dict[str, ForkServer | None] = {}
@@ -109,7 +110,10 @@ class LocalProvider(ABC):
     async def open(self, spec: SandboxSpec | None = None, *, session: bool = False) -> SandboxProcess:
         """A running sandbox; with `session` its Python session is started, too."""
         spec = spec or SandboxSpec()
-        limits, runtime = self._limits_of(spec), host_runtime(self.packages)
+        limits = self._limits_of(spec)
+        if self._runtime is None:  # finding packages reads many files
+            self._runtime = await asyncio.to_thread(host_runtime, self.packages)
+        runtime = self._runtime
         server = self._server(spec, runtime)
         launch = self.launch(spec, limits, runtime, server)
         launch.settings["session"] = session
