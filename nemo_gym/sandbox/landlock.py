@@ -18,6 +18,9 @@ from nemo_gym.sandbox.local import LocalProvider, unused_uid
 from nemo_gym.sandbox.runtime import Runtime
 from nemo_gym.sandbox.seccomp import seccomp_filter
 
+MORE_PROCESSES = 512
+"""How many more an ordinary user may start elsewhere, later sandboxes among them, before this one can start none: the
+kernel counts all of them together. The number of this sandbox's own is checked by its agent."""
 NOT_COVERED = (
     "The work folder is a folder of the host under a path of its own: /work, /tmp and other fixed paths do not exist.",
     "Disk usage is checked twice a second while something runs, so a quick writer can exceed the limit for a moment.",
@@ -82,7 +85,7 @@ def folder_launch(
         folder.chmod(0o711)
         for path in (work, temp):
             os.chown(path, uid, uid)
-    counted = None if os.geteuid() == 0 else limits.processes + user_processes()
+    counted = None if os.geteuid() == 0 else limits.processes + user_processes() + MORE_PROCESSES
     processes = {} if counted is None and uid is None else {"RLIMIT_NPROC": counted or limits.processes}
     settings |= {
         "pid_namespace": False,
