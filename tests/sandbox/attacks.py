@@ -14,6 +14,11 @@ def attempt(function, *args):
     except (OSError, ValueError, MemoryError) as error:
         return None
     escaped(repr(result)[:200])
+def names_in(folder):
+    found = [name for name in os.listdir(folder) if not f"{sys.base_prefix}/".startswith(f"{folder}/{name}/")]
+    if not found:
+        raise OSError("nothing but the interpreter's own folder")
+    return found
 """
 
 
@@ -42,11 +47,11 @@ READS = {
         attempt(lambda: os.mknod('disk', stat.S_IFBLK | 0o666, os.makedev(254, 0)) or open('disk', 'rb').read(16))
     """,
     "the home folder of root": """
-        attempt(lambda: [name for name in os.listdir('/root') if name != '.pyenv'] or open('/nothing'))
+        attempt(names_in, '/root')
     """,
     "/home, /var, /run, /srv, /mnt, /sys": """
         for path in ('/home', '/var', '/run', '/srv', '/mnt', '/opt', '/media', '/sys', '/boot'):
-            attempt(os.listdir, path)
+            attempt(names_in, path)
     """,
     "open files it was given": """
         for fd in range(3, 64):
