@@ -14,6 +14,7 @@ from nemo_gym.sandbox.contract import ExecResult, SandboxSpec
 from nemo_gym.sandbox.local import LocalProvider
 from nemo_gym.sandbox.process import SandboxProcess
 from nemo_gym.sandbox.registry import get_provider_class
+from nemo_gym.sandbox.runtime import host_runtime
 from tests.sandbox.attacks import PRELUDE
 
 SECRET = "canary-7c1f"
@@ -33,6 +34,8 @@ def provider(name: str, **options: Any) -> LocalProvider:
     if not assessment.works:
         pytest.skip(f"{name}: {assessment.reason}")
     made: LocalProvider = get_provider_class(name)(**options)
+    if options["fork_server"] and made.server_launch(SandboxSpec(), host_runtime()) is None:
+        pytest.skip(f"{name}: the interpreter is in a folder that each sandbox has of its own, so that none is forked")
     return made
 
 

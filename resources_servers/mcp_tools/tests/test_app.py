@@ -29,6 +29,8 @@ DEPOSITS = [json.dumps({"name": "deposit", "arguments": {"amount": amount}}) for
 CHOICES = [*DEPOSITS, *DEPOSITS, json.dumps({"name": "balance", "arguments": {}}), "Done."]
 EXPECTED = "3"
 STDIO = {"command": ["python", "-m", "resources_servers.mcp_tools.example_server"]}
+SHORT_S = 3.0
+"""For a call that is never answered. Connecting has as long, also on a busy machine."""
 
 
 @asynccontextmanager
@@ -150,7 +152,7 @@ async def test_two_tools_with_one_name_are_an_error_of_the_config() -> None:
 async def test_a_server_that_fails_in_a_call_leaves_the_rollout_without_a_result() -> None:
     replies = [{"turn": 0, "call": [{"name": "wait", "arguments": {}}]}, {"say": "end"}]
     async with serving(odd_server()) as url:
-        config: dict[str, Any] = {"domain": "agent", "mcp_servers": {"mine": {"url": url}}, "tool_timeout_s": 0.5}
+        config: dict[str, Any] = {"domain": "agent", "mcp_servers": {"mine": {"url": url}}, "tool_timeout_s": SHORT_S}
         environment = server_spec("tools", "resources_servers", "mcp_tools", **config)
         async with running_servers(scripted_servers(environment, replies)) as client:
             with pytest.raises(RolloutError, match="did not answer a call of wait") as raised:
@@ -159,7 +161,7 @@ async def test_a_server_that_fails_in_a_call_leaves_the_rollout_without_a_result
 
 
 async def test_a_tool_that_does_not_answer_is_no_result() -> None:
-    async with tools_of(odd_server(), tool_timeout_s=0.5) as client:
+    async with tools_of(odd_server(), tool_timeout_s=SHORT_S) as client:
         reply = await client.post("/wait", json={})
         assert reply.status >= 500
         assert "did not answer a call of wait" in reply.text
