@@ -80,6 +80,14 @@ def collect(folder: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
+async def test_a_small_job_is_not_warned_of_a_low_limit(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text((json.dumps(example_row("hello")) + "\n") * 2)
+    (tmp_path / "config.yaml").write_text(agent_config("example_simple_weather", replies=[{"say": "Hello."}]))
+    done = await asyncio.to_thread(collect, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "rollouts in flight instead of" not in done.stderr
+
+
 async def test_a_low_limit_of_open_files_costs_no_row(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text((json.dumps(example_row("hello")) + "\n") * (ROWS - 1) + '{"bad": 1}\n')
     async with slow_endpoint() as endpoint:

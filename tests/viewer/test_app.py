@@ -68,6 +68,15 @@ async def test_failures_beside_an_output_come_with_it_also_later(tmp_path: Path)
     ]
 
 
+async def test_failures_are_counted_when_all_of_a_file_is_indexed(tmp_path: Path) -> None:
+    write_lines(
+        tmp_path / "out_failures.jsonl", [{"cause": "model", "message": "overloaded", "is_final": True}] * 5000
+    )
+    async with viewer(tmp_path / "out_failures.jsonl") as client:
+        (found,) = await get(client, "failures", file=0)
+    assert found["count"] == 1000
+
+
 async def test_a_page_has_the_asked_rows_and_columns(tmp_path: Path) -> None:
     async with viewer(write_sample(tmp_path)) as client:
         page = await get(

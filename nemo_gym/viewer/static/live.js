@@ -54,6 +54,7 @@ function cancelButton(run, rollout) {
     try {
       const { cancelled } = await post("live/cancel", { run: run.id, number: rollout.number });
       show(cancelled ? "cancelled" : "ended already");
+      if (!cancelled) asked.delete(key); // one that is listed again can be cancelled again
     } catch (error) {
       asked.delete(key);
       button.disabled = false;
