@@ -70,7 +70,7 @@ async def test_failures_beside_an_output_come_with_it_also_later(tmp_path: Path)
 
 async def test_failures_are_counted_when_all_of_a_file_is_indexed(tmp_path: Path) -> None:
     write_lines(
-        tmp_path / "out_failures.jsonl", [{"cause": "model", "message": "overloaded", "is_final": True}] * 5000
+        tmp_path / "out_failures.jsonl", [{"cause": "model", "message": "overloaded", "is_final": True}] * 1000
     )
     async with viewer(tmp_path / "out_failures.jsonl") as client:
         (found,) = await get(client, "failures", file=0)
