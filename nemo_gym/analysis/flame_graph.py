@@ -18,7 +18,8 @@ import orjson
 from nemo_gym.common.event_loop import DaemonThreadPool
 
 SAMPLE_EVERY_S = 0.005
-MAX_DEPTH = 200
+MAX_DEPTH = 100
+"""Of a stack, from the innermost function. The JSON of a deeper tree than 125 cannot be written."""
 _TEMPLATE = Path(__file__).with_name("flame_graph.html")
 
 _WAITING_FILES = ("asyncio/runners.py", "asyncio/base_events.py", "selectors.py", "threading.py", "queue.py")

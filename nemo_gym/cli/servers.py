@@ -31,7 +31,7 @@ from nemo_gym.errors import GymError, HeadServerError, NoServerInstancesError, S
 from nemo_gym.runtime.groups import grouped
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.runtime.run_identity import check_run_identity, run_identity
+from nemo_gym.runtime.run_identity import check_run_identity, is_running, run_identity
 from nemo_gym.runtime.supervisor import default_echo
 from nemo_gym.runtime.venvs import VenvSettings
 
@@ -326,17 +326,17 @@ def stop() -> None:
     settings = read_command_line()
     head = BaseServerConfig.model_validate(dict(settings.head_server))
     url = base_url(head.host, head.port)
-    pid = check_run_identity(orjson.loads(get_from_head(url, "/run", token=run_token(head.port))))
+    reported = orjson.loads(get_from_head(url, "/run", token=run_token(head.port)))
+    pid = check_run_identity(reported)
     name = describe_run(head, pid)
     if not (settings.get("yes") or os.getsid(pid) == os.getsid(0)):
         _ask(name)
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    with contextlib.suppress(HeadServerError):
-        while time.monotonic() < deadline:
-            get_from_head(url, "/health", timeout_s=PROBE_TIMEOUT_S)
-            time.sleep(0.1)
-        raise GymError(f"The run (process {pid}) has not stopped after {STOP_TIMEOUT_S:g} s.")
+    while is_running(reported):
+        if time.monotonic() > deadline:
+            raise GymError(f"The run (process {pid}) has not stopped after {STOP_TIMEOUT_S:g} s.")
+        time.sleep(0.05)
     print(f"Stopped {name}.")
 
 

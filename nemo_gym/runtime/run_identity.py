@@ -40,6 +40,14 @@ def check_run_identity(reported: dict[str, Any]) -> int:
     return pid
 
 
+def is_running(reported: dict[str, Any]) -> bool:
+    """True until the process of a run has ended. A zombie has ended: its command line is empty."""
+    try:
+        return run_identity(reported["pid"]) == reported
+    except OSError:
+        return False
+
+
 def _process(pid: int) -> dict[str, Any]:
     """Start time, command line (as a hash: it may hold secrets) and user of a process."""
     if platform.system() == "Linux":

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym.analysis.flame_graph import MAX_DEPTH, StackSampler, flame_graph_page
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.testing import server_spec
@@ -79,6 +80,24 @@ async def test_the_flame_graph_shows_who_used_the_time(tmp_path: Path) -> None:
     assert "BusyResourcesServer.compute" in orjson.dumps(children["one"]).decode()
     assert "use_cpu (busy/app.py:" in orjson.dumps(children["one"]).decode()
     assert "compute_in_a_thread" in orjson.dumps(children["(threads)"]).decode()
+
+
+def test_a_deep_stack_is_cut_at_the_outer_end() -> None:
+    def recurse(depth: int) -> None:
+        if depth == 0:
+            use_cpu()
+        else:
+            recurse(depth - 1)
+
+    def use_cpu() -> None:
+        while not sampler.samples:
+            pass
+
+    with StackSampler(lambda: "one", starts_below=[]) as sampler:
+        recurse(400)
+    page = flame_graph_page("deep", sampler.samples).decode()
+    assert "use_cpu" in page
+    assert all(len(stack) == MAX_DEPTH for _, stack in sampler.samples)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,31 @@ def test_a_yes_is_enough(tmp_path: Path) -> None:
         assert run.wait() == 0
 
 
+def test_stopped_means_that_every_server_has_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers" / "slow"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(
+        "import atexit, pathlib, time\n"
+        "from nemo_gym.base_resources_server import SimpleResourcesServer\n"
+        "class Slow(SimpleResourcesServer):\n"
+        "    async def verify(self, body): ...\n"
+        "def finish():\n"
+        "    time.sleep(1.5)\n"
+        f"    pathlib.Path({str(tmp_path)!r}, 'finished').touch()\n"
+        "atexit.register(finish)\n"
+        "if __name__ == '__main__':\n"
+        "    Slow.run_webserver()\n"
+    )
+    (tmp_path / "slow.yaml").write_text("slow: {resources_servers: {slow: {entrypoint: app.py, domain: other}}}\n")
+    head = f"+head_server.port={free_port()}"
+    with started("ng_run", "+config_paths=[slow.yaml]", head, cwd=tmp_path) as run:
+        run.wait_for("servers ready!")
+        stopped = ng("ng_stop", head, cwd=tmp_path)
+        assert stopped.returncode == 0, stopped.stderr
+        assert (tmp_path / "finished").exists()
+        assert run.wait() == 0
+
+
 def test_ctrl_c_while_servers_start_shows_no_traceback(tmp_path: Path) -> None:
     folder = tmp_path / "resources_servers" / "slow"
     folder.mkdir(parents=True)
