@@ -1,6 +1,9 @@
 """Run our commands as a user does: as programs, in a folder of their own."""
 
+import contextlib
+import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,11 +21,28 @@ from tests.polling import PATIENCE_S
 BIN = Path(sys.executable).parent
 
 
+PORTS = range(21_000, 32_000)
+"""Below those that the operating system gives away (from 32,768), above those of servers (to 20,000)."""
+
+
+def _ports() -> Iterator[int]:
+    """The ports of this process, whose test processes take turns by their number, from a random one on."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
+    own = PORTS[number::10]
+    start = random.SystemRandom().randrange(len(own))
+    return itertools.cycle([*own[start:], *own[:start]])
+
+
+_own_ports = _ports()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on, and that nobody else is given until the caller does."""
+    for port in _own_ports:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("endless")
 
 
 def ng(command: str, *arguments: str, cwd: Path, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:

@@ -19,6 +19,7 @@ from nemo_gym.config.loading import load_config
 from nemo_gym.errors import HeadServerError, PortError, RolloutError, StartupError
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.supervisor import MAX_DEATHS, Restarts
+from tests.commands import free_port
 from tests.polling import until
 
 SERVERS = Path(__file__).parent.parent / "servers"
@@ -37,13 +38,6 @@ def environment(implementation: str, **settings: Any) -> dict[str, Any]:
 def config_of(**servers: dict[str, Any]) -> DictConfig:
     head = {"host": "127.0.0.1", "port": free_port()}
     return load_config(initial={"head_server": head, **servers}, use_dotenv=False, fill_ports=False)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

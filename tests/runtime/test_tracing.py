@@ -1,6 +1,5 @@
 """One rollout is one trace, wherever its servers run."""
 
-import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.connect import connect_servers
 from nemo_gym.runtime.tracing import tracing_of
 from nemo_gym.testing import TRANSPORTS, Transport, running_servers
+from tests.commands import free_port
 from tests.otlp_receiver import otlp_receiver
 from tests.stacks import references, scripted_model, simple_agent, weather
 
@@ -133,13 +133,6 @@ async def test_tracing_is_off_by_default_and_ends_with_its_block() -> None:
 def test_a_wrong_setting_is_named(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(setting))), tracing_of(setting):
         pass
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def test_an_unreachable_collector_of_traces_costs_no_rollout() -> None:
