@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.lazy_exports import lazy_attributes
@@ -71,7 +71,17 @@ class BaseResourcesServer(BaseServer):
 class BaseRunRequest(BaseModel):
     """A row."""
 
+    model_config = ConfigDict(defer_build=True)
+
     responses_create_params: NeMoGymResponseCreateParamsNonStreaming
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Build the classes of environments at once, so that a wrong field is an error when the server starts. Ours
+        are built when they are used: building all would take long, and most processes use one or two."""
+        super().__pydantic_init_subclass__(**options)
+        if not cls.__module__.startswith("nemo_gym."):
+            cls.model_rebuild(raise_errors=False)
 
 
 class BaseVerifyRequest(BaseRunRequest):

@@ -211,7 +211,7 @@ class Conversation:
 class ToolCallingAgentConfig(BaseResponsesAPIAgentConfig):
     """Which model acts in which environment, and for how long."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     resources_server: ResourcesServerRef
     model_server: ModelServerRef

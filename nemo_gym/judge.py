@@ -59,8 +59,6 @@ class JudgeServerRef(BaseModel):
 class JudgeConfig(BaseModel):
     """The judge settings of an environment. Inherit this beside the environment's own config base."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
     judge_model_server: JudgeServerRef = Field(default_factory=JudgeServerRef)
     """The model that judges."""
 

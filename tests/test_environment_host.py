@@ -90,20 +90,31 @@ def test_strange_arguments_and_texts_do_not_end_an_episode(
 
 
 def test_a_call_ends_when_its_caller_is_interrupted(unreliable: Unreliable) -> None:
-    episode, main = unreliable.episode(), threading.get_ident()
+    episode, main, interrupted = unreliable.episode(), threading.get_ident(), threading.Event()
+
+    def handle(*_: Any) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
 
     def interrupt() -> None:
         assert unreliable.next_event() == "hangs"
         while sys._current_frames()[main].f_code.co_name != "wait":
             time.sleep(0.01)
-        signal.pthread_kill(main, signal.SIGINT)
+        while not interrupted.is_set():  # Python does not see a signal that comes just before it begins to wait
+            signal.pthread_kill(main, signal.SIGINT)
+            interrupted.wait(0.05)
 
+    before = signal.signal(signal.SIGINT, handle)
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
-    with pytest.raises(KeyboardInterrupt):
-        episode.call_tool("hang", {})
-    assert unreliable.next_event() == "cancelled"
-    interrupting.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            episode.call_tool("hang", {})
+        assert unreliable.next_event() == "cancelled"
+        interrupting.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_closed_environment_says_so(unreliable: Unreliable) -> None:

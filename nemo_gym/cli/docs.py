@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from nemo_gym.cli.command import parameters_of
 from nemo_gym.cli.commands import COMMANDS, Command
 from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.config.command_options import type_name
+from nemo_gym.config.command_options import field_descriptions, type_name
 
 MARKER = "<!-- Generated from the code by `python -m nemo_gym.cli.docs`. Do not edit below this line. -->\n"
 
@@ -65,15 +65,19 @@ def _command_section(command: Command) -> str:
     lines = [f"## `ng_{command.name}`", "", text.strip(), ""]
     if parameters and parameters.model_fields:
         lines += ["| parameter | type | default | |", "| --- | --- | --- | --- |"]
-        lines += [_parameter_row(field.alias or name, field) for name, field in parameters.model_fields.items()]
+        described = field_descriptions(parameters)
+        lines += [
+            _parameter_row(field.alias or name, field, described.get(name, ""))
+            for name, field in parameters.model_fields.items()
+        ]
         lines.append("")
     return "\n".join([*lines, *([examples.strip(), ""] if examples else [])])
 
 
-def _parameter_row(name: str, field: FieldInfo) -> str:
+def _parameter_row(name: str, field: FieldInfo, description: str) -> str:
     default = "required" if field.is_required() else _code(_default_text(field))
-    description = " ".join((field.description or "").split()).replace("|", "\\|")
-    return f"| `{name}` | {_code(type_name(field.annotation))} | {default} | {description} |"
+    escaped = description.replace("|", "\\|")
+    return f"| `{name}` | {_code(type_name(field.annotation))} | {default} | {escaped} |"
 
 
 def _default_text(field: FieldInfo) -> str:

@@ -21,7 +21,6 @@ from pydantic import Field
 
 from nemo_gym.cli.command import command, read_command_line
 from nemo_gym.cli.output import flush_result, print_result, wants_json
-from nemo_gym.cli.watch import watch
 from nemo_gym.client.head import base_url, get_from_head, run_token, run_token_file
 from nemo_gym.common.redaction import one_line
 from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictParserConfig
@@ -245,6 +244,8 @@ def status() -> None:
     config = read_command_line()
     options = StatusConfig.model_validate(config)
     if options.watch:
+        from nemo_gym.cli.watch import watch  # what it needs takes longer to import than the servers to start
+
         watch(_server_lines, every_s=options.every_s)
     try:
         instances = running_servers(_head())

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from nemo_gym.client.openai_client import MAX_TRIES, REQUEST_TIMEOUT_S, NeMoGymAsyncOpenAI
 from nemo_gym.client.pool import HttpClient
@@ -23,7 +23,7 @@ from nemo_gym.client.url import check_url
 from nemo_gym.common.deadline import time_left
 from nemo_gym.common.retry import is_retryable, retry
 from nemo_gym.errors import ConnectError, UnreachableError, UpstreamError
-from nemo_gym.llm_api.endpoint_refusals import setup_code
+from nemo_gym.llm_api.endpoint_errors import setup_code
 
 T = TypeVar("T")
 Send: TypeAlias = Callable[[NeMoGymAsyncOpenAI], Awaitable[T]]
@@ -42,8 +42,6 @@ _INCONCLUSIVE_STATUSES = frozenset((200, 408, 429, 500))
 
 class EndpointSettings(BaseModel):
     """How a model's endpoints are called, the same for every kind of model server."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     default_headers: dict[str, str] = Field(default_factory=dict)
     """Sent with every request."""

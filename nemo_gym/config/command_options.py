@@ -1,8 +1,11 @@
 """Parameters of commands. Every command reads its own out of the one merged configuration."""
 
+import ast
 import inspect
 import sys
+import textwrap
 from collections.abc import Mapping
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, cast, get_args, get_origin
 
@@ -24,8 +27,6 @@ class BaseNeMoGymCLIConfig(BaseModel):
     Validating input with `h` or `help` set prints the help of the class and ends the process with exit code 0. The
     description is the docstring of the class, the help of a field the docstring under it.
     """
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     POSITIONAL: ClassVar[tuple[str, ...]] = ()
     """Parameters that may be given without a name, in this order."""
@@ -62,7 +63,7 @@ class CommandConfig(BaseNeMoGymCLIConfig):
         """The parameters in the merged config, or an error that names each missing or invalid one."""
         for name in cls.POSITIONAL:
             if cls.model_fields[name].is_required() and name not in config:
-                raise ConfigError(f"The argument <{name}> is missing: {_description(cls.model_fields[name])}")
+                raise ConfigError(f"The argument <{name}> is missing: {field_descriptions(cls).get(name, '')}")
         remedy = "Pass a parameter as --name value or +name=value, or set it in env.yaml; --help lists them all."
         return validate(cls, config, what="The command line", remedy=remedy)
 
@@ -93,16 +94,31 @@ def _parameters(command: type[BaseModel]) -> list[str]:
         return ["There are no arguments to this CLI command!"]
     heads = [f"- {field.alias or name} ({type_name(field.annotation)})" for name, field in fields.items()]
     width = max(map(len, heads))
-    rows = zip(heads, fields.values(), strict=True)
-    return ["Parameters", "----------", *(f"{head:<{width}}   {_field_help(field)}".rstrip() for head, field in rows)]
+    described = field_descriptions(command)
+    helps = [f"{described.get(name, '')} {_default(field)}".strip() for name, field in fields.items()]
+    rows = zip(heads, helps, strict=True)
+    return ["Parameters", "----------", *(f"{head:<{width}}   {text}".rstrip() for head, text in rows)]
 
 
-def _field_help(field: FieldInfo) -> str:
-    return f"{_description(field)} {_default(field)}".strip()
+def field_descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """The docstring under each field, its own and inherited, in one line. Read from the source when it is asked for:
+    pydantic's `use_attribute_docstrings` reads it whenever the class is imported, which takes every command longer."""
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if inspect.get_annotations(base).keys() & model.model_fields.keys():
+            for field, text in pairwise(_class_body(base)):
+                match field, text:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                        found[name] = " ".join(words.split())
+    return found
 
 
-def _description(field: FieldInfo) -> str:
-    return " ".join((field.description or "").split())
+def _class_body(kind: type) -> list[ast.stmt]:
+    try:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):  # it was not made from a file
+        return []
+    return cast("ast.ClassDef", ast.parse(textwrap.dedent(source)).body[0]).body
 
 
 def _default(field: FieldInfo) -> str:

@@ -168,7 +168,7 @@ def _as_dict_config(value: Any) -> Any:
 class GlobalConfigDictParserConfig(BaseModel):
     """The sources of a configuration."""
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     dotenv_path: Path | None = None
     """File to read as `env.yaml`. Ignored if it does not exist."""

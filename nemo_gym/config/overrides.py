@@ -21,9 +21,10 @@ _ANY = object()
 
 _ITEM = r"(?:[A-Za-z_/][\w/.:-]*|-?(?:0|[1-9]\d{0,17}))"
 _PLAIN = re.compile(rf"\+{{0,2}}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=({_ITEM}|\[(?:{_ITEM}(?:,{_ITEM})*)?\])", re.ASCII)
-"""Most arguments: names, paths, URLs and whole numbers, alone or in a list. They are read here, because importing
+"""Most arguments: words, paths, URLs and whole numbers, alone or in a list. They are read here, because importing
 Hydra's parser takes longer than all else that reading a command line does."""
-_RESERVED = frozenset(("true", "false", "null", "nan", "inf"))
+_WORDS = {"true": True, "false": False, "null": None}
+_FLOATS = frozenset(("nan", "inf"))
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def apply_overrides(overrides: Sequence[Override], config: DictConfig, *, missin
 
 def _parse(argument: str) -> Override:
     plain = _PLAIN.fullmatch(argument)
-    if plain is not None and _RESERVED.isdisjoint(re.split(r"[=,\[\]]", plain[2].lower())):
+    if plain is not None and _FLOATS.isdisjoint(re.split(r"[=,\[\]]", plain[2].lower())):
         return Override(plain[1], _plain_value(plain[2]), deletes=False, shown=_shown(argument))
     return _parse_with_hydra(argument)
 
@@ -62,7 +63,7 @@ def _parse(argument: str) -> Override:
 def _plain_value(text: str) -> Any:
     if text.startswith("["):
         return [_plain_value(item) for item in text[1:-1].split(",")] if text != "[]" else []
-    return int(text) if text.removeprefix("-").isdigit() else text
+    return int(text) if text.removeprefix("-").isdigit() else _WORDS.get(text.lower(), text)
 
 
 def _parse_with_hydra(argument: str) -> Override:

@@ -57,7 +57,7 @@ class Domain(StrEnum):
 class GlobalKeys(BaseModel):
     """Settings at the top level of a configuration, each under its own key."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
@@ -187,7 +187,7 @@ def _identifier(source: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 class DatasetConfig(BaseModel):
     """A dataset file of a server, normally an agent."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     name: str
     type: DatasetType
@@ -265,7 +265,7 @@ class BaseRunServerInstanceConfig(BaseRunServerConfig):
 class BaseRunServerTypeConfig(BaseModel):
     """The innermost part of a server block. Other keys are for the server's own config class."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow")
 
     entrypoint: str
     """File to run, relative to the folder of the implementation."""

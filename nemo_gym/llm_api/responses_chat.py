@@ -7,7 +7,7 @@ refused by its name, never dropped, unless the answer would be the same without 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from nemo_gym.errors import RolloutError
@@ -26,6 +26,7 @@ from nemo_gym.llm_api.chat import (
     NeMoGymChoice,
     NeMoGymCompletionUsage,
 )
+from nemo_gym.llm_api.endpoint_errors import CutOff
 from nemo_gym.llm_api.json_codec import EncodedItems, set_fields
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,
@@ -46,9 +47,6 @@ from nemo_gym.llm_api.responses import (
     NeMoGymSummary,
     ResponseItem,
 )
-
-CutOff: TypeAlias = Literal["max_output_tokens", "content_filter"]
-"""Why an answer is not complete, as `incomplete_details` has it."""
 
 CUT_OFF: dict[str, CutOff] = {
     "length": "max_output_tokens",

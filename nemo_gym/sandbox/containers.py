@@ -36,7 +36,7 @@ def write_local(path: Path, content: bytes) -> None:
 
 
 class Options(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="before")
     @classmethod

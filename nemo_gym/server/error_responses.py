@@ -24,7 +24,7 @@ from nemo_gym.errors import (
     UpstreamError,
     default_status,
 )
-from nemo_gym.llm_api.endpoint_refusals import setup_code
+from nemo_gym.llm_api.endpoint_errors import setup_code
 from nemo_gym.server.endpoint import BadBodyError
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from pydantic import ConfigDict, PrivateAttr
+from pydantic import PrivateAttr
 
 from nemo_gym.answers import last_text
 from nemo_gym.base_resources_server import BaseVerifyResponse, SimpleResourcesServer
@@ -14,8 +14,6 @@ from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyReques
 
 
 class EquivalenceVerifyResponse(BaseVerifyResponse):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
     expected_answer: str
     judge_evaluations: list[JudgeEvaluation]
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from nemo_gym.answers import joined_text
 from nemo_gym.base_resources_server import (
@@ -40,8 +40,6 @@ class MathVerifyRequest(BaseVerifyRequest):
 
 
 class MathVerifyResponse(BaseVerifyResponse):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
     expected_answer: str
     extracted_answer: str | None
     library_reward: float

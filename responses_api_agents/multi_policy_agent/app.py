@@ -2,7 +2,7 @@
 token trace of its own. The environment is the referee: it says who acts next, and what that policy hears."""
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from nemo_gym.base_responses_api_agent import AgentRunRequest, ToolCallingAgentConfig
 from nemo_gym.config_types import ModelServerRef
@@ -20,8 +20,6 @@ from nemo_gym.server_utils import CookieJar, ServerReply
 
 class MultiPolicyAgentConfig(ToolCallingAgentConfig):
     """Which models act in which environment, and for how long."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     policy_model_servers: dict[str, ModelServerRef] = Field(default_factory=dict)
     """The models of single policies, by the policy's name. All others use `model_server`."""

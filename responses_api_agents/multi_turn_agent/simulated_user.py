@@ -30,8 +30,6 @@ do not play the assistant. When all you want is done, or cannot be done, reply w
 class UserConfig(BaseModel):
     """The settings of the simulated user. A row's `user` may override the first three."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
     user_template: str = TEMPLATE
     """The system prompt of the user model. `{persona}` and `{stop_marker}` are replaced."""
     user_stop_marker: str = Field(default="###STOP###", min_length=1)
@@ -47,7 +45,7 @@ class UserConfig(BaseModel):
 class UserSpec(BaseModel):
     """The row's `user`: who it is, and what it can do."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     persona: str
     """Who the user is, what they want and know. Only the user model sees it."""

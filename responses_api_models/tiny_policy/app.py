@@ -30,7 +30,7 @@ MODEL = "tiny-policy"
 
 
 class TinyPolicyConfig(BaseResponsesAPIModelConfig):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     weights_fpath: str | None = None
     """Weights written by `save_weights`. Every request uses the newest. Without it: random weights."""

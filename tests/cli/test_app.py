@@ -144,6 +144,16 @@ def test_importing_the_commands_imports_none_of_them() -> None:
     assert not HEAVY & set(done.stdout.split())
 
 
+def test_starting_servers_imports_no_types_of_models() -> None:
+    """They take long to import, and only workers need them."""
+    program = (
+        "import sys, nemo_gym.cli.servers; print(*(name for name in sys.modules if name.startswith('nemo_gym.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    needless = {"nemo_gym.llm_api.responses", "nemo_gym.base_resources_server", "nemo_gym.rollouts", "nemo_gym.viewer"}
+    assert not needless & set(done.stdout.split())
+
+
 @pytest.mark.parametrize(
     "name",
     ["RunHelper", "RunConfig", "TestConfig", "GlobalConfigDictParserConfig", "ServerInstanceDisplayConfig"],

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
+from pydantic.errors import PydanticSchemaGenerationError
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
@@ -134,3 +135,10 @@ async def test_any_tool_answers_what_has_no_endpoint_of_its_own(kind: type[Simpl
 async def test_without_any_tool_an_unknown_one_is_not_found() -> None:
     async with client_for(Toolbox) as environment:
         assert (await environment.post("/ring", json={})).status == 404
+
+
+def test_a_field_that_cannot_be_read_is_an_error_where_the_class_is_written() -> None:
+    with pytest.raises(PydanticSchemaGenerationError, match="ServerClient"):
+
+        class _Request(BaseVerifyRequest):
+            client: ServerClient
