@@ -104,6 +104,11 @@ class _LimitedProtocol(HttpToolsProtocol):
         if not self._is_refused:
             super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.pipeline:  # read on when the requests that are here are answered, however many come at once
+            self.flow.pause_reading()
+
     def _header_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 

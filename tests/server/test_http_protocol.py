@@ -5,9 +5,11 @@ import contextlib
 import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import orjson
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SessionState, SimpleResourcesServer, tool
 from nemo_gym.client.pool import HttpClient
@@ -202,3 +204,24 @@ def test_the_connection_limit_leaves_descriptors_for_outgoing_requests() -> None
 def test_a_limit_that_is_no_limit_is_a_config_error(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         ServerLimits.of(settings)
+
+
+async def test_requests_that_are_sent_before_their_responses_are_read_wait_outside() -> None:
+    sent, answered, most = 20_000, 0, 0
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        nonlocal answered, most
+        answered += 1
+        if answered % 5000 == 1:
+            most = max(most, sum(type(each) is RequestResponseCycle for each in gc.get_objects()))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    with bind("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        async with serving({port: app}, [listening]), connected(port) as (reader, writer):
+            writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n" * sent)
+            first = await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(len(first) * (sent - 1)) == first * (sent - 1)
+    assert answered == sent
+    assert most < sent / 2
