@@ -27,11 +27,12 @@ from nemo_gym.analysis.bench.processes import memory, tree
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parent.parent
-KINDS = ("collector", "worker", "isolated environment", "judge", "endpoint")
+ENDPOINTS = ("endpoint", "judge")
+KINDS = ("collector", "worker", "isolated environment", *reversed(ENDPOINTS))
 RESTART_S = 5.0
 """A killed process is missed for as long as it takes to start again."""
-CLOCK_S = 1.0
-"""A kill is noted a moment after it."""
+CLOCK_S = 0.1
+"""Records have their times rounded."""
 REQUEST_TIMEOUT_S = 5.0
 CONFIG = """
 counter:
@@ -141,21 +142,25 @@ class FaultRun:
         self._to_kill: list[str] = []
         self.report = Report()
         self.killed: list[tuple[float, str]] = []
-        self._ports = {"endpoint": free_port(), "judge": free_port()}
+        self._ports: dict[str, socket.socket] = {}
         self._endpoints: dict[str, subprocess.Popen[bytes]] = {}
-        (folder / "rows.jsonl").write_bytes(b"".join(orjson.dumps(row(index)) + b"\n" for index in range(self.rows)))
-        ports = {"policy": self._ports["endpoint"], "judge": self._ports["judge"]}
-        (folder / "config.yaml").write_text(CONFIG.format(**ports, timeout=REQUEST_TIMEOUT_S))
 
     def __enter__(self) -> "FaultRun":
-        for kind in self._ports:
+        for kind in ENDPOINTS:
+            self._ports[kind] = reserved_port()
             self._start_endpoint(kind)
+        rows = b"".join(orjson.dumps(row(index)) + b"\n" for index in range(self.rows))
+        (self.folder / "rows.jsonl").write_bytes(rows)
+        ports = {"policy": self._port("endpoint"), "judge": self._port("judge")}
+        (self.folder / "config.yaml").write_text(CONFIG.format(**ports, timeout=REQUEST_TIMEOUT_S))
         return self
 
     def __exit__(self, *_error: object) -> None:
         for process in self._endpoints.values():
             process.kill()
             process.wait()
+        for port in self._ports.values():
+            port.close()
 
     @property
     def goes_on(self) -> bool:
@@ -194,7 +199,7 @@ class FaultRun:
             raise FaultRunError(f"{len(wrong)} wrong rewards in {output}; the first is {first!r}")
         if sorted(found["_task_index"] for found in records) != list(range(self.rows)):
             raise FaultRunError(f"{output} does not have every row once: {len(records)} records")
-        faults = [orjson.loads(line) for kind in self._ports for line in lines_of(self._log(kind), add={"of": kind})]
+        faults = [orjson.loads(line) for kind in ENDPOINTS for line in lines_of(self._log(kind), add={"of": kind})]
         for line in lines_of(output.with_name(f"{output.stem}_failures.jsonl")):
             failure = orjson.loads(line)
             self.report.failures[failure["cause"]] += 1
@@ -224,11 +229,14 @@ class FaultRun:
             if time.monotonic() >= next_at and self.goes_on:
                 if not self._to_kill:
                     self._to_kill = self.chance.sample(self.options.kinds, len(self.options.kinds))
-                self._kill(self._to_kill.pop(), collector)
+                if self._kill(self._to_kill[-1], collector):
+                    self._to_kill.pop()
                 next_at = time.monotonic() + self.chance.uniform(0.5, 1.5) * self.options.kill_every_s
             time.sleep(0.05)
 
-    def _kill(self, kind: str, collector: "subprocess.Popen[bytes]") -> None:
+    def _kill(self, kind: str, collector: "subprocess.Popen[bytes]") -> bool:
+        """False if there is none to kill at the moment."""
+        at = time.time()  # before it, since what the kill causes may end before this process runs again
         with contextlib.suppress(psutil.Error, ProcessLookupError):
             if kind in self._endpoints:
                 self._endpoints[kind].kill()
@@ -239,10 +247,12 @@ class FaultRun:
             else:
                 workers = sorted(_workers(collector.pid), key=_num_listening, reverse=True)
                 if len(workers) < 2:
-                    return  # one of them was killed a moment ago
+                    return False  # one of them was killed a moment ago
                 workers[0 if kind == "worker" else 1].send_signal(signal.SIGKILL)
-            self.killed.append((time.time(), kind))
+            self.killed.append((at, kind))
             self.report.kills[kind] += 1
+            return True
+        return False
 
     @contextlib.contextmanager
     def _collector(self, output: Path) -> "Iterator[subprocess.Popen[bytes]]":
@@ -269,12 +279,16 @@ class FaultRun:
             if alive:
                 raise FaultRunError(f"{len(alive)} workers outlive their collector")
 
+    def _port(self, kind: str) -> int:
+        port: int = self._ports[kind].getsockname()[1]
+        return port
+
     def _log(self, kind: str) -> Path:
         return self.folder / f"{kind}.log"
 
     def _start_endpoint(self, kind: str) -> None:
         seed = str(self.chance.getrandbits(32))
-        arguments = [str(self._ports[kind]), str(self._log(kind)), str(self.options.fault_rate), seed]
+        arguments = [str(self._port(kind)), str(self._log(kind)), str(self.options.fault_rate), seed]
         command = [sys.executable, "-m", "bench.fault_endpoint", *arguments]
         self._endpoints[kind] = subprocess.Popen(command, cwd=ROOT)
 
@@ -294,11 +308,13 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def reserved_port() -> socket.socket:
+    """A socket that does not listen. While it is open, only a server that asks for its port gets it, and a connection
+    is refused unless there is one."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return holder
 
 
 def lines_of(path: Path, *, add: dict[str, str] | None = None) -> list[bytes]:
