@@ -57,16 +57,16 @@ def main() -> None:
     except OSError as error:
         sys.exit(f"Cannot write to {given.output}: {error.strerror}.")
     try:
-        with EnvironmentHost(*given.config_paths) as host, suppress(BrokenPipeError), writing:
+        # The record is written before the servers stop: a client may not give this process the time to do so.
+        with EnvironmentHost(*given.config_paths) as host, output as file, suppress(BrokenPipeError), writing:
             rows = host.rows(given.dataset)
             if not 0 <= given.row < len(rows):
                 raise ConfigError(f"There is no row {given.row}. The dataset has rows 0 to {len(rows) - 1}.")
             record = serve(host, rows[given.row], sys.stdin.buffer, writing)
+            if file:
+                file.write(orjson.dumps(record) + b"\n")
     except GymError as error:
         sys.exit(str(error))
-    with output as file:
-        if file:
-            file.write(orjson.dumps(record) + b"\n")
     sys.stderr.write(f"reward: {record['reward']}\n")
 
 
