@@ -5,7 +5,7 @@ import asyncio
 import json
 import signal
 import socket
-import time
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.cli.health import health_thread
+from nemo_gym.cli.health import CHECK_EVERY_S, health_thread
 from nemo_gym.client.server_client import CookieJar
 from nemo_gym.client.workers import list_workers
 from nemo_gym.config.loading import load_config
+from nemo_gym.rollouts import dispatch
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.launcher import Launcher
@@ -25,7 +26,7 @@ from nemo_gym.runtime.membership import FIRST_INDEX, Members
 from nemo_gym.server.uvicorn_runner import bind
 from nemo_gym.testing import rows_of
 from tests.commands import Running, free_port, ng, started
-from tests.polling import until
+from tests.polling import PATIENCE_S, until, until_sync
 from tests.runtime.test_workers import CONFIG, adds_twice, at, connections, model_at, write_rows
 from tests.stub_endpoint import Request, stub_endpoint
 
@@ -79,8 +80,9 @@ class PausedModel:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_joined_worker_gets_half_of_the_rows_and_may_stop_or_die(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dispatch, "FIRST_WAIT_S", PATIENCE_S)
     model = PausedModel()
     async with (
         stub_endpoint(model.reply) as endpoint,
@@ -160,19 +162,19 @@ def test_a_lease_that_is_not_renewed_ends() -> None:
 
 
 async def test_health_is_answered_while_the_event_loop_is_blocked() -> None:
+    def ask_until(status: bytes) -> None:
+        until_sync(lambda: status in ask())
+
     def ask() -> bytes:
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(b"GET /health HTTP/1.1\r\n\r\n")
             return client.makefile("rb").read()
 
-    def ask_later() -> bytes:
-        time.sleep(1.0)
-        return ask()
-
     listening = bind("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    with health_thread(listening, hung_after_s=0.5):
-        assert b"200 OK" in await asyncio.to_thread(ask)
-        asking = asyncio.get_running_loop().run_in_executor(None, ask_later)
-        time.sleep(2.0)  # noqa: ASYNC251 - what it is about
-        assert b"503" in await asking
+    with health_thread(listening, hung_after_s=1.5 * CHECK_EVERY_S):
+        await asyncio.to_thread(ask_until, b"200 OK")
+        asking = threading.Thread(target=ask_until, args=(b"503",))
+        asking.start()
+        asking.join()  # which blocks the loop
+        await asyncio.to_thread(ask_until, b"200 OK")
