@@ -12,7 +12,7 @@ import pytest
 
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.errors import StartupError
-from nemo_gym.rollouts import dispatch
+from nemo_gym.rollouts import dispatch, worker_link
 from nemo_gym.rollouts.dispatch import WorkerPool
 from nemo_gym.rollouts.live import LiveRollouts, Run
 from nemo_gym.rollouts.row_protocol import LENGTHS, VERSION, Kind
@@ -20,7 +20,7 @@ from nemo_gym.rollouts.row_server import RowServer
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.server.uvicorn_runner import bind
 from nemo_gym.testing import ServerSpec, Stack, StackSpec
-from tests.polling import until
+from tests.polling import PATIENCE_S, until
 
 SERVERS = Path(__file__).parent.parent / "servers"
 LONG_S = 600.0
@@ -267,7 +267,8 @@ async def test_frames_that_arrive_byte_by_byte_are_put_together() -> None:
                     received += await loop.sock_recv(client, 65536)
 
 
-async def test_a_worker_tells_where_its_rollouts_wait() -> None:
+async def test_a_worker_tells_where_its_rollouts_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_link, "STAGES_TIMEOUT_S", PATIENCE_S)
     async with workers() as made:
         await made.add()
         pool, live = made.pool(), LiveRollouts()

@@ -20,11 +20,12 @@ from nemo_gym.client.server_client import TOKEN_HEADER, CookieJar, ServerClient,
 from nemo_gym.client.workers import SERVER_HEADER, list_workers
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import RolloutError, SessionLostError
+from nemo_gym.rollouts import dispatch
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.testing import calls, example_row, response_of, rows_of, says
-from tests.polling import until
+from tests.polling import PATIENCE_S, until
 from tests.stub_endpoint import Request, stub_endpoint
 
 WORKERS = 4
@@ -229,7 +230,8 @@ def connections(pid: int, *, to: int) -> int:
     return sum(one.status == psutil.CONN_ESTABLISHED and one.raddr[1] == to for one in found if one.raddr)
 
 
-async def test_rows_are_spread_evenly_over_the_workers(tmp_path: Path) -> None:
+async def test_rows_are_spread_evenly_over_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "FIRST_WAIT_S", PATIENCE_S)
     rows = 80
     job = RolloutCollectionConfig(
         agent_name="agent",
