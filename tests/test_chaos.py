@@ -27,6 +27,7 @@ from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, rows_of, running_servers, server_spec
 from tests.commands import BIN
+from tests.polling import PATIENCE_S
 from tests.stacks import agent_config, simple_agent, weather
 
 KILLS = 10
@@ -140,7 +141,7 @@ def test_a_full_disk_stops_the_job_with_whole_records_and_it_goes_on_later(tmp_p
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_collector_says_so_and_keeps_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
-    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "config.yaml").write_text(agent_config("example_stateful_counter", latency_s=0.2, replies=REPLIES))
     write_rows(tmp_path / "rows.jsonl", ROWS)
     output = tmp_path / "out.jsonl"
     process = subprocess.Popen(
@@ -252,11 +253,10 @@ async def endpoint_that(bad: Talk) -> AsyncIterator[str]:
         server.close()
 
 
-def weather_servers(url: str) -> list[ServerSpec]:
+def weather_servers(url: str, *, request_timeout_s: float = PATIENCE_S) -> list[ServerSpec]:
     model = {"openai_base_url": url, "openai_api_key": "key", "openai_model": "m"}
-    policy = server_spec(
-        "policy_model", "responses_api_models", "openai_model", max_tries=2, request_timeout_s=1.0, **model
-    )
+    limits = {"max_tries": 2, "request_timeout_s": request_timeout_s}
+    policy = server_spec("policy_model", "responses_api_models", "openai_model", **limits, **model)
     return [weather(), policy, simple_agent("weather")]
 
 
@@ -283,7 +283,8 @@ async def test_an_endpoint_that_misbehaves_costs_only_the_rows_it_misbehaves_on(
         output_jsonl_fpath=str(tmp_path / "out.jsonl"),
         max_attempts=2,
     )
-    async with endpoint_that(bad) as url, running_servers(weather_servers(url)) as client:
+    limit = {"request_timeout_s": 1.0} if bad is stall else {}
+    async with endpoint_that(bad) as url, running_servers(weather_servers(url, **limit)) as client:
         metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
     assert metrics.failed == {cause: 1}
     assert metrics.scored == 7
@@ -296,8 +297,8 @@ async def test_an_endpoint_that_misbehaves_costs_only_the_rows_it_misbehaves_on(
 
 async def test_a_killed_worker_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.yaml").write_text(agent_config("example_stateful_counter", latency_s=0.2, replies=REPLIES))
-    write_rows(tmp_path / "rows.jsonl", 120)
+    (tmp_path / "config.yaml").write_text(agent_config("example_stateful_counter", latency_s=0.6, replies=REPLIES))
+    write_rows(tmp_path / "rows.jsonl", 80)
     arguments = ["config_paths=[config.yaml]", "head_server={host: 127.0.0.1, port: 0}"]
     output = tmp_path / "out.jsonl"
     launcher = Launcher(load_config(arguments, use_dotenv=False, fill_ports=False), echo=print)
@@ -316,7 +317,7 @@ async def test_a_killed_worker_costs_no_row(tmp_path: Path, monkeypatch: pytest.
         assert pid
         os.kill(pid, signal.SIGKILL)
         metrics = await collecting
-    assert (metrics.scored, metrics.failed) == (120, {})
+    assert (metrics.scored, metrics.failed) == (80, {})
     failed = rows_of(tmp_path / "out_failures.jsonl")
     assert failed
     assert not any(failure["is_final"] for failure in failed)
