@@ -73,7 +73,9 @@ class Running:
         """Until it has printed `words`."""
         given_up_at = time.monotonic() + timeout_s
         while words not in self.text:
-            if self.process.poll() is not None or time.monotonic() > given_up_at:
+            if has_ended := self.process.poll() is not None:
+                self._reader.join(5)  # of its last words
+            if words not in self.text and (has_ended or time.monotonic() > given_up_at):
                 raise AssertionError(f"it never said {words!r}:\n{self.text}")
             time.sleep(0.02)
 
@@ -106,7 +108,8 @@ def started(command: str, *arguments: str, cwd: Path) -> Iterator[Running]:
     finally:
         left = [process.pid, *(child.pid for child in running.workers())] if process.poll() is None else []
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a worker ends by itself when its run is killed
+                os.kill(pid, signal.SIGKILL)
         process.wait(10)
         if process.stdout:
             running._reader.join(5)
