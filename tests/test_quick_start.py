@@ -13,6 +13,7 @@ import pytest
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.testing import rows_of
 from tests.commands import Running, free_port, ng, started
+from tests.polling import PATIENCE_S
 from tests.served_model import served_model
 
 CONFIG_PATHS = (
@@ -139,7 +140,7 @@ def test_when_the_supervisor_is_killed_its_workers_end_by_themselves(folder: Pat
         workers = run.workers()
         run.signal(signal.SIGKILL)
         run.wait()
-        _gone, alive = psutil.wait_procs(workers, timeout=15)
+        _gone, alive = psutil.wait_procs(workers, timeout=PATIENCE_S)
         assert not alive
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from nemo_gym.client.server_client import get_from_head
 from tests.commands import free_port, ng, started
+from tests.polling import PATIENCE_S
 from tests.stub_endpoint import Request, stub_endpoint
 
 WEATHER = "resources_servers/example_simple_weather"
@@ -112,7 +113,7 @@ def _ask_a_run(command_arguments: tuple[str, ...], folder: Path) -> str:
 def _post(url: str, body: Any) -> str:
     import httpx
 
-    return httpx.post(f"{url}/v1/responses", json=body, trust_env=False).text
+    return httpx.post(f"{url}/v1/responses", json=body, trust_env=False, timeout=PATIENCE_S).text
 
 
 def test_a_traceback_holds_no_secret(tmp_path: Path) -> None:

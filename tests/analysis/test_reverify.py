@@ -358,7 +358,7 @@ async def test_as_a_user_types_it_with_and_without_running_servers(tmp_path: Pat
     assert "4 rollouts verified again: 4 unchanged, 0 up, 0 down" in alone.stdout
     edit(tmp_path / "rollouts.jsonl", lambda record: {**record, "reward": 1.0})
     with started("ng_run", f"+config_paths=[{CONFIG_PATHS}]", head, cwd=tmp_path) as servers_up:
-        servers_up.wait_for("ready")
+        servers_up.wait_for("servers ready!")
         moved = ng("ng_reverify", *arguments, cwd=tmp_path)
         tolerated = ng("ng_reverify", *arguments, "+max_moved=2", cwd=tmp_path)
     assert (moved.returncode, tolerated.returncode) == (1, 0), moved.stderr + tolerated.stderr

@@ -70,7 +70,7 @@ async def test_a_peer_that_stalls_is_waited_for_no_longer_than_allowed() -> None
         with pytest.raises(UpstreamError, match=r"within 0\.1 s") as caught:
             await http.fetch("GET", url, timeout_s=0.1)
         assert caught.value.cause == "timeout"
-        with fresh_deadline(0.2), pytest.raises(UpstreamError, match=r"within 0\.[12]|no time left"):
+        with fresh_deadline(0.2), pytest.raises(UpstreamError, match=r"within 0\.|no time left"):
             await http.fetch("GET", url, timeout_s=60)
 
 
