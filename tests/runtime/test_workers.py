@@ -33,6 +33,7 @@ SESSIONS = 2000
 CONNECTION_POOLS = 16
 INCREMENTS = 3
 KILLS = 3
+IDLE_SESSIONS = 60
 COUNTER = {"resources_servers": {"example_stateful_counter": {"entrypoint": "app.py", "domain": "agent"}}}
 
 
@@ -72,7 +73,7 @@ async def play(clients: list[ServerClient], chance: random.Random, number: int) 
 
 
 async def test_sessions_behind_one_address_survive_random_connections_and_killed_workers() -> None:
-    chance, failures, played = random.Random(7), Counter[str](), Counter[int]()
+    chance, failures, played, lost = random.Random(7), Counter[str](), Counter[int](), Counter[int]()
     async with launched(f"num_workers={WORKERS}", counter=COUNTER) as launcher, AsyncExitStack() as opened:
         clients = [await opened.enter_async_context(launcher.client()) for _ in range(CONNECTION_POOLS)]
         numbers = iter(range(SESSIONS))
@@ -90,13 +91,22 @@ async def test_sessions_behind_one_address_survive_random_connections_and_killed
         async def killer() -> None:
             for kill in range(1, KILLS + 1):
                 await until(lambda kill=kill: len(played) > kill * SESSIONS / (KILLS + 1))  # type: ignore[misc]
+                idle = [CookieJar() for _ in range(IDLE_SESSIONS)]
+                for jar in idle:
+                    seed = {"initial_count": 1}
+                    await chance.choice(clients).call("counter", "/seed_session", seed, answer=ServerReply, jar=jar)
                 await kill_one(launcher, chance)
+                for jar in idle:
+                    try:
+                        await chance.choice(clients).call("counter", "/get_counter_value", answer=ServerReply, jar=jar)
+                    except SessionLostError:
+                        lost[kill] += 1
 
         async with asyncio.TaskGroup() as group:
             for player_task in (*(player() for _ in range(32)), killer()):
                 group.create_task(player_task)
     assert played == dict.fromkeys(range(SESSIONS), 1)
-    assert failures["session_lost"] > 0
+    assert 0 < lost.total() < KILLS * IDLE_SESSIONS
     assert failures.keys() <= {"session_lost", "internal", "environment"}, "a lost session, or a lost connection"
     assert failures.total() < SESSIONS / 4
 
