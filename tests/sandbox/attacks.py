@@ -221,7 +221,7 @@ MEMORY = {
         m = mmap.mmap(-1, 2**30)
         for at in range(0, 2**30, 4096):
             m[at] = 1
-        time.sleep(1)
+        time.sleep(10)
         escaped('memory')
     """,
     "several processes": """
@@ -230,7 +230,7 @@ MEMORY = {
             if not os.fork():
                 keep = bytearray(150 * 2**20)
                 for at in range(0, len(keep), 4096): keep[at] = 1
-                time.sleep(5)
+                time.sleep(10)
                 escaped('memory')
                 os._exit(0)
         for _ in range(8): os.wait()
@@ -247,7 +247,7 @@ DISK = {
                 open(f'big{n}', 'wb').write(bytes(2**20))
             except OSError:
                 sys.exit()
-        time.sleep(5)
+        time.sleep(10)
         escaped('40 MB in 16')
     """,
     "the temporary folder": """
@@ -257,7 +257,7 @@ DISK = {
                 open(f"{os.environ['TMPDIR']}/big{n}", 'wb').write(bytes(2**20))
             except OSError:
                 sys.exit()
-        time.sleep(5)
+        time.sleep(10)
         escaped('40 MB in 16')
     """,
     "many empty files": """
@@ -267,7 +267,7 @@ DISK = {
                 open(f'empty{n}', 'wb').close()
             except OSError:
                 sys.exit()
-        time.sleep(5)
+        time.sleep(10)
         escaped('20000 files')
     """,
     "a sparse file": "attempt(lambda: os.truncate(os.open('sparse', os.O_CREAT | os.O_RDWR), 2**40) or 'sparse')",

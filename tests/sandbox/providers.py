@@ -22,6 +22,8 @@ SMALL = {"memory_mb": 256, "processes": 24, "disk_mb": 16, "files": 2000, "open_
 """Limits that an attack reaches soon."""
 ASSESSMENTS = {"bubblewrap": bubblewrap, "landlock": landlock}
 CONFINING = ("bubblewrap", "bubblewrap_forked", "landlock")
+LONGER_AND_LONGER = (0.5, 2.0, 8.0, 32.0)
+"""Time limits, to be tried until the code has begun before its time was up, as it may not have on a busy machine."""
 FORKED = {"bubblewrap": None, "bubblewrap_forked": True, "landlock": True}
 """Which of them fork their sandboxes from the first one on."""
 

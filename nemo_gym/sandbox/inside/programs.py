@@ -75,6 +75,7 @@ class Session:
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         """Time is up: end the code, never this loop."""
         if self._is_executing:
+            self._is_executing = False
             raise KeyboardInterrupt("time limit")
 
     def _execute(self, source: str, output: int) -> dict[str, Any]:
@@ -84,14 +85,16 @@ class Session:
         value: Any = None
         has_value = False
         try:
-            self._is_executing = True
-            statements, last = _split(source)
-            exec(statements, self._names)  # noqa: S102 - what this is for
-            if last is not None:
-                value, has_value = eval(last, self._names), True
-        except BaseException as raised:
+            try:
+                self._is_executing = True
+                statements, last = _split(source)
+                exec(statements, self._names)  # noqa: S102 - what this is for
+                if last is not None:
+                    value, has_value = eval(last, self._names), True
+            finally:
+                self._is_executing = False
+        except BaseException as raised:  # also an interrupt that comes while the code ends
             error = raised
-        self._is_executing = False
         return {
             "stdout": stdout.text(),
             "stderr": stderr.text(),

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from nemo_gym.sandbox.inside.jobs import Limit
 
 SESSION_FD = 3
-INTERRUPT_GRACE_S = 0.25
-"""What a session gets to end after the interrupt, keeping its variables, before it is killed."""
+INTERRUPT_GRACE_S = 1.0
+"""What a session gets to end after the interrupt, also on a busy machine, before it is killed with its variables."""
+INTERRUPT_EVERY_S = 0.05
+"""An interrupt that comes before the code has begun does nothing, so there are several."""
 LENGTH_BYTES = 4
 JSON_BYTES_PER_CHARACTER = 12
 """At most: two escapes of six for what is outside of the basic plane."""
@@ -42,7 +44,7 @@ class PythonSession:
         os.set_blocking(self.fd, False)
         self.request: int | None = None
         """The one it is working on. Without one it is stopped, so that no thread of it runs on unseen."""
-        self.deadline = self.cpu_deadline = 0.0
+        self.deadline = self.cpu_deadline = self._kill_at = 0.0
         self.reason = NO_LIMIT
         self._to_send = memoryview(b"")
         self._received = bytearray()
@@ -100,10 +102,12 @@ class PythonSession:
         return report
 
     def interrupt(self, reason: int) -> None:
-        """Raise KeyboardInterrupt in the code; kill the session if that did not end it."""
-        if self.reason:
+        """Raise KeyboardInterrupt in the code; kill the session if that did not end it. Called until it has ended."""
+        now = time.monotonic()
+        if not self.reason:
+            self.reason, self._kill_at = reason, now + INTERRUPT_GRACE_S
+        if now >= self._kill_at:
             kill(self.pid)
         else:
-            self.reason = reason
-            self.deadline = time.monotonic() + INTERRUPT_GRACE_S
+            self.deadline = now + INTERRUPT_EVERY_S
             os.kill(self.pid, _signal.SIGINT)
