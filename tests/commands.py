@@ -21,19 +21,24 @@ from tests.polling import PATIENCE_S
 BIN = Path(sys.executable).parent
 
 
+TEST_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
+"""The number of this process of those that test at the same time."""
 PORTS = range(21_000, 32_000)
 """Below those that the operating system gives away (from 32,768), above those of servers (to 20,000)."""
 
 
 def _ports() -> Iterator[int]:
     """The ports of this process, whose test processes take turns by their number, from a random one on."""
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
-    own = PORTS[number::10]
+    own = PORTS[TEST_PROCESS::10]
     start = random.SystemRandom().randrange(len(own))
     return itertools.cycle([*own[start:], *own[:start]])
 
 
 _own_ports = _ports()
+
+
+READ_REST_S = 5.0
+"""For what an ended command has printed. A process that it left behind may keep the pipe open."""
 
 
 def free_port() -> int:
@@ -73,11 +78,12 @@ class Running:
         """Until it has printed `words`."""
         given_up_at = time.monotonic() + timeout_s
         while words not in self.text:
-            if has_ended := self.process.poll() is not None:
-                self._reader.join(5)  # of its last words
-            if words not in self.text and (has_ended or time.monotonic() > given_up_at):
-                raise AssertionError(f"it never said {words!r}:\n{self.text}")
-            time.sleep(0.02)
+            if self.process.poll() is not None:
+                self._reader.join(READ_REST_S)  # its last words may be on their way
+            elif time.monotonic() < given_up_at:
+                time.sleep(0.02)
+                continue
+            assert words in self.text, f"it never said {words!r}:\n{self.text}"
 
     def workers(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -87,7 +93,7 @@ class Running:
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
         code = self.process.wait(timeout_s)
-        self._reader.join(5)
+        self._reader.join(READ_REST_S)
         return code
 
 
@@ -108,9 +114,9 @@ def started(command: str, *arguments: str, cwd: Path) -> Iterator[Running]:
     finally:
         left = [process.pid, *(child.pid for child in running.workers())] if process.poll() is None else []
         for pid in left:
-            with contextlib.suppress(ProcessLookupError):  # a worker ends by itself when its run is killed
+            with contextlib.suppress(ProcessLookupError):  # some end by themselves when the first one is gone
                 os.kill(pid, signal.SIGKILL)
         process.wait(10)
         if process.stdout:
-            running._reader.join(5)
+            running._reader.join(READ_REST_S)
             process.stdout.close()

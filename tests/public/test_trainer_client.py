@@ -109,7 +109,7 @@ def config_of(urls: list[str], port: int) -> dict[str, Any]:
         "uv_venv_dir": "venvs",
         "skip_venv_if_present": True,
         "port_range_low": 20001,
-        "port_range_high": 30000,
+        "port_range_high": 20499,  # beyond are ports of other tests
         "policy_model": block(
             "responses_api_models",
             "vllm_model",
