@@ -64,7 +64,7 @@ def visiting(page: Any, *paths: Path, token: str | None = None) -> Iterator[str]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     start = playwright.sync_playwright()
-    with start as driver, closing(driver.chromium.launch(executable_path=CHROMIUM)) as found:
+    with start as driver, closing(driver.chromium.launch(executable_path=CHROMIUM, timeout=PATIENCE_MS)) as found:
         yield found
 
 
@@ -343,6 +343,26 @@ def test_a_file_that_grows_is_followed(page: Any, tmp_path: Path) -> None:
         until_sync(lambda: page.evaluate(count) == 2)
         page.reload()
         page.wait_for_selector("tr[data-row='1']")
+
+
+NO_ROWS_AT_FIRST = """
+  const fetchNow = window.fetch;
+  window.fetch = async (address, ...rest) => {
+    const reply = await fetchNow(address, ...rest);
+    if (!address.startsWith("/api/rows?")) return reply;
+    window.fetch = fetchNow;
+    const { progress, ...page } = await reply.json();
+    return Response.json({ ...page, total: 0, rows: [], progress: { ...progress, rows: 0, complete: false } });
+  };
+"""
+
+
+def test_rows_that_were_not_indexed_when_the_page_was_opened_are_shown(page: Any, tmp_path: Path) -> None:
+    page.add_init_script(NO_ROWS_AT_FIRST)
+    with visiting(page, write_lines(tmp_path / "rollouts.jsonl", math_records())) as address:
+        page.goto(address)
+        page.wait_for_selector("#range:has-text('no rows')")
+        page.wait_for_selector("tr[data-row='0']")
 
 
 HOLD_NEXT_STATUS = """() => {

@@ -11,6 +11,7 @@ from nemo_gym.viewer.config import ViewerConfig
 from nemo_gym.viewer.text import text_report
 from tests.commands import ng, started
 from tests.jsonl import write_lines
+from tests.polling import until_sync
 from tests.viewer.sample_files import math_records, talk_of_two, write_sample
 
 
@@ -90,8 +91,12 @@ def test_the_server_says_where_it_is_and_stops_on_a_signal(tmp_path: Path) -> No
         running.wait_for("Viewer: http://127.0.0.1:")
         running.wait_for("Ctrl+C")
         url = next(line for line in running.lines if "http://" in line).split()[-1]
-        with urllib.request.urlopen(f"{url}api/rows?file=0") as reply:
-            assert b'"total":24' in reply.read()
+
+        def page() -> bytes:
+            with urllib.request.urlopen(f"{url}api/rows?file=0") as reply:
+                return bytes(reply.read())
+
+        until_sync(lambda: b'"total":24' in page())
         running.signal(signal.SIGTERM)
         assert running.wait() == 0
     assert sorted(each.name for each in tmp_path.iterdir()) == ["cache", "rollouts.jsonl"]

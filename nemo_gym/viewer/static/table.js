@@ -5,7 +5,7 @@ import { histogram } from "./charts.js";
 import { bytes, duration, h, number, percent, replace, rewardClass, visible } from "./dom.js";
 import { exportRows } from "./export.js";
 import { setViewKeys } from "./keys.js";
-import { go, link, withParams } from "./route.js";
+import { current, go, link, withParams } from "./route.js";
 import { clearSelection, isSelected, rememberList, select, selectedRows } from "./selection.js";
 
 const PAGE = 100;
@@ -191,7 +191,8 @@ export async function rowsView({ params, file, files, signal }) {
   return view;
 }
 
-// While rows are still being indexed or written, say so when there are more, without moving what the user reads.
+// While rows are still being indexed or written, say so when there are more, without moving what the user reads: a page
+// without rows is shown again.
 async function follow(file, page, signal) {
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, 1500));
@@ -200,6 +201,8 @@ async function follow(file, page, signal) {
     const now = await get("files", {}, signal).catch(() => null);
     const found = now?.files[file];
     if (!found || !range) return;
+    const isUnread = !page.rows.length && !current().params.get("where") && document.activeElement.id !== "filter";
+    if (found.rows && isUnread) return window.dispatchEvent(new HashChangeEvent("hashchange"));
     if (found.rows > page.total) range.textContent = `${range.textContent.split(" · ")[0]} · ${number(found.rows)} rows so far`;
     if (found.complete) return;
   }
