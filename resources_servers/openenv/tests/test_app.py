@@ -101,8 +101,9 @@ async def test_what_is_no_action_costs_a_turn_and_what_breaks_the_environment_ha
 
 
 async def test_without_a_server_there_is_no_result() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(RolloutError, match="cannot be reached") as failed:
-        await play(url, {"responses_create_params": {"input": []}, **game_row(0)}, {"say": "left"})
+    with socket.socket() as silent:  # it has the port, and does not listen
+        silent.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(RolloutError, match="cannot be reached") as failed:
+            await play(url, {"responses_create_params": {"input": []}, **game_row(0)}, {"say": "left"})
     assert failed.value.cause == "environment"

@@ -344,11 +344,9 @@ time.sleep(600)
 """
     async with running_servers(servers(script, {"say": "Hm."})) as client:
         running = asyncio.create_task(client.call("agent", "/run", ROW, answer=ServerReply))
-        own = psutil.Process(os.getpid())
 
         def children() -> list[psutil.Process]:
-            found = [process for process in own.children(recursive=True) if process.is_running()]
-            return [process for process in found if "sleep(600)" in " ".join(process.cmdline())]
+            return [process for process in psutil.Process().children(recursive=True) if is_sleeping(process)]
 
         await until(lambda: len(children()) == 1)
         (child,) = children()
@@ -356,6 +354,13 @@ time.sleep(600)
         with pytest.raises(asyncio.CancelledError):
             await running
         await until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+def is_sleeping(process: psutil.Process) -> bool:
+    try:
+        return "sleep(600)" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it has ended, or is about to be waited for
+        return False
 
 
 @LINUX_ONLY

@@ -1,4 +1,5 @@
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
-from nemo_gym.testing import BrowserLikeClient, HttpReply, bind, calls, client_for, message, says, tool_output
+from nemo_gym.testing import BrowserLikeClient, HttpReply, calls, client_for, message, says, tool_output
 from responses_api_models.openai_model.app import SimpleModelServer
 from responses_api_models.scripted_model.app import ScriptedModel
 from tests.stub_endpoint import stub_endpoint
@@ -194,10 +195,10 @@ async def test_a_key_that_the_endpoint_repeats_is_not_shown(
 
 
 async def test_an_endpoint_out_of_reach_is_a_failure_of_the_model() -> None:
-    with bind("127.0.0.1", 0) as listening:
-        port = listening.getsockname()[1]
-    async with model_of(f"http://127.0.0.1:{port}/v1", max_tries=1) as model:
-        answer = await model.post("/v1/responses", json=HELLO)
+    with socket.socket() as silent:  # it has the port, and does not listen
+        silent.bind(("127.0.0.1", 0))
+        async with model_of(f"http://127.0.0.1:{silent.getsockname()[1]}/v1", max_tries=1) as model:
+            answer = await model.post("/v1/responses", json=HELLO)
     assert (answer.status, failed_as(answer)) == (502, "model")
     assert "no connection to" in answer.text
     assert KEY not in answer.text
