@@ -255,7 +255,7 @@ async def endpoint_that(bad: Talk) -> AsyncIterator[str]:
 
 def weather_servers(url: str, *, request_timeout_s: float = PATIENCE_S) -> list[ServerSpec]:
     model = {"openai_base_url": url, "openai_api_key": "key", "openai_model": "m"}
-    limits = {"max_tries": 2, "request_timeout_s": request_timeout_s}
+    limits: dict[str, Any] = {"max_tries": 2, "request_timeout_s": request_timeout_s}
     policy = server_spec("policy_model", "responses_api_models", "openai_model", **limits, **model)
     return [weather(), policy, simple_agent("weather")]
 
