@@ -49,6 +49,12 @@ class Progress:
             self._bar = tqdm(desc="Collecting rollouts", unit="rollout", dynamic_ncols=True)
             self._open.enter_context(logging_redirect_tqdm())  # log lines go above the bar
 
+    def start(self) -> None:
+        """The time until now, in which servers have started, does not count for the rate."""
+        self._started = time.monotonic()
+        if self._bar is not None:
+            self._bar.unpause()
+
     def __call__(self, outcome: Outcome) -> None:
         if isinstance(outcome, Scored):
             self._scored += 1
@@ -142,6 +148,7 @@ async def _collect(
 ) -> RunningMetrics:
     async with connect_servers(config) as client:
         settings: Any = OmegaConf.to_container(client.global_config_dict, resolve=True)
+        progress.start()
         with record_or_replay(client, options, settings):
             return await helper.run_from_config(options, client=client, settings=settings, report=progress)
 

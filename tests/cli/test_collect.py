@@ -8,6 +8,8 @@ import termios
 from pathlib import Path
 
 from tests.commands import BIN, ng
+from tests.jsonl import write_lines
+from tests.stacks import agent_config
 
 WEATHER = "resources_servers/example_simple_weather"
 ARGUMENTS = (
@@ -18,6 +20,18 @@ ARGUMENTS = (
     "+output_jsonl_fpath=out.jsonl",
     "+head_server.port=1",
 )
+SLOW_START = """
+import time
+
+from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
+
+time.sleep(1.5)
+
+
+class SlowStartResourcesServer(SimpleResourcesServer):
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        return 1.0
+"""
 
 
 def last_line(stderr: str) -> str:
@@ -34,12 +48,20 @@ def test_lines_tell_how_it_goes_and_count_what_was_there_before(tmp_path: Path) 
     assert last_line(nothing.stderr).startswith("Collecting rollouts: 5 of 5, reward 1.000, 0 failed")
 
 
-def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
-    ng("ng_collect_rollouts", *ARGUMENTS, "+limit=2", cwd=tmp_path)
+def test_a_terminal_gets_a_bar_with_a_rate_that_the_start_of_servers_does_not_lower(tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers" / "slow_start"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(SLOW_START)
+    (tmp_path / "config.yaml").write_text(agent_config("slow_start", replies=[{"say": "Done."}]))
+    write_lines(tmp_path / "rows.jsonl", [{"responses_create_params": {"input": "Hello."}}])
+    files = ("+config_paths=[config.yaml]", "+input_jsonl_fpath=rows.jsonl", "+output_jsonl_fpath=out.jsonl")
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (40, 120))
     done = subprocess.Popen(
-        [str(BIN / "ng_collect_rollouts"), *ARGUMENTS], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=theirs
+        [str(BIN / "ng_collect_rollouts"), *files, "+agent_name=agent", "+head_server.port=1"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
     )
     os.close(theirs)
     seen = b""
@@ -49,4 +71,4 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     os.close(ours)
     assert done.wait(60) == 0
     assert "100%" in seen.decode()
-    assert re.search(r"5/5 \[.*rollout/s, reward 1\.000, 0 failed", seen.decode())
+    assert re.search(r"1/1 \[.*rollout/s, reward 1\.000, 0 failed", seen.decode())
