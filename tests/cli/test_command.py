@@ -1,5 +1,6 @@
 import importlib
 import logging
+import os
 import subprocess
 import sys
 
@@ -177,13 +178,11 @@ def test_a_command_knows_its_parameters() -> None:
 def test_a_reader_that_goes_away_is_no_error(unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     program = "from nemo_gym.cli import main; main()"
-    writer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with writer:
-        assert writer.stdout is not None
-        assert writer.stderr is not None
-        writer.stdout.close()
-        assert writer.stderr.read() == b""
-    assert writer.returncode == 141
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as output:
+        done = subprocess.run([sys.executable, "-c", program], stdout=output, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_another_broken_pipe_is_an_error(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
