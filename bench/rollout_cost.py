@@ -117,7 +117,8 @@ def measure(scenario: Scenario, *, rows: int) -> RolloutCost:
             return collect(scenario.agent, files[count], place / f"out_{time.time_ns()}.jsonl", count, arguments)
 
         bare = [bare_request_s(f"{endpoint.url}/responses", scenario, count=rows)]
-        one_process = cpu_of(rows, settings) - cpu_of(WARM_UP_ROWS, settings)
+        alone = [*settings, "+head_server.port=1"]  # whatever run there is on this machine
+        one_process = cpu_of(rows, alone) - cpu_of(WARM_UP_ROWS, alone)
         use = [f"+head_server.port={find_open_port()}"]  # a second bench on this machine has another
         with ng_run([*settings, *use]) as run:
             ready_s, idle = tree_cpu_s(run.pid), memory(tree(run.pid)).pss_mb

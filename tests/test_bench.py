@@ -34,7 +34,8 @@ def test_a_target_is_met_up_to_its_limit(us: float, word: str) -> None:
 
 def test_rollouts_that_fail_give_no_figure(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("no JSON\n")
-    settings = [f"+config_paths=[{ONE_TURN.config},responses_api_models/scripted_model/configs/scripted_model.yaml]"]
+    model = "responses_api_models/scripted_model/configs/scripted_model.yaml"
+    settings = [f"+config_paths=[{ONE_TURN.config},{model}]", "+head_server.port=1"]
     with pytest.raises(BenchError, match="0 of 1"):
         collect(ONE_TURN.agent, tmp_path / "rows.jsonl", tmp_path / "out.jsonl", 1, settings)
 
