@@ -196,9 +196,15 @@ def test_what_stays_on_the_loop_is_quick_whatever_the_text(name: str) -> None:
         arguments = {key: _plain(value) for key, value in arguments.items()}
     assert not may_take_long("", [(name, arguments)])
     for part in HOSTILE:
-        started = time.process_time()
-        is_followed(name, arguments, part * (LONG_TEXT // len(part)))
-        assert time.process_time() - started < 0.5, part
+        text = part * (LONG_TEXT // len(part))
+        # The first time may include a collection of all garbage, which takes half a second after many tests.
+        assert any(cpu_seconds(name, arguments, text) < 0.5 for _ in range(2)), part
+
+
+def cpu_seconds(name: str, arguments: dict[str, Any], text: str) -> float:
+    started = time.process_time()
+    is_followed(name, arguments, text)
+    return time.process_time() - started
 
 
 def _plain(value: Any) -> Any:
