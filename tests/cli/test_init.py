@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import orjson
 import pytest
@@ -115,7 +116,7 @@ def test_an_agent_elsewhere_or_with_another_name_is_refused(monkeypatch: pytest.
 async def test_a_new_environment_rewards_the_right_answer_and_no_other(
     replies: list[dict[str, Any]], reward: float, tmp_path: Path
 ) -> None:
-    name = f"played_for_{reward:.0f}"
+    name = f"played_{uuid4().hex}"
     write_folder(tmp_path / "resources_servers" / name)
     config = config_of(name, replies)
     settings: Any = OmegaConf.to_container(config, resolve=True)
@@ -130,10 +131,11 @@ async def test_a_new_environment_rewards_the_right_answer_and_no_other(
 
 
 def test_the_rows_offer_the_tools_that_the_environment_has(tmp_path: Path) -> None:
-    folder = tmp_path / "resources_servers" / "with_tools"
+    name = f"tools_{uuid4().hex}"
+    folder = tmp_path / "resources_servers" / name
     write_folder(folder)
     kind: Any = load_server_class("resources_servers", folder, "app.py")
-    assert kind.__name__ == "WithToolsResourcesServer"
+    assert kind.__name__ == f"Tools{name.removeprefix('tools_').capitalize()}ResourcesServer"
     config = kind.config_class()(name="a", host="", port=0, entrypoint="app.py")
     schemas = kind.model_construct(config=config).tool_schemas()
     rows = rows_of(folder / "data/example.jsonl")

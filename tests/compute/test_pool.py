@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 import pytest
@@ -268,7 +269,7 @@ async def test_a_module_is_warmed_up_once_before_any_worker_runs_its_functions(
 
 
 async def test_modules_of_a_server_folder_find_their_siblings(single: Compute, tmp_path: Path) -> None:
-    folder = tmp_path / "resources_servers/compute_siblings"
+    folder = tmp_path / f"resources_servers/siblings_{uuid4().hex}"
     folder.mkdir(parents=True)
     (folder / "helpers.py").write_text("WORD = 'sibling'")
     (folder / "engine.py").write_text("from helpers import WORD\n\n\ndef word() -> str:\n    return WORD\n")

@@ -8,6 +8,7 @@ import pytest
 
 from nemo_gym.testing import rows_of
 from tests.commands import free_port, ng, started
+from tests.ray_nodes import only_one_cluster
 from tests.served_model import served_model
 
 CONFIGS = "[benchmarks/shopping/config.yaml,responses_api_models/echo/configs/echo.yaml]"
@@ -196,7 +197,7 @@ def test_functions_sent_to_ray_import_the_modules_of_their_folder(root: Path) ->
         "[resources_servers/ray_sums/configs/ray_sums.yaml,responses_api_models/relay_model/configs/relay_model.yaml]"
     )
     files = ("+input_jsonl_fpath=rows.jsonl", "+output_jsonl_fpath=out/r.jsonl", f"+head_server.port={free_port()}")
-    with served_model(REPLIES) as url:
+    with only_one_cluster(), served_model(REPLIES) as url:
         done = ng("ng_collect_rollouts", f"+config_paths={configs}", *files, *endpoint_keys(url), cwd=root)
     assert done.returncode == 0, done.stderr
     assert [each["reward"] for each in rows_of(root / "out" / "r.jsonl")] == [1.0]

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import gymnasium
@@ -99,9 +100,18 @@ class Nested(gymnasium.Env[Any, Any]):
         return action, float(action["move"][0]), True, False, {}
 
 
+@contextmanager
+def registered(env_id: str, make: Callable[..., gymnasium.Env[Any, Any]]) -> Iterator[None]:
+    gymnasium.register(env_id, make)
+    try:
+        yield
+    finally:
+        del gymnasium.registry[env_id]
+
+
 def test_actions_and_observations_may_have_parts() -> None:
-    gymnasium.register("Nested-v0", entry_point=lambda **_: Nested())
-    episode = GymnasiumEpisode(GymnasiumRow(env_id="Nested-v0"))
+    with registered("Nested-v0", lambda **_: Nested()):
+        episode = GymnasiumEpisode(GymnasiumRow(env_id="Nested-v0"))
     assert episode.reset().endswith('{"move": [1, [0.0, 0.0]]}')
     assert episode.step('{"move": [2]}').observation.startswith("That is no action")
     assert episode.step('{"move": [2, [0.5, 5]]}').observation.startswith("That is no action")
@@ -118,7 +128,7 @@ async def test_environments_are_made_one_at_a_time() -> None:
             overlaps.append("two at once")
         return gymnasium.make("Blackjack-v1")
 
-    gymnasium.register("nemo_gym/Slow-v0", make)
     row = GymnasiumRow.model_validate({**example_row(), "env_id": "nemo_gym/Slow-v0"})
-    await asyncio.gather(*(asyncio.to_thread(GymnasiumEpisode, row) for _ in range(2)))
+    with registered("nemo_gym/Slow-v0", make):
+        await asyncio.gather(*(asyncio.to_thread(GymnasiumEpisode, row) for _ in range(2)))
     assert overlaps == []
