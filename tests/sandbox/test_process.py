@@ -185,6 +185,19 @@ async def test_a_session_that_will_not_be_interrupted_is_lost_and_begins_again(b
     assert (await box.python("'again'")).result == "again"
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        "if os.fork(): os._exit(0)\ntime.sleep(600)",  # the other process has the session's socket, too
+        *(f"threading.Timer({delay_s}, os._exit, [0]).start()" for delay_s in (0, 0.0002, 0.0004)),  # about the reply
+    ],
+)
+async def test_a_session_that_ends_itself_ends_nothing_else(box: SandboxProcess, end: str) -> None:
+    for _ in range(5):
+        await box.python(f"import os, threading, time\n{end}", timeout_s=60)
+    assert await shell(box, "echo alive") == "alive\n"
+
+
 async def test_calls_to_one_session_take_turns(box: SandboxProcess) -> None:
     await box.python("log = []")
     code = "log.append('in')\nimport time; time.sleep(0.01)\nlog.append('out')"

@@ -193,9 +193,15 @@ class Agent:
     def _session_replied(self, session: PythonSession, report: bytes) -> None:
         request, session.request = session.request, None
         assert request is not None
-        os.kill(session.pid, _signal.SIGSTOP)
+        kill(session.pid, _signal.SIGSTOP)
         self._action_ended()
         self._reply(request, frames.RESULT, pack(frames.OUTCOME.pack(0, session.reason, False, 0), report))
+
+    def _session_exited(self, session: PythonSession) -> None:
+        """What it sent before counts. Its end of the socket may still be open, in a process that it has forked."""
+        self._serve_session()
+        if self._session is session:
+            self._session_died(session)
 
     def _session_died(self, session: PythonSession) -> None:
         self._session = None
@@ -226,6 +232,8 @@ class Agent:
             cpu = used.ru_utime + used.ru_stime
             self._reaped_cpu += cpu
             self._cpu_total = max(self._cpu_total, self._reaped_cpu)
+            if self._session and self._session.pid == pid:
+                self._session_exited(self._session)
             for job in [job for job in self._jobs.values() if job.pid == pid]:
                 self._finish(job, os.waitstatus_to_exitcode(status), cpu)
 

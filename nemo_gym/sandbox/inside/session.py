@@ -57,7 +57,7 @@ class PythonSession:
         self._max_report_bytes = JSON_BYTES_PER_CHARACTER * 2 * (limit.output + MAX_TEXT) + 4096
         lengths = len(source).to_bytes(LENGTH_BYTES, "big") + limit.output.to_bytes(LENGTH_BYTES, "big")
         self._to_send = memoryview(lengths + source)
-        os.kill(self.pid, _signal.SIGCONT)
+        kill(self.pid, _signal.SIGCONT)
         self._send()
 
     @property
@@ -110,4 +110,4 @@ class PythonSession:
             kill(self.pid)
         else:
             self.deadline = now + INTERRUPT_EVERY_S
-            os.kill(self.pid, _signal.SIGINT)
+            kill(self.pid, _signal.SIGINT)

@@ -55,9 +55,10 @@ def kill_processes(root: int | None, keep: set[int]) -> None:
         kill(-1)  # all but this process, in one system call that no fork can overtake
 
 
-def kill(pid: int) -> None:
+def kill(pid: int, number: int = KILL) -> None:
+    """Send a signal to a process, if it is still there."""
     try:
-        os.kill(pid, KILL)
+        os.kill(pid, number)
     except OSError:
         return
 
