@@ -70,7 +70,7 @@ class HostProcess:
 
     async def ended(self) -> None:
         """Wait for a process that was told to end; kill it if it does not."""
-        if self._popen is not None and self._popen.poll() is not None:
+        if self._started_at is None if self._popen is None else self._popen.poll() is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             pidfd = os.pidfd_open(self.pid)

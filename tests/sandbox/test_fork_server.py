@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import stat
+import subprocess
 import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ import pytest
 
 from nemo_gym.sandbox.bubblewrap import BubblewrapProvider, bubblewrap_path
 from nemo_gym.sandbox.contract import SandboxSpec
+from nemo_gym.sandbox.launcher import HostProcess, _pid_of
 from nemo_gym.sandbox.local import LocalProvider
 from nemo_gym.sandbox.process import SandboxProcess
 from nemo_gym.sandbox.runtime import host_runtime
@@ -115,6 +117,16 @@ async def test_the_end_of_the_server_ends_its_sandboxes_and_the_next_one_gets_a_
         assert server_of(made).pid != server.pid
     finally:
         await made.aclose()
+
+
+def test_an_agent_that_has_ended_before_its_number_is_known_is_not_waited_for() -> None:
+    process = subprocess.Popen(["/bin/true"])
+    pidfd = os.pidfd_open(process.pid)
+    process.wait()
+    try:
+        asyncio.run(HostProcess(_pid_of(pidfd)).ended())
+    finally:
+        os.close(pidfd)
 
 
 async def test_a_server_starts_with_the_second_sandbox() -> None:
