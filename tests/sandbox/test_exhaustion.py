@@ -1,12 +1,23 @@
 """Attacks that take too much, or stay too long: what they get is limited, and afterwards it is all gone."""
 
+import asyncio
 import os
+import signal
 
 import pytest
 
 from nemo_gym.sandbox.process import SandboxProcess
 from tests.sandbox.attacks import DISK, MEMORY
-from tests.sandbox.providers import CONFINING, LONGER_AND_LONGER, attack, fails, processes_with, sandbox, until
+from tests.sandbox.providers import (
+    CONFINING,
+    LONGER_AND_LONGER,
+    attack,
+    fails,
+    processes_with,
+    provider,
+    sandbox,
+    until,
+)
 
 
 @pytest.mark.parametrize("name", CONFINING)
@@ -29,6 +40,32 @@ async def test_a_daemon_does_not_outlive_its_sandbox(name: str) -> None:
         await attack(made, code, token)
         await until(lambda: processes_with(token))
     assert processes_with(token) == []
+
+
+FORKS_TWICE = """
+import os, time
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("name", CONFINING)
+async def test_a_daemon_that_is_just_forking_does_not_outlive_its_sandbox(name: str) -> None:
+    made = provider(name)
+    token = f"forking-{os.getpid()}-{name}"
+    try:
+        for number in range(40):
+            box = await made.open()
+            await box.exec(["/bin/bash", "-c", f"python3 -ISc '{FORKS_TWICE}' {token} &"])
+            await asyncio.sleep(number / 2000)  # up to the time in which it starts and forks
+            await box.close()
+        assert processes_with(token) == []
+    finally:
+        await made.aclose()
+        for pid in processes_with(token):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 async def test_what_a_command_started_does_not_outlive_its_time(box: SandboxProcess) -> None:

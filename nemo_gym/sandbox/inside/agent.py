@@ -19,7 +19,7 @@ from nemo_gym.sandbox.inside.frames import frame, pack, read_exactly, unpack, wr
 from nemo_gym.sandbox.inside.jobs import Command, Job, Limit
 from nemo_gym.sandbox.inside.programs import run_command, run_program
 from nemo_gym.sandbox.inside.session import PythonSession
-from nemo_gym.sandbox.inside.usage import inodes_used, is_folder_full, kill, kill_processes, processes
+from nemo_gym.sandbox.inside.usage import end_descendants, inodes_used, is_folder_full, kill, kill_processes, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -386,7 +386,7 @@ def main(settings: dict[str, Any]) -> None:
         pass
     finally:
         if not settings["pid_namespace"]:
-            kill_processes(os.getpid(), keep=set())
+            end_descendants()
         os._exit(0)
 
 

@@ -55,6 +55,22 @@ def kill_processes(root: int | None, keep: set[int]) -> None:
         kill(-1)  # all but this process, in one system call that no fork can overtake
 
 
+def end_descendants() -> None:
+    """Kill all descendants of this child subreaper. One that forks while /proc is read can be missed there, but while
+    any is left, this process has a child."""
+    while _has_child():
+        kill_processes(os.getpid(), keep=set())
+
+
+def _has_child() -> bool:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
 def kill(pid: int, number: int = KILL) -> None:
     """Send a signal to a process, if it is still there."""
     try:
