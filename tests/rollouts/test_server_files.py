@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from omegaconf import OmegaConf
@@ -23,7 +24,6 @@ class MineResourcesServer(SimpleResourcesServer):
     async def verify(self, body: BaseVerifyRequest) -> float:
         return 1.0
 """
-CONFIG = agent_config("mine", script_fpath="script.jsonl")
 
 
 @pytest.fixture
@@ -99,7 +99,9 @@ def test_a_file_that_does_not_exist_and_a_value_that_is_not_a_path_are_ignored(f
 
 
 async def test_a_resumed_run_names_the_file_that_changed(folder: Path) -> None:
-    (folder / "config.yaml").write_text(CONFIG)
+    name = f"mine_{uuid4().hex}"  # another one when the test is repeated, since its class is imported
+    (folder / "resources_servers/mine").rename(folder / "resources_servers" / name)
+    (folder / "config.yaml").write_text(agent_config(name, script_fpath="script.jsonl"))
     (folder / "script.jsonl").write_text('{"say": "Hi."}\n')
     (folder / "rows.jsonl").write_text(json.dumps({"responses_create_params": {"input": "Hello."}}) + "\n")
     options = RolloutCollectionConfig(
@@ -113,9 +115,9 @@ async def test_a_resumed_run_names_the_file_that_changed(folder: Path) -> None:
 
     await collect()
     await collect()  # nothing has changed
-    (folder / "resources_servers/mine/app.py").write_text(VERIFIER.replace("1.0", "0.0"))
+    (folder / "resources_servers" / name / "app.py").write_text(VERIFIER.replace("1.0", "0.0"))
     (folder / "script.jsonl").write_text('{"say": "Hello."}\n')
     with pytest.raises(ConfigError, match=r"\+resume=continue") as asked:
         await collect()
-    assert "resources_servers/mine/app.py was changed" in str(asked.value)
+    assert f"resources_servers/{name}/app.py was changed" in str(asked.value)
     assert "script.jsonl was changed" in str(asked.value)

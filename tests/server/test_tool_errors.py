@@ -3,6 +3,7 @@
 import logging
 from contextlib import AsyncExitStack
 from typing import Any
+from uuid import uuid4
 
 import orjson
 import pytest
@@ -47,12 +48,13 @@ async def test_the_model_sees_the_text_of_an_expected_error_and_nothing_is_logge
 
 
 async def test_an_unexpected_error_is_logged_once_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
-    async with client_for(Files, name="files_with_bug") as client:
+    name = f"files_{uuid4().hex}"
+    async with client_for(Files, name=name) as client:
         for _ in range(3):
             reply = await client.post("/read", json={"path": "bug"})
             assert (reply.status, reply.body) == (500, b"\"KeyError('no')\"")
     (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
-    assert record.getMessage().startswith("a tool of files_with_bug raised KeyError('no') at ")
+    assert record.getMessage().startswith(f"a tool of {name} raised KeyError('no') at ")
     assert "test_tool_errors.py:" in record.getMessage()
     assert record.exc_info is None
 
