@@ -117,7 +117,10 @@ class Bench:
         with (place / "log.txt").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd=place)
         roots = [process.pid] if run is None else [process.pid, run]
-        with Watcher(lambda: roots) as watched, Watcher(lambda: endpoint.pids) as endpoint_watched:
+        with (
+            Watcher(lambda: roots, has_begun=lambda: endpoint.stats().requests > 0) as watched,
+            Watcher(lambda: endpoint.pids) as endpoint_watched,
+        ):
             _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:

@@ -42,6 +42,8 @@ class Watcher:
     """A context manager that samples process trees in a thread."""
 
     roots: Callable[[], Sequence[int]]
+    has_begun: Callable[[], bool] = lambda: True
+    """CPU use does not count before, such as that of the imports of a command."""
     usage: Usage = field(default_factory=Usage)
     _seen: deque[tuple[float, dict[int, float]]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
     _stopped: threading.Event = field(default_factory=threading.Event)
@@ -68,6 +70,8 @@ class Watcher:
         usage = self.usage
         usage.memory_mb = max(usage.memory_mb, memory(used).pss_mb)
         usage.open_files = max([usage.open_files, *(psutil.Process(pid).num_fds() for pid in used)])
+        if not self._seen and not self.has_begun():
+            return
         self._seen.append((now, used))
         then, before = self._seen[0]
         if now - then >= MIN_WINDOW_S:
