@@ -62,9 +62,7 @@ class LocalServer(Protocol):
     ) -> Awaitable[ServerReply]: ...
 
     def does_nothing(self, path: str) -> bool: ...
-
     def release(self, token: str) -> Awaitable[object] | None: ...
-
     def blocked(self) -> dict[str, dict[str, float]]: ...
 
 
@@ -163,14 +161,16 @@ class ServerClient:
         the body for good. `what` is named in the error if the time is over; by default it is the server and the path.
         """
         with timeout(timeout_s, what=what or server + path):
-            got = await self._send("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
+            reply = self._send("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
+            body = None  # who waits for a long rollout need not hold its row
+            got = await reply
         if got.status >= 300 or got.cookies or ends_session:
             _accept(got, jar, ends_session=ends_session)
         if got.status >= 300:
             raise failure_in(got, path, cause)
-        if answer is ServerReply or type(got.value) is answer:
-            return got if answer is ServerReply else got.value  # type: ignore[return-value]
-        return read_reply(got, path, answer, cause)
+        if answer is ServerReply:
+            return got  # type: ignore[return-value]
+        return got.value if type(got.value) is answer else read_reply(got, path, answer, cause)
 
     async def send(
         self,

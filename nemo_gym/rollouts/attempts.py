@@ -181,7 +181,9 @@ def with_indices(row: Row, number: int = 1) -> bytes:
 async def run_agent(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> ServerReply:
     """The reply of an agent to a row. An agent that does not exist is an error of the row that names it."""
     try:
-        return await client.call(agent, "/run", body, answer=ServerReply, timeout_s=timeout_s, what="The rollout")
+        reply = client.call(agent, "/run", body, answer=ServerReply, timeout_s=timeout_s, what="The rollout")
+        body = None  # see `call`
+        return await reply
     except ConfigError as error:
         raise RolloutError("input", str(error), server=agent) from error
 

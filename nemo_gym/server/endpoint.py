@@ -92,6 +92,7 @@ class Endpoint:
         self.arguments: type[BaseModel] | None = None
         self.needs_session = False
         self._provide = self._plan(is_tool=is_tool)
+        self._keeps_sent = _request in self._provide.values()
 
     def shape_error(self, reply: ServerReply, _error: Exception) -> ServerReply:
         """The error response as the callers of this endpoint read it."""
@@ -99,7 +100,9 @@ class Endpoint:
 
     def __call__(self, call: Call) -> Awaitable[Any]:
         """Decode the body, collect what the handler needs, and start it. `finish` takes the result."""
-        call.sent = body = call.body
+        body = call.body
+        if self._keeps_sent:
+            call.sent = body
         if self._decode is not None:
             try:
                 call.body = self._decode(body, shared=call.body_is_owned or self.reads_only)
