@@ -128,6 +128,8 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=256)
     parser.add_argument("--every-s", type=float, default=20.0)
     options = parser.parse_args()
+    if options.rollouts < ROWS:
+        parser.error(f"--rollouts must be at least {ROWS}, one of each row")
     taken = soak(options.rollouts, options.in_flight, options.every_s)
     kept = taken[:: max(1, len(taken) // 12)]
     rows = [

@@ -6,6 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from bench import soak
 from bench.__main__ import write
 from bench.others import OtherCost, measure_public_nemo_gym, measure_verifiers
 from bench.report import Machine, Results, as_markdown
@@ -30,6 +31,19 @@ def test_the_real_commands_are_measured(scenario: Scenario, tmp_path: Path) -> N
 def test_a_target_is_met_up_to_its_limit(us: float, word: str) -> None:
     cost = RolloutCost(ONE_TURN.name, 100.0, us, 1.0, 1.0, 1.0)
     assert f"≤ 3: {word}" in as_markdown(Results(Machine(), 1, [cost]))
+
+
+@pytest.mark.slow
+def test_a_soak_says_what_the_run_holds() -> None:
+    taken = soak.soak(soak.ROWS, in_flight=64, every_s=0.2)
+    assert all(min(each.run_mb, each.collector_mb, each.descriptors, each.threads) > 0 for each in taken)
+
+
+@pytest.mark.parametrize("rewards", [[1.0], [1.0, 0.0]], ids=["one is missing", "one is wrong"])
+def test_a_soak_with_a_lost_or_wrong_rollout_fails(rewards: list[float], tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").write_bytes(b"".join(orjson.dumps({"reward": reward}) + b"\n" for reward in rewards))
+    with pytest.raises(BenchError, match=f"{len(rewards)} records"):
+        soak.check(tmp_path / "out.jsonl", 2)
 
 
 def test_rollouts_that_fail_give_no_figure(tmp_path: Path) -> None:

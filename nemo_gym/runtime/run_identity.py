@@ -29,7 +29,7 @@ def check_run_identity(reported: dict[str, Any]) -> int:
         found = run_identity(pid)
     except OSError as error:
         raise GymError(f"The run's process {pid} is not a process of this machine. Nothing was signalled.") from error
-    differences = [name for name, value in found.items() if reported.get(name) != value]
+    differences = _differences(reported, found)
     if found["user"] != os.getuid():
         differences.append("owner")
     if differences:
@@ -43,9 +43,13 @@ def check_run_identity(reported: dict[str, Any]) -> int:
 def is_running(reported: dict[str, Any]) -> bool:
     """True until the process of a run has ended. A zombie has ended: its command line is empty."""
     try:
-        return run_identity(reported["pid"]) == reported
+        return not _differences(reported, run_identity(reported["pid"]))
     except OSError:
         return False
+
+
+def _differences(reported: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    return [name for name, value in found.items() if reported.get(name) != value]
 
 
 def _process(pid: int) -> dict[str, Any]:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import psutil
 import pytest
 
 from nemo_gym.errors import GymError
-from nemo_gym.runtime.run_identity import check_run_identity, run_identity
+from nemo_gym.runtime.run_identity import check_run_identity, is_running, run_identity
 from tests.commands import ng
+from tests.polling import until_sync
 
 
 @contextmanager
@@ -33,6 +35,17 @@ def test_a_process_is_itself() -> None:
     assert check_run_identity(run_identity()) == os.getpid()
     with bystander() as process:
         assert check_run_identity(run_identity(process.pid)) == process.pid
+
+
+def test_a_process_runs_until_it_has_ended_also_if_nobody_has_waited_for_it() -> None:
+    with bystander() as process:
+        reported = {**run_identity(process.pid), "a field of a newer version": 1}
+        assert is_running(reported)
+        process.kill()
+        until_sync(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+        assert not is_running(reported)
+        process.wait()
+        assert not is_running(reported)
 
 
 @pytest.mark.parametrize(
