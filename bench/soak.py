@@ -70,7 +70,7 @@ def samples(run: int, collector: "subprocess.Popen[bytes]", head_url: str, *, ev
                 threads=sum(process.num_threads() for process in processes),
                 sessions=int(figures["nemo_gym_sessions"]),
             )
-        except psutil.NoSuchProcess:
+        except psutil.NoSuchProcess:  # it has just ended
             return
         try:
             collector.wait(every_s)
@@ -116,8 +116,8 @@ def soak(rollouts: int, in_flight: int, every_s: float) -> list[Sample]:
         with ng_run([*settings, head]) as run:
             collector = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             taken = list(samples(run.pid, collector, f"http://127.0.0.1:{port}", every_s=every_s))
-            if collector.returncode != 0:
-                raise BenchError(f"The collector ended with {collector.returncode}.")
+            if code := collector.wait():
+                raise BenchError(f"The collector ended with {code}.")
         check(place / "out.jsonl", rollouts // ROWS * ROWS)
     return taken
 
