@@ -11,7 +11,7 @@ PARALLEL := -n 4 --dist worksteal
 # Packages are compiled once, when they are first imported, and not anew by every process that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo train-demo test test-fast coverage setup browser litellm isolated lint docs bench lock clean
+.PHONY: demo train-demo test test-fast repeat coverage setup browser litellm isolated lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
@@ -25,6 +25,15 @@ test: setup browser litellm isolated lint
 
 test-fast: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests
+
+# Find tests that pass by luck: `make repeat TESTS=tests/rollouts COUNT=50 LOAD=4` runs each of them 50 times beside four
+# processes that keep the cores busy.
+TESTS ?= tests
+COUNT ?= 50
+LOAD ?= 0
+repeat: setup browser litellm isolated
+	@for i in $$(seq $(LOAD)); do (while :; do :; done) & busy="$$busy $$!"; done; trap "kill $$busy 2>/dev/null" EXIT; \
+	$(BIN)/python -m pytest $(PARALLEL) --count $(COUNT) $(TESTS)
 
 coverage: setup
 	$(BIN)/python -m pytest $(PARALLEL) --cov nemo_gym --cov-report term:skip-covered --cov-fail-under $(MIN_COVERAGE)
