@@ -12,7 +12,7 @@ import orjson
 
 from nemo_gym.client.head import base_url, run_token
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.rollouts.live import live_folder
 from nemo_gym.runtime.run_metrics import metrics_page
 
@@ -44,10 +44,12 @@ class LiveRun:
         return {"id": self.id, **found, **workers_of(metrics or "")}
 
     async def cancel(self, number: int) -> bool:
-        """Cancel a rollout; False if it has ended already."""
+        """Cancel a rollout; False if it, or the whole collection, has ended already."""
         try:
             return bool((await self._ask({"cancel": number})).get("cancelled"))
-        except (OSError, TimeoutError, ValueError):
+        except TimeoutError as error:
+            raise GymError(f"The collection did not answer within {ASK_TIMEOUT_S:g} s. Try again.") from error
+        except (OSError, ValueError):
             return False
 
     async def _ask(self, what: dict[str, Any]) -> dict[str, Any]:

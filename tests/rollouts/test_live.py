@@ -1,12 +1,15 @@
 """A collection can be watched while it runs, and one of its rollouts cancelled, by its own user alone."""
 
 import asyncio
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from nemo_gym.errors import GymError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.live import live_folder
@@ -137,3 +140,13 @@ def test_what_a_killed_collector_has_left_is_removed() -> None:
     (live_folder() / "broken.json").write_text("{")
     assert find_runs() == []
     assert not left.exists()
+
+
+async def test_a_collection_that_does_not_answer_has_not_ended() -> None:
+    live_folder().mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = {"pid": os.getpid(), "port": silent.getsockname()[1], "token": "x"}
+        (live_folder() / "silent.json").write_bytes(orjson.dumps(address))
+        with pytest.raises(GymError, match="did not answer"):
+            await cancel(find_runs(), b'{"run": "silent", "number": 1}')
+    assert await cancel(find_runs(), b'{"run": "silent", "number": 1}') == {"cancelled": False}

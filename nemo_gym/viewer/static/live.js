@@ -58,7 +58,7 @@ function cancelButton(run, rollout) {
     } catch (error) {
       asked.delete(key);
       button.disabled = false;
-      button.textContent = "cancel";
+      button.textContent = "cancel again";
       button.title = error.message;
     }
   };
