@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -21,6 +20,7 @@ START_TIMEOUT_S = 120.0
 MIN_WAIT_S = 0.01
 """The shortest wait for an answer. One such wait follows after a limit is exceeded, since the event loop may have been
 too busy to read an answer that was in time."""
+_CLOSED = "its connection was closed"
 _PROGRAM = "from nemo_gym.compute.fork_server import main; main()"
 
 
@@ -44,62 +44,24 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-class Worker(asyncio.Protocol):
+class Worker:
     """The connection to one worker, which runs one task at a time. Closing it kills the worker."""
 
-    def __init__(self) -> None:
-        self._transport: asyncio.Transport
-        self._received = bytearray()
-        self._frames: deque[Frame] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self.has_ended = False
-        self._reason = "its connection was closed"
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        while len(self._received) >= FRAME.size:
-            kind, length, checksum = FRAME.unpack_from(self._received)
-            end = FRAME.size + length
-            if len(self._received) < end <= FRAME.size + MAX_PAYLOAD_BYTES:
-                break
-            payload = bytes(self._received[FRAME.size : end])
-            del self._received[:end]
-            if len(payload) != length or crc32(payload) != checksum:
-                self.close()
-                break
-            self._add(Frame(Kind(kind), payload))
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self.has_ended = True
-        self._wake()
-
-    def _add(self, frame: Frame) -> None:
-        if frame.kind is Kind.EXITED:
-            self.has_ended, code = True, int(frame.payload)
-            self._reason = f"its worker ended with {exit_reason(code)}"
-        else:
-            self._frames.append(frame)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._head = b""
+        """The header of a frame whose payload was not there when the wait for it ended."""
 
     async def run(self, task: bytes, limits: TimeLimits) -> Frame:
         """Run a task and return its outcome, or raise TimeoutError if it exceeds its CPU time. The limits apply to the
         function alone, not to its import."""
-        self._transport.write(frame_bytes(Kind.TASK, task))
+        self._writer.write(frame_bytes(Kind.TASK, task))
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 first = await self._frame()
         except (TimeoutError, WorkerDiedError) as error:
             raise WorkerLostError(str(error) or f"it did not start within {START_TIMEOUT_S:g} s") from error
-        if first.kind is not Kind.STARTED:
-            return first
-        return self._frames.popleft() if self._frames else await self._outcome(int(first.payload), limits)
+        return await self._outcome(int(first.payload), limits) if first.kind is Kind.STARTED else first
 
     async def _outcome(self, pid: int, limits: TimeLimits) -> Frame:
         cpu_end, wall_end = _cpu_time_s(pid) + limits.cpu_s, time.monotonic() + limits.wall_s
@@ -116,17 +78,21 @@ class Worker(asyncio.Protocol):
             cpu_left_s, wall_left_s = cpu_end - _cpu_time_s(pid), wall_end - time.monotonic()
 
     async def _frame(self) -> Frame:
-        while not self._frames:
-            if self.has_ended:
-                raise WorkerDiedError(self._reason)
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self._frames.popleft()
+        try:
+            self._head = self._head or await self._reader.readexactly(FRAME.size)
+            kind, length, checksum = FRAME.unpack(self._head)
+            payload = await self._reader.readexactly(min(length, MAX_PAYLOAD_BYTES))
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise WorkerDiedError(_CLOSED) from error
+        self._head = b""
+        if crc32(payload) != checksum:
+            raise WorkerDiedError(_CLOSED)
+        if kind == Kind.EXITED:
+            raise WorkerDiedError(f"its worker ended with {exit_reason(int(payload))}")
+        return Frame(Kind(kind), payload)
 
     def close(self) -> None:
-        self.has_ended = True
-        self._wake()
-        self._transport.abort()
+        self._writer.transport.abort()
 
 
 class ForkServerProcess:
@@ -157,8 +123,7 @@ class ForkServerProcess:
                 ours.close()
                 self.close()
                 raise WorkerLostError(f"the fork server is gone ({error})") from error
-        _transport, worker = await asyncio.get_running_loop().create_unix_connection(Worker, sock=ours)
-        return worker
+        return Worker(*await asyncio.open_unix_connection(sock=ours))
 
     def close(self) -> None:
         self._control.close()

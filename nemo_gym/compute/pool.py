@@ -51,14 +51,10 @@ class LimitExceededError(GymError):
 class ComputeError(GymError):
     """The pool failed: a worker died or did not start, or an argument or result cannot be pickled."""
 
-    is_retryable = True
-    """False if the same call would fail again: the function cannot be imported, or what it takes or returns sent."""
-
-
-def _would_fail_again(message: str) -> ComputeError:
-    error = ComputeError(message)
-    error.is_retryable = False
-    return error
+    def __init__(self, message: str, *, is_retryable: bool = True) -> None:
+        super().__init__(message)
+        self.is_retryable = is_retryable
+        """False if the same call would fail again: the function cannot be imported, or a value not pickled."""
 
 
 class ComputeUsage(NamedTuple):
@@ -131,7 +127,7 @@ class Compute:
         if outcome.kind is Kind.OUT_OF_MEMORY:
             raise LimitExceededError(f"{what} needed more than {self._memory_mb} MB of memory.", limit="memory")
         if outcome.kind is Kind.FAILED:
-            raise _would_fail_again(f"{what} {outcome.payload.decode(errors='replace')}")
+            raise ComputeError(f"{what} {outcome.payload.decode(errors='replace')}", is_retryable=False)
         result = _unpickled(outcome.payload, what)
         if outcome.kind is Kind.RAISED:
             raise result
@@ -154,9 +150,9 @@ class Compute:
     async def _execute(self, task: bytes, what: str, limits: TimeLimits) -> Frame:
         """The outcome of one worker, or of a fresh one if the first is lost before it starts."""
         try:
-            return await self._attempt(self._idle_worker() or await self._fork(), task, what, limits)
+            return await self._attempt(self._idle.pop() if self._idle else await self._fork(), task, what, limits)
         except WorkerLostError:
-            pass
+            pass  # such as an idle worker that has ended
         try:
             return await self._attempt(await self._fork(), task, what, limits)
         except WorkerLostError as error:
@@ -180,14 +176,6 @@ class Compute:
             else:
                 self._discard(worker)
         return outcome
-
-    def _idle_worker(self) -> Worker | None:
-        while self._idle:
-            worker = self._idle.pop()
-            if not worker.has_ended:
-                return worker
-            self._discard(worker)
-        return None
 
     async def _fork(self) -> Worker:
         if self._is_closed:
@@ -214,18 +202,19 @@ def _module(name: str) -> Module:
 def _pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     module, name = function.__module__, function.__qualname__
     if module == "__main__" or "<" in name:
-        raise _would_fail_again(
+        raise ComputeError(
             f"{module}.{name}() cannot be imported by a worker. Expected a function at the top level of a module that "
-            "is not the main program."
+            "is not the main program.",
+            is_retryable=False,
         )
     try:
         arguments = pickle.dumps(args, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        raise _would_fail_again(f"The arguments of {module}.{name}() cannot be pickled: {error!r}") from error
+        message = f"The arguments of {module}.{name}() cannot be pickled: {error!r}"
+        raise ComputeError(message, is_retryable=False) from error
     if len(arguments) > MAX_ARGUMENT_BYTES:
-        raise _would_fail_again(
-            f"The arguments of {module}.{name}() have {len(arguments)} bytes; the limit is {MAX_ARGUMENT_BYTES}."
-        )
+        message = f"The arguments of {module}.{name}() have {len(arguments)} bytes; the limit is {MAX_ARGUMENT_BYTES}."
+        raise ComputeError(message, is_retryable=False)
     return pickle.dumps(Task(_module(module), name, arguments), pickle.HIGHEST_PROTOCOL)
 
 
@@ -233,4 +222,4 @@ def _unpickled(payload: bytes, what: str) -> Any:
     try:
         return pickle.loads(payload)
     except Exception as error:
-        raise _would_fail_again(f"The result of {what} cannot be unpickled: {error!r}") from error
+        raise ComputeError(f"The result of {what} cannot be unpickled: {error!r}", is_retryable=False) from error
