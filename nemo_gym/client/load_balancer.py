@@ -10,7 +10,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 from uuid import uuid4
 
@@ -171,8 +170,7 @@ class EndpointPool:
 
     def call(self, send: Send[T], *, session: str | None = None) -> Coroutine[Any, Any, T]:
         """The result of `send` with one of the endpoints. Each attempt may use another one."""
-        attempt = partial(self._call_once, send, session)
-        return retry(attempt, max_tries=self._settings.max_tries, retryable=self._is_retryable)
+        return retry(self._call_once, send, session, max_tries=self._settings.max_tries, retryable=self._is_retryable)
 
     def _is_retryable(self, error: Exception) -> bool:
         """An only endpoint that was never reached is more likely configured wrong than restarting."""

@@ -96,7 +96,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
         """The body of a successful reply."""
         if self.max_tries == 1:
             return self._traced_fetch(method, url, body)
-        return retry(lambda: self._traced_fetch(method, url, body), max_tries=self.max_tries)
+        return retry(self._traced_fetch, method, url, body, max_tries=self.max_tries)
 
     def _traced_fetch(self, method: str, url: str, body: bytes | None) -> Awaitable[bytes]:
         fetched = self._fetch_once(method, url, body)

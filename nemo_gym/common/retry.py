@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from nemo_gym.common.deadline import time_left
 from nemo_gym.common.logging import RateLimitedLog
@@ -18,6 +18,7 @@ from nemo_gym.common.retry_stats import record_retry
 from nemo_gym.errors import ConnectError, OverloadedError, UpstreamError
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
 THROTTLING_STATUSES = frozenset((429, 503, 529))
@@ -86,13 +87,16 @@ def log_line(error: Exception, attempt: int, *, max_tries: int, pause_s: float) 
 
 
 async def retry(
-    attempt: Callable[[], Awaitable[T]], *, max_tries: int, retryable: Callable[[Exception], bool] = is_retryable
+    attempt: Callable[[*Arguments], Awaitable[T]],
+    *arguments: *Arguments,
+    max_tries: int,
+    retryable: Callable[[Exception], bool] = is_retryable,
 ) -> T:
-    """The result of `attempt`, which is repeated while its error is `retryable` and there is time."""
+    """The result of `attempt(*arguments)`, which is repeated while its error is `retryable` and there is time."""
     number = 1
     while True:
         try:
-            return await attempt()
+            return await attempt(*arguments)
         except Exception as error:
             pause_s = pause_before_retry(
                 error, number, max_tries=max_tries, retryable=retryable, left_s=time_left(math.inf)

@@ -24,6 +24,8 @@ class EncodedItems(list[Any]):
     Add items at the end only, and change none of them afterwards.
     """
 
+    __slots__ = ("_derived", "_encoded", "_others", "_request")
+
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__(items)
         self._encoded: dict[EncodeItem, list[bytes]] = {}

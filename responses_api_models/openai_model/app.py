@@ -64,21 +64,24 @@ class SimpleModelServer(SimpleResponsesAPIModel):
             raw = encode(changed(body, model=model), exclude_unset=True)
         else:
             raw = encode_request(body, encode_for_resubmission, model=model)
+        post = _Post("/responses", self._with_extra_body(body, raw))
         try:
-            endpoint, reply = await self._post("/responses", body, raw, jar)
+            reply = await self._pool.call(post, session=self._pool.session(jar, self.config.name))
         except UpstreamError as error:
             return response_refusal(error, body, model=self.config.openai_model)
-        return _read_response(reply, endpoint)
+        return _read_response(reply, post.endpoint)
 
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming, jar: CookieJar
     ) -> NeMoGymChatCompletion:
         request = changed(body, model=self.config.openai_model)
+        raw = encode(request, exclude_unset=True)
+        post = _Post("/chat/completions", self._with_extra_body(request, raw))
         try:
-            endpoint, reply = await self._post("/chat/completions", request, encode(request, exclude_unset=True), jar)
+            reply = await self._pool.call(post, session=self._pool.session(jar, self.config.name))
         except UpstreamError as error:
             return completion_refusal(error, model=self.config.openai_model)
-        return normalize_completion(reply, url=endpoint.shown_url, text_of=endpoint.text_of)
+        return normalize_completion(reply, url=post.endpoint.shown_url, text_of=post.endpoint.text_of)
 
     async def completions(self, body: NeMoGymCompletionCreateParams, jar: CookieJar) -> JsonObject:
         """Plain text, for endpoints that complete it."""
@@ -86,24 +89,25 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         session = self._pool.session(jar, self.config.name)
         return await self._pool.call(lambda client: client.create_completion(**params), session=session)
 
-    async def _post(
-        self, path: str, request: BaseModel, raw: bytes, jar: CookieJar
-    ) -> tuple[NeMoGymAsyncOpenAI, bytes]:
-        """The endpoint that replied, so that errors name the right one, and its reply."""
-        pool, body = self._pool, raw
-        if self.config.extra_body:
-            given = request.model_fields_set | {"model"}
-            extra = {name: value for name, value in self.config.extra_body.items() if name not in given}
-            body = raw[:-1] + b"," + encode(extra)[1:] if extra else raw
-        used = pool.clients[0]
+    def _with_extra_body(self, request: BaseModel, raw: bytes) -> bytes:
+        if not self.config.extra_body:
+            return raw
+        given = request.model_fields_set | {"model"}
+        extra = {name: value for name, value in self.config.extra_body.items() if name not in given}
+        return raw[:-1] + b"," + encode(extra)[1:] if extra else raw
 
-        def send(client: NeMoGymAsyncOpenAI) -> Awaitable[bytes]:
-            nonlocal used
-            used = client
-            return client.post(path, body)
 
-        reply = await pool.call(send, session=pool.session(jar, self.config.name))
-        return used, reply
+class _Post:
+    """Sends a request to an endpoint, and remembers to which, so that errors name the right one."""
+
+    __slots__ = ("_body", "_path", "endpoint")
+
+    def __init__(self, path: str, body: bytes) -> None:
+        self._path, self._body = path, body
+
+    def __call__(self, client: NeMoGymAsyncOpenAI) -> Awaitable[bytes]:
+        self.endpoint = client
+        return client.post(self._path, self._body)
 
 
 def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
