@@ -9,9 +9,10 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from nemo_gym.common.paths import nearest
+from nemo_gym.config.blocks import blocks_in
 from nemo_gym.config.directives import DIRECTIVES
 from nemo_gym.config.error_messages import error_lines
-from nemo_gym.config.interpolation import UNKNOWN_SOURCES, dotted, location, resolve
+from nemo_gym.config.interpolation import UNKNOWN_SOURCES, location, resolve
 from nemo_gym.config.keys import (
     ENTRYPOINT_KEY_NAME,
     ERROR_ON_ALMOST_SERVERS_KEY_NAME,
@@ -20,6 +21,7 @@ from nemo_gym.config.keys import (
     KeyPath,
 )
 from nemo_gym.config.sources import ConfigSources
+from nemo_gym.config.tree import dotted, nodes
 from nemo_gym.config.types import ServerInstanceConfig, ServerRef, is_server_ref, maybe_get_server_instance_config
 from nemo_gym.errors import AlmostServerError, ConfigError, UnknownServerError
 
@@ -57,7 +59,9 @@ def server_blocks(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCE
         instance, error = maybe_get_server_instance_config(name, values)
         if instance is not None:
             blocks.servers.append(instance)
-        elif error is not None and _has_entrypoint(values):
+        elif error is not None and any(
+            ENTRYPOINT_KEY_NAME in (block.config or ()) for block in blocks_in({name: values})
+        ):
             mistakes = error_lines(error, sources=sources, prefix=(name,))
             blocks.almost_servers.append(AlmostServer(name, error, mistakes))
         else:
@@ -65,19 +69,30 @@ def server_blocks(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCE
     return blocks
 
 
-def _candidates(config: DictConfig) -> Iterator[str]:
-    for name in config:
-        if not isinstance(name, str) or name in NEMO_GYM_RESERVED_TOP_LEVEL_KEYS:
-            continue
-        block = _value(config, name)
-        if isinstance(block, DictConfig) and any(server_type in block for server_type in SERVER_TYPES):
-            yield name
+def _has_entrypoint(name: str, values: Any) -> bool:
+    inner = [block.config for block in blocks_in({name: values})]
+    return any(isinstance(config, dict) and ENTRYPOINT_KEY_NAME in config for config in inner)
 
 
-def _has_entrypoint(block: dict[str, Any]) -> bool:
-    implementations = [block[kind] for kind in SERVER_TYPES if isinstance(block.get(kind), dict)]
-    inner = [value for implementation in implementations for value in implementation.values()]
-    return any(isinstance(value, dict) and ENTRYPOINT_KEY_NAME in value for value in inner)
+def _candidates(config: DictConfig) -> dict[str, DictConfig]:
+    """The top-level blocks that have the key of a server type."""
+    blocks = _mappings(config).items()
+    return {name: block for name, block in blocks if any(server_type in block for server_type in SERVER_TYPES)}
+
+
+def _mappings(node: DictConfig) -> dict[str, DictConfig]:
+    """The values that are mappings, as they are or by interpolation. Keys with a meaning of their own do not count."""
+    names = [name for name in node if isinstance(name, str) and name not in NEMO_GYM_RESERVED_TOP_LEVEL_KEYS]
+    values = ((name, _value(node, name)) for name in names)
+    return {name: value for name, value in values if isinstance(value, DictConfig)}
+
+
+def _value(node: DictConfig, key: Any) -> Any:
+    """The value, or None if it is missing or cannot be resolved."""
+    try:
+        return node.get(key)
+    except OmegaConfBaseException:
+        return None
 
 
 def almost_servers_report(almost_servers: Sequence[AlmostServer]) -> str:
@@ -109,14 +124,9 @@ def valid_servers(
 
 def _check_server_types(config: DictConfig) -> None:
     """Raise if a block with an entrypoint, so probably a server, is under a key that is not a server type."""
-    for name in map(str, config):
-        block = None if name in NEMO_GYM_RESERVED_TOP_LEVEL_KEYS else _value(config, name)
-        if not isinstance(block, DictConfig):
-            continue
-        for kind in map(str, block):
-            inner = _value(block, kind)
-            is_server = isinstance(inner, DictConfig) and any(ENTRYPOINT_KEY_NAME in each for each in _mappings(inner))
-            if is_server and kind not in SERVER_TYPES:
+    for name, block in _mappings(config).items():
+        for kind, inner in _mappings(block).items():
+            if kind not in SERVER_TYPES and any(ENTRYPOINT_KEY_NAME in each for each in _mappings(inner).values()):
                 raise ConfigError(
                     f"'{name}' has the unknown server type '{kind}', expected one of {', '.join(SERVER_TYPES)}."
                     f"{nearest(kind, SERVER_TYPES)}"
@@ -126,18 +136,12 @@ def _check_server_types(config: DictConfig) -> None:
 # References
 
 
-_AGENT_SETTINGS = ("skip_verification", "skip_verification_reward")
-
-
 def copy_agent_settings(config: DictConfig) -> None:
     """Copy top-level settings of agents into every agent that does not set them, in place."""
-    for key in _AGENT_SETTINGS:
-        if key not in config:
-            continue
-        for name in list(_candidates(config)):
-            for block in _mappings(config[name].get("responses_api_agents") or OmegaConf.create()):
-                if key not in block:
-                    block[key] = config[key]
+    given = {key: config[key] for key in ("skip_verification", "skip_verification_reward") if key in config}
+    for block in _candidates(config).values() if given else ():
+        for agent in _mappings(block.get("responses_api_agents") or OmegaConf.create()).values():
+            agent.update({key: value for key, value in given.items() if key not in agent})
 
 
 UNSUPPORTED_KEYS = {
@@ -156,20 +160,14 @@ def warn_about_unsupported_keys(config: DictConfig) -> None:
     for key, remedy in UNSUPPORTED_KEYS.items():
         if _value(config, key):
             logger.warning("'%s' has no effect: %s", key, remedy)
-    for name in _candidates(config):
-        for path in _underscored(OmegaConf.to_container(config[name], resolve=False), (name,)):
+    for name, block in _candidates(config).items():
+        for path, _ in nodes(OmegaConf.to_container(block, resolve=False), (name,)):
+            if not str(path[-1]).startswith("_") or len(path) > DIRECT_VALUE:
+                continue
             hint = nearest(str(path[-1]), DIRECTIVES)
             if hint:
                 raise ConfigError(f"{dotted(path)} is not a directive.{hint}")
             logger.warning("%s is not a directive; it is passed to the server", dotted(path))
-
-
-def _underscored(value: Any, path: KeyPath) -> Iterator[KeyPath]:
-    """The paths of keys in the upper levels of a server block that look like directives."""
-    for key, item in value.items() if isinstance(value, dict) and len(path) < 4 else ():
-        if str(key).startswith("_"):
-            yield (*path, key)
-        yield from _underscored(item, (*path, key))
 
 
 def drop_unused_references(config: DictConfig) -> None:
@@ -177,8 +175,8 @@ def drop_unused_references(config: DictConfig) -> None:
 
     A block with `should_use_judge: false` need not name its `judge_model_server`; likewise for any other role.
     """
-    blocks = [inner for name in _candidates(config) for outer in _mappings(config[name]) for inner in _mappings(outer)]
-    for block in blocks:
+    types = [inner for block in _candidates(config).values() for inner in _mappings(block).values()]
+    for block in [block for inner in types for block in _mappings(inner).values()]:
         for role in [str(key).removeprefix(_SWITCH) for key in block if str(key).startswith(_SWITCH)]:
             reference = _value(block, f"{role}_model_server")
             is_off = _value(block, _SWITCH + role) is False
@@ -186,28 +184,14 @@ def drop_unused_references(config: DictConfig) -> None:
                 del reference["name"]
 
 
-def _mappings(node: DictConfig) -> list[DictConfig]:
-    return [value for value in (_value(node, key) for key in node) if isinstance(value, DictConfig)]
-
-
-def _value(node: DictConfig, key: Any) -> Any:
-    """The value, or None if it is missing or cannot be resolved."""
-    try:
-        return node.get(key)
-    except OmegaConfBaseException:
-        return None
-
-
-def check_references(
-    config: DictConfig, servers: Sequence[ServerInstanceConfig], *, sources: ConfigSources = UNKNOWN_SOURCES
-) -> None:
+def check_references(servers: Sequence[ServerInstanceConfig], *, sources: ConfigSources = UNKNOWN_SOURCES) -> None:
     """Raise if a reference in a server block does not name one of the servers. In a nested map it may never be used,
     so there it is a warning."""
-    for path, ref in unmet_references(config, servers, sources=sources):
+    available = [server.get_server_ref() for server in servers]
+    for path, ref in unmet_references(servers):
         if len(path) > DIRECT_VALUE:
             logger.warning("%s refers to %s/%s, which is not there", location(path, sources), ref.type, ref.name)
             continue
-        available = [server.get_server_ref() for server in servers]
         same_name = next((other for other in available if other.name == ref.name), None)
         same_type = [other.name for other in available if other.type == ref.type]
         hint = f" '{ref.name}' is one of {same_name.type}." if same_name else nearest(ref.name, same_type)
@@ -218,21 +202,12 @@ def check_references(
         )
 
 
-def unmet_references(
-    config: DictConfig, servers: Sequence[ServerInstanceConfig], *, sources: ConfigSources = UNKNOWN_SOURCES
-) -> Iterator[tuple[KeyPath, ServerRef]]:
+def unmet_references(servers: Sequence[ServerInstanceConfig]) -> Iterator[tuple[KeyPath, ServerRef]]:
     """The references in server blocks that name none of the servers, each with its path."""
     available = {server.get_server_ref() for server in servers}
     for server in servers:
-        block = resolve(config, (server.name,), sources=sources)
-        yield from (found for found in _references(block, (server.name,)) if found[1] not in available)
-
-
-def _references(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, ServerRef]]:
-    ref = is_server_ref(value)
-    if ref is not None:
-        yield path, ref
-        return
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from _references(item, (*path, key))
+        path = (server.name, server.SERVER_TYPE, server.implementation)
+        for place, value in nodes(server.get_inner_run_server_config().model_extra, path):
+            ref = is_server_ref(value)
+            if ref is not None and ref not in available:
+                yield place, ref

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.common.paths import nearest
-from nemo_gym.config.interpolation import dotted
 from nemo_gym.config.keys import KeyPath
-from nemo_gym.config.secrets import value_at
+from nemo_gym.config.tree import dotted, value_at
 from nemo_gym.errors import ConfigError, InheritPathNotFoundError
 
 INHERIT, COPY, DELETE = "_inherit_from", "_copy", "_delete_key"

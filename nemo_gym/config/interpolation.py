@@ -9,8 +9,9 @@ from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, Omega
 from nemo_gym.common.paths import nearest
 from nemo_gym.common.redaction import redact
 from nemo_gym.config.keys import KeyPath
-from nemo_gym.config.secrets import is_secret_at, value_at
+from nemo_gym.config.secrets import is_secret_at
 from nemo_gym.config.sources import ConfigSources
+from nemo_gym.config.tree import dotted, value_at
 from nemo_gym.errors import ConfigError, ConfigInterpolationError, ConfigMissingValuesError
 
 UNKNOWN_SOURCES = ConfigSources()
@@ -57,11 +58,6 @@ def _raw_text(config: DictConfig, path: KeyPath) -> str:
     """A value as it is written; of a secret, only the interpolation in it."""
     text = str(value_at(OmegaConf.to_container(config, resolve=False), path))
     return "".join(re.findall(r"\$\{.*\}", text)) if is_secret_at(path, text) else redact(text)
-
-
-def dotted(path: KeyPath) -> str:
-    """A key path as it is written on the command line."""
-    return ".".join(map(str, path))
 
 
 def location(path: KeyPath, sources: ConfigSources) -> str:

@@ -40,6 +40,7 @@ from nemo_gym.config.process_config import process_config
 from nemo_gym.config.servers import ServerSpec as ServerSpec
 from nemo_gym.config.servers import server_instances as server_instances
 from nemo_gym.config.sources import ConfigSources, command_line_config, load_files, read_sources
+from nemo_gym.config.tree import map_leaves
 from nemo_gym.config.types import GlobalSettings, ModelServerRef, ServerInstanceConfig
 from nemo_gym.errors import ConfigError, UnknownServerError
 
@@ -91,13 +92,15 @@ def complete(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCES, fi
     drop_unused_references(config)
     warn_about_unsupported_keys(config)
     settings = read_settings(config, sources=sources)
-    if keys.POLICY_BASE_URL_KEY_NAME not in config and _lacks_policy_model(config, sources):
+    copy_agent_settings(config)
+    servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
+    lacks_model = any(ref == POLICY_MODEL for _, ref in unmet_references(servers))
+    if lacks_model and keys.POLICY_BASE_URL_KEY_NAME not in config:
         _refuse_half_an_endpoint(config)
         logger.info("no model endpoint is configured: '%s' runs on this machine's CPU", POLICY_MODEL.name)
         config.merge_with(OmegaConf.load(find(LOCAL_MODEL_CONFIG)))
-    copy_agent_settings(config)
-    servers = valid_servers(config, error_on_almost_servers=settings.error_on_almost_servers, sources=sources)
-    check_references(config, servers, sources=sources)
+        servers = server_blocks(config, sources=sources).servers
+    check_references(servers, sources=sources)
     host = default_host(settings)
     head = complete_head_server(config, host, sources=sources)
     config[keys.PORT_RANGE_LOW_KEY_NAME] = settings.port_range_low
@@ -130,11 +133,6 @@ def _refuse_half_an_endpoint(config: DictConfig) -> None:
         )
 
 
-def _lacks_policy_model(config: DictConfig, sources: ConfigSources) -> bool:
-    servers = server_blocks(config, sources=sources).servers
-    return any(ref == POLICY_MODEL for _, ref in unmet_references(config, servers, sources=sources))
-
-
 def installed_pins() -> list[str]:
     """Requirements that pin a server's own virtualenv to the versions installed here."""
     pins = []
@@ -147,18 +145,13 @@ def installed_pins() -> list[str]:
 def dump(config: DictConfig, *, masked: bool = True) -> str:
     """The config as YAML with interpolations resolved and, by default, secrets masked."""
     values = resolve(config)
-    return OmegaConf.to_yaml(OmegaConf.create(_escaped(secrets.masked(values) if masked else values)))
+    shown = map_leaves(_escaped, secrets.masked(values) if masked else values)
+    return OmegaConf.to_yaml(OmegaConf.create(shown))
 
 
-def _escaped(value: Any) -> Any:
+def _escaped(_path: keys.KeyPath, value: Any) -> Any:
     """Escape text that looks like an interpolation."""
-    if isinstance(value, dict):
-        return {key: _escaped(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_escaped(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", value)
+    return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", value) if isinstance(value, str) else value
 
 
 def _as_dict_config(value: Any) -> Any:
@@ -236,7 +229,7 @@ class GlobalConfigDictParser:
         default_host: str,
     ) -> list[int]:
         """Check references, fill in hosts and ports, and return the ports in use."""
-        check_references(global_config_dict, server_instance_configs)
+        check_references(server_instance_configs)
         head = complete_head_server(global_config_dict, default_host)
         settings = read_settings(global_config_dict)
         return fill_hosts_and_ports(

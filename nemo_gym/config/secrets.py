@@ -15,7 +15,8 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 from nemo_gym.common.redaction import MASK as MASK
 from nemo_gym.common.redaction import MIN_SECRET_LENGTH, ORDINARY_WORD, Redactor, set_process_redactor
 from nemo_gym.config.blocks import blocks_in
-from nemo_gym.config.keys import ENTRYPOINT_KEY_NAME, SERVER_TYPES, KeyPath
+from nemo_gym.config.keys import SERVER_TYPES, KeyPath
+from nemo_gym.config.tree import dotted, leaves, map_leaves, value_at
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -47,7 +48,6 @@ _NOT_A_SECRET_TOKEN = re.compile(r"tokeni[sz]\w*|(bos|eos|pad|unk|sep|cls|mask|s
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-.\s]")
 _PUBLIC_NAME = re.compile(r"(^|_)(model_name|base_url|fpath|dirpath)$")
 _PUBLIC_BLOCK_NAME = re.compile(r"(^|_)(model|model_name|base_url)$")
-_SERVER_KEYS = frozenset((*SERVER_TYPES, ENTRYPOINT_KEY_NAME))
 _TRACER = "\0nemo-gym-secret\0"
 
 
@@ -99,99 +99,73 @@ def is_secret(key: str, value: object) -> bool:
 
 
 def is_secret_at(path: KeyPath, value: object) -> bool:
-    """True if `value` is secret because it is at this place of this process's configuration."""
-    named = any(is_secret(key, value) for key in path if isinstance(key, str))
-    return named or (path in _process_secrets.positions and isinstance(value, str))
+    """True if `value` is secret because of the keys that lead to it, or is a short secret of this process."""
+    return _is_named_secret(path, value) or (path in _process_secrets.positions and isinstance(value, str))
+
+
+def _is_named_secret(path: KeyPath, value: object) -> bool:
+    """What is inside `credentials: {...}` is secret whatever its own key is. The name of a server does not count."""
+    keys = path[3:] if len(path) > 1 and path[1] in SERVER_TYPES else path
+    return any(is_secret(key, value) for key in keys if isinstance(key, str))
 
 
 def find_secrets(config: "DictConfig | Mapping[str, Any]", dotenv: Mapping[Any, Any] | None = None) -> Secrets:
     """The secrets of a merged configuration. `dotenv` is the content of `env.yaml`."""
     plain = _resolve_where_possible(config)
-    leaves = list(_leaves(plain))
-    named = {str(value) for _, key, value in leaves if is_secret(key, value)}
+    values = leaves(plain)
+    named = {str(value) for path, value in values if _is_named_secret(path, value)}
     blocks = blocks_in(plain) if isinstance(plain, Mapping) else ()
     public = {*SERVER_TYPES, *(name for block in blocks for name in (block.name, block.implementation))}
-    public |= {value for path, _, value in leaves if isinstance(value, str) and is_public(path)}
+    public |= {value for path, value in values if isinstance(value, str) and is_public(path)}
     own: set[str] = set()
-    paths: list[KeyPath] = []
-    for path, _, text in _leaves(dotenv or {}):
+    short: set[KeyPath] = set()
+    for path, text in leaves(dotenv or {}):
         value = value_at(plain, path)
         if isinstance(text, str) and not is_public(path) and not (isinstance(value, str) and value in public):
             found = {item for item in (value, text) if isinstance(item, str) and "${" not in item}
             own |= found
-            paths += [path] if any(len(item.strip()) < MIN_SECRET_LENGTH for item in found) else []
-    own -= _written_words(config, dotenv) if dotenv else set()
-    urls = {part for _, _, value in leaves if isinstance(value, str) for part in url_secrets(value)}
-    return Secrets(frozenset(named | (own - public) | urls) - {""}, _positions_of(config, paths))
+            short |= {path} if any(len(item.strip()) < MIN_SECRET_LENGTH for item in found) else set()
+    if dotenv:
+        own -= _written_words(config, dotenv)
+    urls = {part for _, value in values if isinstance(value, str) for part in url_secrets(value)}
+    return Secrets(frozenset(named | (own - public) | urls) - {""}, _positions_of(config, short))
 
 
 def _written_words(config: Any, dotenv: Mapping[Any, Any]) -> set[str]:
     """Ordinary words that stand somewhere else than in `env.yaml`, as they are and under a harmless key."""
-    from omegaconf import OmegaConf
-
-    raw = OmegaConf.to_container(OmegaConf.create(config), resolve=False)
-    given = {path for path, _, _ in _leaves(dotenv)}
-    written = {
-        value
-        for path, key, value in _leaves(raw)
-        if isinstance(value, str) and path not in given and not is_secret(key, value)
-    }
-    return {value for value in written if ORDINARY_WORD.fullmatch(value)}
+    given = {path for path, _ in leaves(dotenv)}
+    written = [(path, value) for path, value in leaves(_as_written(config)) if path not in given]
+    return {value for path, value in written if _is_word(value) and not _is_named_secret(path, value)}
 
 
 def words_among(secrets: Secrets, dotenv: Mapping[Any, Any]) -> list[str]:
     """Keys of `env.yaml` whose value is masked although it is an ordinary word and the key is not named like a
     secret: texts that have the word will look strange."""
-    found = [(path, key, value) for path, key, value in _leaves(dotenv) if isinstance(value, str)]
-    words = [(path, key, value) for path, key, value in found if ORDINARY_WORD.fullmatch(value.strip())]
-    return [
-        ".".join(map(str, path)) for path, key, value in words if value in secrets.values and not is_secret(key, value)
-    ]
+    words = [(path, value) for path, value in leaves(dotenv) if _is_word(value)]
+    return [dotted(path) for path, value in words if value in secrets.values and not _is_named_secret(path, value)]
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and ORDINARY_WORD.fullmatch(value.strip()) is not None
 
 
 def masked(config: Any) -> Any:
     """A copy of a config, or of a part of it, without its secrets. Interpolations stay as they are written."""
-    secrets = _process_secrets | find_secrets(config) if config else _process_secrets
-    redactor = Redactor(secrets.values)
+    redactor = Redactor((_process_secrets | find_secrets(config or {})).values)
+
+    def mask(path: KeyPath, value: Any) -> Any:
+        if _is_named_secret(path, value):
+            return MASK
+        if not isinstance(value, str):
+            return value
+        return MASK if path in _process_secrets.positions and "${" not in value else redactor.text(value)
+
+    shown = map_leaves(mask, _as_written(config))
     if isinstance(config, dict | list):
-        return _mask(config, redactor)
+        return shown
     from omegaconf import OmegaConf
 
-    return OmegaConf.create(_mask(OmegaConf.to_container(config, resolve=False), redactor))
-
-
-def _mask(value: Any, redactor: Redactor, key: str = "", path: KeyPath = ()) -> Any:
-    if isinstance(value, dict):
-        return {
-            name: _mask(item, redactor, _deciding_key(key, name, item), (*path, name)) for name, item in value.items()
-        }
-    if isinstance(value, list):
-        items = enumerate(value)
-        return [_mask(item, redactor, _deciding_key(key, key, item), (*path, index)) for index, item in items]
-    if is_secret(key, value):
-        return MASK
-    if not isinstance(value, str):
-        return value
-    return MASK if path in _process_secrets.positions and "${" not in value else redactor.text(value)
-
-
-def _leaves(value: Any, key: str = "", path: KeyPath = ()) -> Iterator[tuple[KeyPath, str, Any]]:
-    """Each scalar with its path and the key that decides whether it is secret."""
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _leaves(item, _deciding_key(key, name, item), (*path, name))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _leaves(item, _deciding_key(key, key, item), (*path, index))
-    else:
-        yield path, key, value
-
-
-def _deciding_key(outer: str, inner: Any, item: Any) -> str:
-    """What is inside `credentials: {...}` is secret whatever its own key is. The name of a server does not count."""
-    if isinstance(item, Mapping) and _SERVER_KEYS.intersection(item):
-        return ""
-    return outer if is_secret(outer, "text") else str(inner)
+    return OmegaConf.create(shown)
 
 
 def is_public(path: KeyPath) -> bool:
@@ -220,29 +194,26 @@ def url_secrets(value: str) -> Iterator[str]:
             yield from {item, unquote(item), unquote_plus(item)}
 
 
-def _positions_of(config: Any, paths: list[KeyPath]) -> frozenset[KeyPath]:
+def _positions_of(config: Any, paths: set[KeyPath]) -> frozenset[KeyPath]:
     """Where the values at `paths` are after interpolation: put a tracer in their place, and see where it turns up."""
     if not paths:
         return frozenset()
     from omegaconf import OmegaConf
 
-    raw = OmegaConf.to_container(OmegaConf.create(config), resolve=False)
-    for path in paths:
-        parent = value_at(raw, path[:-1])
-        if isinstance(value_at(raw, path), str):
-            parent[path[-1]] = _TRACER
-    traced = _leaves(_resolve_where_possible(OmegaConf.create(raw)))
-    return frozenset(path for path, _, value in traced if isinstance(value, str) and _TRACER in value)
+    def trace(path: KeyPath, value: Any) -> Any:
+        return _TRACER if path in paths and isinstance(value, str) else value
+
+    traced = _resolve_where_possible(OmegaConf.create(map_leaves(trace, _as_written(config))))
+    return frozenset(path for path, value in leaves(traced) if isinstance(value, str) and _TRACER in value)
 
 
-def value_at(values: Any, path: KeyPath, default: Any = None) -> Any:
-    """The value at `path` of plain dicts and lists, or the default."""
-    try:
-        for key in path:
-            values = values[key]
-    except (KeyError, IndexError, TypeError):
-        return default
-    return values
+def _as_written(config: Any) -> Any:
+    """Plain dicts and lists, with interpolations as they are written."""
+    if isinstance(config, dict | list):
+        return config
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(config, resolve=False)
 
 
 def _resolve_where_possible(config: Any, outer: tuple[Any, ...] = ()) -> Any:

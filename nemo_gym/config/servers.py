@@ -8,8 +8,9 @@ from omegaconf import DictConfig
 from nemo_gym.common.paths import find, nearest, search_roots
 from nemo_gym.config.checks import server_blocks
 from nemo_gym.config.interpolation import resolve
-from nemo_gym.config.keys import DEFAULT_HOST
+from nemo_gym.config.keys import DEFAULT_HOST, KeyPath
 from nemo_gym.config.server_spec import ServerSpec as ServerSpec
+from nemo_gym.config.tree import map_leaves
 from nemo_gym.config.types import ServerInstanceConfig
 from nemo_gym.errors import ConfigError, MissingPathError
 
@@ -44,20 +45,19 @@ def _instance(config: DictConfig, server: ServerInstanceConfig) -> ServerSpec:
     )
 
 
-def _with_found_paths(value: Any, folder: Path, key: str = "") -> Any:
+def _with_found_paths(settings: Any, folder: Path) -> Any:
     """A server's settings with its relative paths made absolute, if they are found where a path of the user is looked
     up, or in the server's own folder. Others stay as they are: the server may mean to create them."""
-    if isinstance(value, dict):
-        return {
-            name: item if name == "datasets" else _with_found_paths(item, folder, str(name))
-            for name, item in value.items()
-        }
-    if isinstance(value, list):
-        return [_with_found_paths(item, folder, key) for item in value]
-    if not isinstance(value, str) or not value or not key.endswith(PATH_SUFFIXES) or Path(value).is_absolute():
-        return value
-    tried = (root / value for root in (Path.cwd(), folder, *search_roots()))
-    return next((str(path) for path in tried if path.exists()), value)
+
+    def found(path: KeyPath, value: Any) -> Any:
+        key = next((key for key in reversed(path) if isinstance(key, str)), "")
+        is_path = isinstance(value, str) and value and key.endswith(PATH_SUFFIXES) and path[0] != "datasets"
+        if not is_path or Path(value).is_absolute():
+            return value
+        tried = (root / value for root in (Path.cwd(), folder, *search_roots()))
+        return next((str(path) for path in tried if path.exists()), value)
+
+    return map_leaves(found, settings)
 
 
 def _folder(server: ServerInstanceConfig, entrypoint: str) -> Path:

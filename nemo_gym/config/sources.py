@@ -17,7 +17,8 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from nemo_gym.common.paths import find, search_roots
 from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME, KeyPath
 from nemo_gym.config.overrides import Override, apply_overrides, parse_overrides
-from nemo_gym.config.secrets import find_secrets, process_secrets, set_process_secrets, value_at
+from nemo_gym.config.secrets import find_secrets, process_secrets, set_process_secrets
+from nemo_gym.config.tree import dotted, value_at
 from nemo_gym.errors import ConfigError, MalformedConfigPathsError, MissingPathError
 
 DOTENV_NAME = "env.yaml"
@@ -210,7 +211,7 @@ def _merge(sources: Sequence[Source]) -> DictConfig:
         try:
             config.merge_with(source.config)
         except OmegaConfBaseException as error:
-            key = ".".join(map(str, _conflict(_raw(config), _raw(source.config)) or ()))
+            key = dotted(_conflict(_raw(config), _raw(source.config)) or ())
             raise ConfigError(
                 f"{source.label}: cannot merge '{key}': it is a list in one source and a mapping in another."
             ) from error

@@ -27,7 +27,7 @@ def ref(name: str, kind: str = "resources_servers") -> dict[str, str]:
 
 
 def check(config: DictConfig) -> None:
-    check_references(config, server_blocks(config).servers)
+    check_references(server_blocks(config).servers)
 
 
 def problem_with(config: DictConfig) -> ConfigError | None:
