@@ -85,10 +85,12 @@ class _OpenTelemetry:
         attributes: tracing.Attributes,
         headers: Iterable[tuple[bytes, bytes]] | None,
     ) -> "Iterator[Span]":
+        from opentelemetry.context import get_current
+
         context = None
         if headers is not None:
             carrier = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers}
-            context = self._propagator.extract(carrier)
+            context = self._propagator.extract(carrier, get_current())
         # not recorded by OpenTelemetry itself, which would write the message of an exception with the secrets in it
         with self._tracer.start_as_current_span(
             name,

@@ -4,26 +4,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
-from nemo_gym.client.server_client import END_SESSION_HEADER, ServerReply
+from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.deadline import timeout
-from nemo_gym.common.metrics import RequestStats
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, track_retries
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
+from nemo_gym.server.asgi_calls import call_asgi
 from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.disconnect import cancel_on_disconnect
-from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint
-from nemo_gym.server.error_responses import redact_errors
-from nemo_gym.server.fastapi_bridge import (
-    bypassable_endpoints,
-    call_fastapi,
-    count_requests,
-    get_paths,
-    our_endpoints,
-    own_routes,
-)
+from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint, direct_scope, set_cookies
+from nemo_gym.server.fastapi_bridge import FastApiApp
 from nemo_gym.server.forwarding import FORWARDED, OtherWorkers
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import (
@@ -36,7 +28,7 @@ from nemo_gym.server.request_checks import (
     read_deadline,
 )
 from nemo_gym.server.rollout_prefix import START as PREFIX_START
-from nemo_gym.server.rollout_prefix import PrefixedPath, rollout_context, split_prefix, without_prefix
+from nemo_gym.server.rollout_prefix import rollout_context, split_prefix, without_prefix
 
 
 class ServerApp:
@@ -56,18 +48,15 @@ class ServerApp:
     ) -> None:
         self.concurrency = concurrency
         self.core, self.name, self._lifespan = core, core.name, lifespan
-        self.fastapi_app, self.token, self.limits = fastapi_app, token, limits or ServerLimits()
+        self.token, self.limits = token, limits or ServerLimits()
         self._answer_get = answer_get or (lambda _path: None)
-        self._own_gets = get_paths(fastapi_app)
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.is_stateful = fastapi_app is not None or any(one.needs_session for one in self.endpoints.values())
-        self._direct_endpoints = self.endpoints if fastapi_app is None else bypassable_endpoints(fastapi_app)
+        self.fastapi = own = None if fastapi_app is None else FastApiApp(fastapi_app)
+        self._direct_endpoints = self.endpoints if own is None else own.bypassable
         # a FastAPI app matches patterns itself
-        self._any_tool = self.endpoints.get(ANY_TOOL) if fastapi_app is None else None
+        self._any_tool = self.endpoints.get(ANY_TOOL) if own is None else None
         self._handlers: list[Handler] = []
-        self.served_endpoints = self.endpoints if fastapi_app is None else our_endpoints(fastapi_app)
-        """Those whose requests are counted: a FastAPI app has instances of its own."""
-        self.route_stats = {} if fastapi_app is None else {path: RequestStats() for path in own_routes(fastapi_app)}
         self.pages: dict[str, Callable[[], bytes]] = {}
         """What GET answers at a path that no route of the server has, such as `/metrics`."""
         self.others: OtherWorkers | None = None
@@ -76,15 +65,13 @@ class ServerApp:
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         """What is open while the server answers requests: the server's own resources and those of its FastAPI app."""
-        app = self.fastapi_app
-        async with self._lifespan(), nullcontext() if app is None else app.router.lifespan_context(app):
+        async with self._lifespan(), nullcontext() if self.fastapi is None else self.fastapi.lifespan():
             yield
 
     def register_handlers(self, handlers: Handlers) -> None:
         """Have the blocking monitor recognize the handlers of this server."""
         own = [(endpoint.path, endpoint.function) for endpoint in self.endpoints.values()]
-        routes = () if self.fastapi_app is None else self.fastapi_app.routes
-        routed = [(route.path, route.endpoint) for route in routes if hasattr(route, "endpoint")]
+        routed = [] if self.fastapi is None else self.fastapi.handlers
         found = (register_handler(handlers, self.name + path, function) for path, function in (*own, *routed))
         self._handlers = [handler for handler in found if handler is not None]
 
@@ -112,36 +99,37 @@ class ServerApp:
     def direct(
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool = False
     ) -> Awaitable[ServerReply]:
-        """Answer a caller in the same worker."""
-        if self.others is not None and (worker := self._other_worker(cookies)) is not None:
-            return self._ask_other(self.others, worker, method, path, body, cookies, ends_session=ends_session)
+        """Answer a caller in the same worker. A call that no endpoint here answers takes the way of a request."""
         core, endpoint = self.core, self._direct_endpoints.get(path)
-        if endpoint is None and path.startswith(PREFIX_START) and (found := split_prefix(path)):
-            return self._direct_in_rollout(found, method, body, cookies, ends_session=ends_session)
+        if endpoint is None and not path.startswith(PREFIX_START):
+            endpoint = self._any_tool
         call = Call(path, body, cookies, core.client, core.compute, body_is_owned=ends_session)
-        endpoint = endpoint or self._any_tool
-        if endpoint is not None and method == "POST":
-            return core.run(endpoint, call, ends_session=ends_session)
-        return self._direct_elsewhere(method, call, ends_session=ends_session)
+        is_elsewhere = self.others is not None and self._other_worker(cookies) is not None
+        if endpoint is None or method != "POST" or is_elsewhere:
+            return self._direct_request(method, call, ends_session=ends_session)
+        return core.run(endpoint, call, ends_session=ends_session)
 
-    async def _direct_in_rollout(
-        self, prefixed: PrefixedPath, method: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool
-    ) -> ServerReply:
-        with rollout_context(prefixed.rollout_id):
-            return await self.direct(method, prefixed.path, body, cookies, ends_session=ends_session)
+    async def _direct_request(self, method: str, call: Call, *, ends_session: bool) -> ServerReply:
+        """As over HTTP, but without a socket, and the caller is trusted."""
+        scope = direct_scope(call, method=method)
+        if ends_session:
+            scope["headers"].append((END_SESSION, b"1"))
+        body = b"" if call.body is None else encode(call.body, exclude_unset=True)
 
-    async def _direct_elsewhere(self, method: str, call: Call, *, ends_session: bool) -> ServerReply:
-        if method == "GET" and (answer := self._get(call.path)) is not None:
-            return answer
-        if self.fastapi_app is None:
-            return self._not_found(method, call.path)
-        asgi = count_requests(self.fastapi_app, self.route_stats)
-        return await call_fastapi(asgi, self.core, method, call, ends_session=ends_session)
+        async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+            reply = await self._route(scope, receive, send, dict(scope["headers"]))
+            if reply is not None:
+                await self.core.send(reply, receive, send)
+
+        try:
+            reply = await call_asgi(respond, scope, body)
+        except Exception as error:
+            return self.core.failed(error)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
+        return ServerReply(self.name, reply.status, reply.body, set_cookies(reply.headers), headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            if self.fastapi_app is not None:
-                await self.fastapi_app(scope, receive, send)
             return
         headers = dict(scope["headers"])
         try:
@@ -170,8 +158,6 @@ class ServerApp:
         if path.startswith(PREFIX_START) and (found := split_prefix(path)):
             with rollout_context(found.rollout_id):
                 return await self._route(without_prefix(scope, found), receive, send, headers)
-        if method == "GET" and path != "/health" and path in self.pages and path not in self.route_stats:
-            return ServerReply(self.name, 200, self.pages[path]())
         if method == "GET" and (reply := self._get(path)) is not None:
             return reply
         cookies = parse_cookies(headers.get(b"cookie", b""))
@@ -193,8 +179,8 @@ class ServerApp:
             call = Call(path, await read_body(limited), cookies, self.core.client, self.core.compute, scope=scope)
             async with cancel_on_disconnect(receive):
                 return await self.core.run(endpoint, call, ends_session=END_SESSION in headers)
-        elif self.fastapi_app is not None:
-            await count_requests(self.fastapi_app, self.route_stats)(scope, limited, redact_errors(send))
+        elif self.fastapi is not None:
+            await self.fastapi(scope, limited, send)
         else:
             return self._not_found(method, path)
         return None
@@ -204,36 +190,16 @@ class ServerApp:
         token = cookies.get(self.core.session_cookie)
         return self.core.sessions.other_worker(token) if token else None
 
-    async def _ask_other(
-        self,
-        others: OtherWorkers,
-        worker: int,
-        method: str,
-        path: str,
-        body: Any,
-        cookies: Mapping[str, str],
-        *,
-        ends_session: bool,
-    ) -> ServerReply:
-        """A direct call whose session is in another worker."""
-        raw = None if body is None else encode(body, exclude_unset=True)
-        headers = {END_SESSION_HEADER: "1"} if ends_session else {}
-        try:
-            reply = await others.send(worker, self.name, method, path, body=raw, cookies=cookies, headers=headers)
-        except Exception as error:
-            return self.core.failed(error)
-        return ServerReply(self.name, reply.status, reply.body, reply.cookies, reply.headers)
-
     def _get(self, path: str) -> ServerReply | None:
+        """What this class or the server's `answer_get` has at a path. A FastAPI app answers for its own routes."""
         if path == "/health":
-            return self._health()
-        value = None if path in self._own_gets else self._answer_get(path)
+            blocked = self.blocked()
+            health = {"status": "ok", "server": self.name}
+            return ServerReply(self.name, 200, {**health, "blocked": blocked} if blocked else health)
+        if self.fastapi is not None and path in self.fastapi.get_paths:
+            return None
+        value = self.pages[path]() if path in self.pages else self._answer_get(path)
         return value if value is None or isinstance(value, ServerReply) else ServerReply(self.name, 200, value)
-
-    def _health(self) -> ServerReply:
-        health = {"status": "ok", "server": self.name}
-        blocked = self.blocked()
-        return ServerReply(self.name, 200, {**health, "blocked": blocked} if blocked else health)
 
     def _not_found(self, method: str, path: str) -> ServerReply:
         is_known = path in self.endpoints and method != "POST"

@@ -1,16 +1,14 @@
-"""Servers that bring a FastAPI app of their own: our endpoints and sessions inside it, direct calls into it."""
+"""Servers that bring a FastAPI app of their own, with our endpoints and sessions inside it."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.metrics import RequestStats
-from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, read_body
-from nemo_gym.server.asgi_calls import call_asgi
 from nemo_gym.server.core import ServerCore
-from nemo_gym.server.endpoint import Call, Endpoint, direct_scope, set_cookies
+from nemo_gym.server.endpoint import Call, Endpoint
 from nemo_gym.server.error_responses import redact_errors
 from nemo_gym.server.request_checks import END_SESSION, check_json
 from nemo_gym.server.rollout_prefix import RolloutContextMiddleware
@@ -79,42 +77,35 @@ class SessionMiddleware:
                     core.sessions.release(session.token)
 
 
-def get_paths(fastapi_app: Any) -> set[str]:
-    """The paths at which a FastAPI app answers GET requests itself, documentation aside."""
-    routes = () if fastapi_app is None else fastapi_app.routes
-    return {route.path for route in routes if "GET" in (getattr(route, "methods", None) or ())}
+class FastApiApp:
+    """A server's own FastAPI app: which paths it answers itself, and which of our endpoints it has."""
 
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        first: dict[str, Any] = {}
+        for route in app.routes:
+            first.setdefault(getattr(route, "path", ""), getattr(route, "app", None))
+        self.endpoints = {path: route.endpoint for path, route in first.items() if isinstance(route, EndpointRoute)}
+        """Our endpoints that are first at their path."""
+        ours = (SessionMiddleware, RolloutContextMiddleware)
+        has_middleware = any(item.cls not in ours for item in app.user_middleware)
+        self.bypassable: dict[str, Endpoint] = {} if has_middleware else self.endpoints
+        """Those that can be called without the app."""
+        self.get_paths = {route.path for route in app.routes if "GET" in (getattr(route, "methods", None) or ())}
+        added = (route for route in app.routes if not isinstance(getattr(route, "app", None), EndpointRoute))
+        paths = {route.path for route in added if hasattr(route, "path")} - _DOCUMENTATION
+        self.stats = {path: RequestStats() for path in sorted(paths)}
+        """Of the routes that the server has added. Paths with parameters are not counted."""
+        self.handlers = [(route.path, route.endpoint) for route in app.routes if hasattr(route, "endpoint")]
 
-def bypassable_endpoints(fastapi_app: Any) -> dict[str, Endpoint]:
-    """The endpoints that can be called without the FastAPI app: those first at their path, if there is no middleware
-    before them but our own."""
-    own = (SessionMiddleware, RolloutContextMiddleware)
-    if any(item.cls not in own for item in fastapi_app.user_middleware):
-        return {}
-    return our_endpoints(fastapi_app)
+    def lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """What the app opens at start-up and closes in the end."""
+        lifespan: AbstractAsyncContextManager[Any] = self._app.router.lifespan_context(self._app)
+        return lifespan
 
-
-def our_endpoints(fastapi_app: Any) -> dict[str, Endpoint]:
-    """Our endpoints that are first at their path."""
-    first: dict[str, Any] = {}
-    for route in fastapi_app.routes:
-        first.setdefault(getattr(route, "path", ""), getattr(route, "app", None))
-    return {path: route.endpoint for path, route in first.items() if isinstance(route, EndpointRoute)}
-
-
-def own_routes(fastapi_app: Any) -> list[str]:
-    """The paths of the routes that the server has added to our endpoints."""
-    added = (route for route in fastapi_app.routes if not isinstance(getattr(route, "app", None), EndpointRoute))
-    return sorted({route.path for route in added if hasattr(route, "path")} - _DOCUMENTATION)
-
-
-def count_requests(app: App, stats: Mapping[str, RequestStats]) -> App:
-    """The app, with its requests counted by path. Paths with parameters are not counted."""
-
-    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-        counts = stats.get(scope["path"])
-        if counts is None:
-            return await app(scope, receive, send)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count the request, and replace secrets in error responses."""
+        stats = self.stats.get(scope["path"]) or RequestStats()
         failure: str | None = "cancelled"
 
         async def send_and_look(message: MutableMapping[str, Any]) -> None:
@@ -124,33 +115,11 @@ def count_requests(app: App, stats: Mapping[str, RequestStats]) -> App:
                 failure = None if status < 400 else "input" if status < 500 else "internal"
             await send(message)
 
-        started = counts.start()
+        started = stats.start()
         try:
-            await app(scope, receive, send_and_look)
+            await self._app(scope, receive, redact_errors(send_and_look))
         except Exception:
             failure = "internal"
             raise
         finally:
-            counts.end(started, failure)
-
-    return counted
-
-
-async def call_fastapi(
-    fastapi_app: App, core: ServerCore, method: str, call: Call, *, ends_session: bool
-) -> ServerReply:
-    """Run a FastAPI app in this process: its routing and its middleware, but no socket."""
-    scope = direct_scope(call, method=method)
-    if ends_session:
-        scope["headers"].append((END_SESSION, b"1"))
-    body = b"" if call.body is None else encode(call.body, exclude_unset=True)
-
-    async def redacted(scope: Scope, receive: Receive, send: Send) -> None:
-        await fastapi_app(scope, receive, redact_errors(send))
-
-    try:
-        reply = await call_asgi(redacted, scope, body)
-    except Exception as error:
-        return core.failed(error)
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
-    return ServerReply(core.name, reply.status, reply.body, set_cookies(reply.headers), headers)
+            stats.end(started, failure)

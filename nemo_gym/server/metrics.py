@@ -100,9 +100,10 @@ def _server_families(app: ServerApp, label: Mapping[str, str]) -> Iterator[Famil
 
 def _stats_of(app: ServerApp) -> Iterator[tuple[str, str, RequestStats]]:
     """Path, stage and figures of every endpoint and every FastAPI route."""
-    for path, endpoint in app.served_endpoints.items():
+    own = app.fastapi
+    for path, endpoint in (app if own is None else own).endpoints.items():
         yield path, stage_of(endpoint), endpoint.stats
-    for path, stats in app.route_stats.items():
+    for path, stats in ({} if own is None else own.stats).items():
         yield path, _STAGE_OF_PATH.get(path, "tool"), stats
 
 
