@@ -62,7 +62,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
 
     async def count_tokens(self, params: NeMoGymResponseCreateParamsNonStreaming) -> int:
         """How many tokens a request has. By default an estimate."""
-        return estimate_tokens(params)
+        return await estimate_tokens(params)
 
     @abstractmethod
     async def chat_completions(self, *args: Any, **kwargs: Any) -> Any:

@@ -29,22 +29,25 @@ _NAMED = ("type", "param", "code")
 def in_dialect(reply: ServerReply, error: Exception | None, dialect: Dialect) -> ServerReply:
     """The error response to a client of that API. Without `error` the handler has made the response itself."""
     upstream = _upstream_of(error)
-    status = _status(reply.status, error, upstream)
-    body = dict(reply.value) if isinstance(reply.value, dict) else _decoded(reply)
-    if body is None:  # a handler's own response, not a JSON object
+    try:
+        found: Any = orjson.loads(reply.content())
+    except orjson.JSONDecodeError:  # a handler's own response
         return reply
+    body: JsonObject = found if isinstance(found, dict) else {"detail": found}
     error_field = body.get("error")
     ours: JsonObject = error_field if isinstance(error_field, dict) else {"message": _message(body)}
-    theirs = _endpoint_fields(upstream)
-    body["error"] = {"type": _TYPES.get(status, "api_error"), "param": None, "code": None, **ours, **theirs}
+    status, headers = reply.status, dict(reply.headers)
+    if upstream is not None and upstream.status >= 400:
+        status = upstream.status
+    elif isinstance(error, BadBodyError) or (isinstance(error, RolloutError) and error.cause == "input"):
+        status = 400
+    if upstream is not None and upstream.retry_after_s is not None:
+        headers["retry-after"] = str(math.ceil(upstream.retry_after_s))
+    defaults = {"type": _TYPES.get(status, "api_error"), "param": None, "code": None}
+    body["error"] = {**defaults, **ours, **_endpoint_fields(upstream)}
     if dialect == "anthropic":
         body = {"type": "error", **body}
-    return ServerReply(reply.server, status, body, headers={**reply.headers, **_retry_after(upstream)})
-
-
-def not_found(server: str, what: str) -> ServerReply:
-    """The reply 404 about a missing resource."""
-    return in_dialect(ServerReply(server, 404, {"detail": what}), None, "openai")
+    return ServerReply(reply.server, status, body, headers=headers)
 
 
 def _upstream_of(error: BaseException | None) -> UpstreamError | None:
@@ -52,21 +55,6 @@ def _upstream_of(error: BaseException | None) -> UpstreamError | None:
     while error is not None and not isinstance(error, UpstreamError):
         error = error.__cause__
     return error
-
-
-def _status(status: int, error: Exception | None, upstream: UpstreamError | None) -> int:
-    if upstream is not None and upstream.status >= 400:
-        return upstream.status
-    is_bad = isinstance(error, BadBodyError) or (isinstance(error, RolloutError) and error.cause == "input")
-    return 400 if is_bad else status
-
-
-def _decoded(reply: ServerReply) -> JsonObject | None:
-    try:
-        found: Any = orjson.loads(reply.content())
-    except orjson.JSONDecodeError:
-        return None
-    return found if isinstance(found, dict) else {"detail": found}
 
 
 def _message(body: JsonObject) -> str:
@@ -86,8 +74,3 @@ def _endpoint_fields(upstream: UpstreamError | None) -> JsonObject:
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return {}
     return {} if found.get("code") in REFUSALS else found
-
-
-def _retry_after(upstream: UpstreamError | None) -> dict[str, str]:
-    pause = None if upstream is None else upstream.retry_after_s
-    return {} if pause is None else {"retry-after": str(math.ceil(pause))}

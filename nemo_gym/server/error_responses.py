@@ -31,15 +31,21 @@ logger = logging.getLogger(__name__)
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-MAX_FOUND = 300
+MAX_INPUT = 300
+MAX_DETAILS = 20
+"""The first validation errors are enough to see what is wrong."""
 MAX_LOGGED_KINDS = 1000
 _logged: set[tuple[str, str, str]] = set()
 """Server, type and line of the unexpected exceptions that were logged."""
-MAX_DETAILS = 20
-"""The first validation errors are enough to see what is wrong."""
-_STATUS_OF_CAUSE: dict[Cause, int] = {"timeout": 504, "input": 422, "internal": 500}
-
-_STATUS_OF_REFUSAL: dict[type[RolloutError], int] = {SessionLostError: 410, SessionError: 401, OverloadedError: 503}
+_STATUSES: dict[str | None, int] = {
+    SessionLostError.CODE: 410,
+    SessionError.CODE: 401,
+    OverloadedError.CODE: 503,
+    "timeout": 504,
+    "input": 422,
+    "internal": 500,
+}
+"""By code, else by cause. All other failures are 502."""
 
 
 class Failure(NamedTuple):
@@ -100,50 +106,50 @@ def redact_body(body: bytes) -> bytes:
 
 
 def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:
+    raised: Any = error
+    found: RolloutError | None
     if isinstance(error, ToolError):
         return Failure(400, str(error).encode())
     if isinstance(error, BadBodyError):
         return Failure(422, {"detail": _details(error)})
     if isinstance(error, RefusedError):
         return Failure(error.status, {"detail": error.detail})
-    if isinstance(error, RolloutError):
-        return _response_to(error, server)
-    if isinstance(error, UpstreamError):
-        return _response_to(_upstream_failure(error, cause), server)
-    if isinstance(error, ComputeError):
-        kind = getattr(error, "cause", None) or cause
-        return _response_to(RolloutError(kind, str(error), retryable=error.is_retryable), server)
-    if isinstance(error, ConfigError):
-        return _response_to(RolloutError(cause, str(error), retryable=False), server)
-    raised: Any = error
-    if _is_a(error, "aiohttp", "ClientResponseError"):
-        return _inner_failure(getattr(raised, "response_content", b""), key)
     if _is_a(error, "starlette.exceptions", "HTTPException"):
         return Failure(raised.status_code, {"detail": raised.detail})
-    _log_unexpected(error, server, cause)
-    return Failure(500, repr(error))
+    if isinstance(error, RolloutError):
+        found = error
+    elif isinstance(error, UpstreamError):
+        found = _upstream_failure(error, cause)
+    elif isinstance(error, ComputeError):
+        found = RolloutError(getattr(error, "cause", None) or cause, str(error), retryable=error.is_retryable)
+    elif isinstance(error, ConfigError):
+        found = RolloutError(cause, str(error), retryable=False)
+    elif _is_a(error, "aiohttp", "ClientResponseError"):  # a handler called another server and let its error pass
+        content = getattr(raised, "response_content", b"")
+        found = parse_error(content)
+        if found is None:
+            text = content.decode(errors="replace")
+            return Failure(500, f"Hit an exception in {key} calling an inner server: {text}")
+    else:
+        _log_unexpected(error, server, cause)
+        return Failure(500, repr(error))
+    return _response_to(found, server)
 
 
 def _log_unexpected(error: Exception, server: str, cause: Cause) -> None:
     """Log the first exception of a kind with the line it came from: a tool may fail in every call of every rollout."""
-    frame = next(iter(traceback.extract_tb(error.__traceback__)[-1:]), None)
-    place = f"{frame.filename}:{frame.lineno}" if frame else "an unknown line"
+    frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
+    place = f"{frame.f_code.co_filename}:{line}"
     kind = (server, type(error).__name__, place)
-    if kind in _logged:
-        logger.debug("%s failed in a handler: %r", server, error, exc_info=error)
-        return
+    level = logging.DEBUG if kind in _logged else logging.ERROR
     if len(_logged) < MAX_LOGGED_KINDS:
         _logged.add(kind)
     if cause == "tool":
-        logger.error(
-            "a tool of %s raised %r at %s. The model sees that; raise ToolError(text) for an expected failure. "
-            "Further ones of this kind are not logged",
-            server,
-            error,
-            place,
-        )
-        return
-    logger.error("%s failed in a handler: %r. Further ones are not logged", server, error, exc_info=error)
+        advice = "The model sees that; raise ToolError(text) for an expected failure. Further ones are not logged"
+        logger.log(level, "a tool of %s raised %r at %s. %s", server, error, place, advice)
+    else:
+        text = "%s failed in a handler: %r. Further ones are not logged"
+        logger.log(level, text, server, error, exc_info=error)
 
 
 def _upstream_failure(error: UpstreamError, cause: Cause) -> RolloutError:
@@ -166,37 +172,23 @@ def _response_to(error: RolloutError, server: str) -> Failure:
         **({SETUP_CODE_FIELD: error.code} if error.code in SETUP_CODES else {}),
         **({"response": error.response} if error.response is not None else {}),
     }
-    return Failure(_status_of(error), {"detail": str(error), "error": body})
-
-
-def _status_of(error: RolloutError) -> int:
-    for kind, status in _STATUS_OF_REFUSAL.items():
-        if isinstance(error, kind):
-            return status
-    return _STATUS_OF_CAUSE.get(error.cause, 502)
+    status = _STATUSES.get(error.code) or _STATUSES.get(error.cause, 502)
+    return Failure(status, {"detail": str(error), "error": body})
 
 
 def _details(bad: BadBodyError) -> list[dict[str, Any]]:
     """Validation errors as FastAPI lists them. The input is included if it is short."""
     found = bad.error.errors(include_url=False, include_context=False)[:MAX_DETAILS]
     return [
-        {"type": item["type"], "loc": ["body", *item["loc"]], "msg": item["msg"], **_found(item["input"])}
+        {"type": item["type"], "loc": ["body", *item["loc"]], "msg": item["msg"], **_input(item["input"])}
         for item in found
     ]
 
 
-def _found(value: Any) -> dict[str, Any]:
-    if isinstance(value, str):
-        return {"input": value if len(value) <= MAX_FOUND else value[:MAX_FOUND] + "..."}
-    return {"input": value} if isinstance(value, int | float | bool | None) else {}
-
-
-def _inner_failure(content: bytes, key: str) -> Failure:
-    """A handler called another server and did not handle its error response."""
-    error = parse_error(content)
-    if error is not None:
-        return _response_to(error, "")
-    return Failure(500, f"Hit an exception in {key} calling an inner server: {content.decode(errors='replace')}")
+def _input(value: Any) -> dict[str, Any]:
+    if isinstance(value, str) and len(value) > MAX_INPUT:
+        value = value[:MAX_INPUT] + "..."
+    return {"input": value} if isinstance(value, str | int | float | None) else {}
 
 
 def _is_a(error: Exception, module: str, name: str) -> bool:

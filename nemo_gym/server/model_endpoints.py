@@ -18,7 +18,7 @@ from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreatePar
 from nemo_gym.llm_api.responses_anthropic import MessagesParams, message_of, responses_params
 from nemo_gym.llm_api.sse import EventStream
 from nemo_gym.llm_api.stream_events import chat_events, completion_events, message_events, response_events
-from nemo_gym.server.dialect_errors import in_dialect, not_found
+from nemo_gym.server.dialect_errors import in_dialect
 from nemo_gym.server.endpoint import BadBodyError, Call, Endpoint, plain_result
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class StreamableEndpoint(Endpoint):
     """
 
     def __init__(
-        self, path: str, function: Callable[..., Any], *, answer: type[WireModel], events: AsEvents, reads_only: bool
+        self, path: str, function: Callable[..., Any], answer: type[WireModel], events: AsEvents, reads_only: bool
     ) -> None:
         super().__init__(path, function, cause="model", reads_only=reads_only, finish=_shape_failure)
         self._answer, self._events = answer, events
@@ -89,9 +89,8 @@ class CountTokensEndpoint(MessagesEndpoint):
         Endpoint.__init__(self, "/v1/messages/count_tokens", _as_counted_params, cause="model")
         self._count = count
 
-    async def __call__(self, call: Call) -> Any:
-        params = await Endpoint.__call__(self, call)
-        return {"input_tokens": await self._count(params)}
+    async def _converted(self, converted: Awaitable[Any], call: Call) -> Any:
+        return {"input_tokens": await self._count(await converted)}
 
 
 def model_endpoints(
@@ -103,34 +102,15 @@ def model_endpoints(
     reads_only: bool,
 ) -> list[Endpoint]:
     """What a model server with these handlers answers."""
-    in_responses = StreamableEndpoint(
-        "/v1/responses", responses, answer=NeMoGymResponse, events=response_events, reads_only=reads_only
-    )
+    in_responses = StreamableEndpoint("/v1/responses", responses, NeMoGymResponse, response_events, reads_only)
     in_chat = StreamableEndpoint(
-        "/v1/chat/completions",
-        chat_completions,
-        answer=NeMoGymChatCompletion,
-        events=chat_events,
-        reads_only=reads_only,
+        "/v1/chat/completions", chat_completions, NeMoGymChatCompletion, chat_events, reads_only
     )
-    of_text = [] if completions is None else [_completions_endpoint(completions)]
-    return [
-        in_chat,
-        in_responses,
-        MessagesEndpoint(in_responses),
-        CountTokensEndpoint(count_tokens or _estimated),
-        *of_text,
-    ]
-
-
-async def _estimated(params: NeMoGymResponseCreateParamsNonStreaming) -> int:
-    return estimate_tokens(params)
-
-
-def _completions_endpoint(completions: Callable[..., Any]) -> StreamableEndpoint:
-    return StreamableEndpoint(
-        "/v1/completions", completions, answer=WireModel, events=completion_events, reads_only=False
-    )
+    counting = CountTokensEndpoint(count_tokens or estimate_tokens)
+    endpoints = [in_chat, in_responses, MessagesEndpoint(in_responses), counting]
+    if completions is not None:
+        endpoints.append(StreamableEndpoint("/v1/completions", completions, WireModel, completion_events, False))
+    return endpoints
 
 
 def model_card(model: str) -> JsonObject:
@@ -156,10 +136,11 @@ def answer_about_models(path: str, model: str, *, server: str) -> Any:
     wanted = unquote(path.removeprefix("/v1/models/"))
     if wanted == model:
         return model_card(model)
-    return not_found(server, f"There is no model '{wanted}'. '{server}' serves '{model}'.")
+    detail = f"There is no model '{wanted}'. '{server}' serves '{model}'."
+    return in_dialect(ServerReply(server, 404, {"detail": detail}), None, "openai")
 
 
-def estimate_tokens(params: NeMoGymResponseCreateParamsNonStreaming) -> int:
+async def estimate_tokens(params: NeMoGymResponseCreateParamsNonStreaming) -> int:
     """An estimate of the tokens in a request: one for every four bytes of its texts and schemas."""
     given = {"instructions": params.instructions, "input": params.input, "tools": params.tools}
     return max(1, len(encode(given, exclude_unset=True)) // 4)
