@@ -8,39 +8,50 @@ import asyncio
 from typing import Any
 
 import orjson
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from nemo_gym.common.descriptors import RESERVED, connection_budget, open_connections
 from nemo_gym.errors import OverloadedError
 from nemo_gym.server.limits import ServerLimits
 
+KEEP_ALIVE_S = 75
 FRAMING_PER_BODY_BYTE = 16
 """How many bytes of chunk framing may come with a byte of body: chunks of a single byte take six."""
-GRACE_S = 1.0
+LAST_READ_S = 1.0
 """How long a connection is still read after a timeout, a refusal, or if it is one too many."""
 
 
-def limited_protocol(limits: ServerLimits) -> type[HttpToolsProtocol]:
-    """The protocol class for servers with these limits."""
+class LimitedConfig(uvicorn.Config):
+    """uvicorn's settings with our limits."""
 
-    class LimitedProtocol(_LimitedProtocol):
-        max_header_bytes = limits.max_header_bytes
-        header_timeout_s = limits.header_timeout_s
-        max_connections = limits.connections()
-        budget = connection_budget()
+    def __init__(self, app: Any, limits: ServerLimits) -> None:
+        super().__init__(
+            app,
+            http=LimitedProtocol,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            ws="none",
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        self.load()
+        self.limits, self.max_connections = limits, limits.connections()
+        self.budget = connection_budget()
+        """How many connections the process may have, those included that it makes itself."""
 
-    return LimitedProtocol
 
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection."""
 
-class _LimitedProtocol(HttpToolsProtocol):
-    max_header_bytes: int
-    header_timeout_s: float
-    max_connections: int
-    budget: int
-    """How many connections the process may have, those included that it makes itself."""
+    config: LimitedConfig
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._max_header_bytes = self.config.limits.max_header_bytes
         self._chunk_bytes = 0
         self._received = self._body_bytes = 0
         """Of the current request, without the chunk it began in."""
@@ -52,11 +63,11 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         open_here = len(self.connections)
         open_in_all = open_here + open_connections.outbound
-        self._is_over_limit = open_here > self.max_connections or open_in_all > self.budget
-        if open_in_all > self.budget + RESERVED // 2:  # too many even for a response
+        self._is_over_limit = open_here > self.config.max_connections or open_in_all > self.config.budget
+        if open_in_all > self.config.budget + RESERVED // 2:  # too many even for a response
             transport.abort()
         else:
-            self._start_timer(GRACE_S if self._is_over_limit else self.header_timeout_s)
+            self._start_timer(LAST_READ_S if self._is_over_limit else self.config.limits.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -70,13 +81,13 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._is_refused:
             return
-        if self._received - self._body_bytes > self.max_header_bytes + FRAMING_PER_BODY_BYTE * self._body_bytes:
+        if self._received - self._body_bytes > self._max_header_bytes + FRAMING_PER_BODY_BYTE * self._body_bytes:
             self._refuse_headers()
         elif self._timer is not None:
             if not self._in_headers:
                 self._stop_timer()
         elif self._in_headers:
-            self._start_timer(self.header_timeout_s)
+            self._start_timer(self.config.limits.header_timeout_s)
 
     def on_message_begin(self) -> None:
         self._in_headers, self._received, self._body_bytes = True, 0, 0
@@ -86,10 +97,8 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         if self._is_over_limit:
-            self._refuse(503, f"More than {self.max_connections} connections are open (max_connections).")
-        elif (
-            self._chunk_bytes + self._received > self.max_header_bytes and self._header_bytes() > self.max_header_bytes
-        ):
+            self._refuse(503, f"More than {self.config.max_connections} connections are open (max_connections).")
+        elif self._chunk_bytes + self._received > self._max_header_bytes < self._header_bytes():
             self._refuse_headers()
         else:
             self._in_headers = False
@@ -122,16 +131,17 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _read_once_more(self) -> None:
         """A busy loop may run a timer before it reads what arrived in time."""
-        self._timer = self.loop.call_later(GRACE_S, self._time_out)
+        self._timer = self.loop.call_later(LAST_READ_S, self._time_out)
 
     def _time_out(self) -> None:
         if self.headers is None or self._is_over_limit:  # nothing was sent: a response might be taken for that of
             self.transport.close()  # a request which is on its way
         else:
-            self._refuse(408, f"The headers were not complete within {self.header_timeout_s:g} s (header_timeout_s).")
+            limit_s = self.config.limits.header_timeout_s
+            self._refuse(408, f"The headers were not complete within {limit_s:g} s (header_timeout_s).")
 
     def _refuse_headers(self) -> None:
-        self._refuse(431, f"The headers have more than {self.max_header_bytes} bytes (max_header_bytes).")
+        self._refuse(431, f"The headers have more than {self._max_header_bytes} bytes (max_header_bytes).")
 
     def _refuse(self, status: int, message: str) -> None:
         """Respond, then discard what still comes for a moment: closing at once would reset the connection before the
@@ -148,7 +158,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             return
         self.transport.write(_response(status, message))
         self.transport.write_eof()
-        self._timer = self.loop.call_later(GRACE_S, self.transport.abort)
+        self._timer = self.loop.call_later(LAST_READ_S, self.transport.abort)
 
 
 def _response(status: int, message: str) -> bytes:

@@ -1,19 +1,25 @@
 """Serve ASGI apps on bound sockets, all of them in the running event loop."""
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from nemo_gym.errors import PortError
-from nemo_gym.server.limits import ServerLimits
+from nemo_gym.server.limits import GRACE_S, ServerLimits
 
-KEEP_ALIVE_S = 75
+if TYPE_CHECKING:
+    from uvicorn.server import ServerState
+
+logger = logging.getLogger(__name__)
+
 BACKLOG = 16_384
 POLL_S = 0.002
-"""uvicorn reports its start and its connections by plain attributes only."""
+"""uvicorn reports its connections by plain attributes only."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -36,42 +42,42 @@ def bind(host: str, port: int) -> socket.socket:
 async def serving(
     apps: Mapping[int, Any], sockets: list[socket.socket], limits: ServerLimits | None = None
 ) -> AsyncIterator[None]:
-    """Serve each app on its port while the block runs. One uvicorn server for all of them.
+    """Serve each app on its port while the block runs, then finish what is in flight.
 
     uvicorn is imported here: a command that holds its servers itself never needs it.
     """
-    import uvicorn
+    from uvicorn.server import ServerState
 
-    from nemo_gym.server.http_protocol import limited_protocol
-    from nemo_gym.server.uvicorn_server import StoppableServer
+    from nemo_gym.server.http_protocol import LimitedConfig, LimitedProtocol
 
     async def dispatch(scope: Any, receive: Any, send: Any) -> None:
         await apps[scope["server"][1]](scope, receive, send)
 
-    config = uvicorn.Config(
-        dispatch,
-        http=limited_protocol(limits or ServerLimits()),
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        ws="none",
-        timeout_keep_alive=KEEP_ALIVE_S,
-        backlog=BACKLOG,
-    )
-    server = StoppableServer(config)
-    running = asyncio.create_task(server.serve(sockets=sockets))
+    config, state, loop = LimitedConfig(dispatch, limits or ServerLimits()), ServerState(), asyncio.get_running_loop()
+    listening: list[asyncio.Server] = []
     try:
-        while not server.started and not running.done():  # noqa: ASYNC110 - uvicorn offers no event
-            await asyncio.sleep(POLL_S)
-        if running.done():
-            running.result()
+        for bound in sockets:
+            connected = partial(LimitedProtocol, config, state, {})
+            listening.append(await loop.create_server(connected, sock=bound, backlog=BACKLOG))
         yield
     finally:
-        server.stop.set()
-        await running
+        for server in listening:
+            server.close()
+        await _finish_requests(state)
+
+
+async def _finish_requests(state: "ServerState") -> None:
+    for connection in list(state.connections):
+        connection.shutdown()
+    try:
+        async with asyncio.timeout(GRACE_S):
+            while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn offers no event
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        if state.tasks:  # else only connections that nobody closed
+            logger.warning("%d requests took longer than %g s to finish; cancelling", len(state.tasks), GRACE_S)
+        for task in state.tasks:
+            task.cancel()
 
 
 async def serve_until_interrupted(
