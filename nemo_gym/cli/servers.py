@@ -176,7 +176,7 @@ class RunHelper:
 def prepare_environments(config: DictConfig) -> list[str]:
     """Make the virtualenvs that the servers need, and start nothing. The interpreters, one a worker."""
     settings: Any = OmegaConf.to_container(config, resolve=True)
-    return [python for python, _ in grouped(server_instances(config), VenvSettings.of(settings))]
+    return [group.python for group in grouped(server_instances(config), VenvSettings.of(settings))]
 
 
 @contextlib.contextmanager

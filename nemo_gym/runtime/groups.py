@@ -6,7 +6,7 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_gym.compute.pool import available_cores
 from nemo_gym.config.server_spec import ServerSpec
@@ -24,22 +24,34 @@ def session_secret(token: str | None) -> str:
     return hmac.digest(token.encode(), b"nemo-gym session tokens", "sha256").hex()
 
 
-def grouped(instances: Sequence[ServerSpec], venvs: VenvSettings | None = None) -> list[tuple[str, list[ServerSpec]]]:
-    """The servers that share a process, by interpreter. Slow if a virtualenv has to be made."""
+class Group(NamedTuple):
+    """Servers that share a process."""
+
+    python: str
+    """The interpreter that they run in."""
+    servers: list[ServerSpec]
+    is_shared: bool = False
+    """True for the group of all servers that need no process and no interpreter of their own."""
+
+
+def grouped(instances: Sequence[ServerSpec], venvs: VenvSettings | None = None) -> list[Group]:
+    """The servers by process, the shared one first. Slow if a virtualenv has to be made."""
     shared: list[ServerSpec] = []
-    groups: list[tuple[str, list[ServerSpec]]] = []
+    groups: list[Group] = []
     for instance in instances:
         python = python_for(instance.folder, venvs)
         if python is None and instance.isolation == "shared":
             shared.append(instance)
         else:
-            groups.append((python or sys.executable, [replace(instance, isolation="process")]))
-    return [(sys.executable, shared), *groups] if shared else groups
+            groups.append(Group(python or sys.executable, [replace(instance, isolation="process")]))
+    return [Group(sys.executable, shared, is_shared=True), *groups] if shared else groups
 
 
-def is_shared(python: str, group: Sequence[ServerSpec]) -> bool:
-    """True for the group of servers that share a process of this interpreter."""
-    return python == sys.executable and group[0].isolation == "shared"
+def shared_servers(groups: Sequence[Group]) -> list[ServerSpec]:
+    """Those that a worker from outside holds."""
+    if not groups or not groups[0].is_shared:
+        raise ConfigError("No server of this configuration can share a process, so a worker that joins has none.")
+    return groups[0].servers
 
 
 def worker_count(config: Mapping[str, Any], servers: Sequence[ServerSpec]) -> int:

@@ -66,45 +66,34 @@ class HeadServer:
         self._token, self._allowed_hosts = token, (limits or ServerLimits()).allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            is_registration = scope["path"] == "/workers" and scope["method"] == "POST"
-            status, value = await self._registered(scope, receive) if is_registration else self._reply(scope)
-            if inspect.isawaitable(value):
-                body = await value
-            else:
-                body = process_redactor().json(encode(value))
-            await send_reply(ServerReply("head_server", status, body), send)
-
-    def _reply(self, scope: Scope) -> tuple[int, Any]:
-        respond = self._responses.get(scope["path"])
         try:
-            self._check(scope)
+            status, value = 200, await self._answer(scope, receive)
         except RefusedError as error:
-            if scope["path"] == "/health" and error.status == 401:  # for probes, which have no token
-                return 200, {"status": "ok"}
-            return error.status, {"detail": error.detail}
-        if respond is None or scope["method"] != "GET":
-            return 404, {"detail": "Not Found"}
-        return 200, respond()
+            is_probe = scope["path"] == "/health" and error.status == 401  # probes have no token
+            status, value = (200, {"status": "ok"}) if is_probe else (error.status, {"detail": error.detail})
+        body = value if isinstance(value, bytes) else process_redactor().json(encode(value))
+        await send_reply(ServerReply("head_server", status, body), send)
 
-    async def _registered(self, scope: Scope, receive: Receive) -> tuple[int, Any]:
-        """Let a worker join. Only a run with a token has workers from outside: they share secrets by it."""
-        try:
-            self._check(scope)
-            check_json(dict(scope["headers"]))
-            body = await read_body(limit_body(receive, MAX_REGISTRATION_BYTES))
-        except RefusedError as error:
-            return error.status, {"detail": error.detail}
-        if self._register is None or self._token is None:
-            detail = "This run has no token, so no worker can join it. Start it with NEMO_GYM_RUN_TOKEN set."
-            return 403, {"detail": detail}
-        try:
-            return 200, self._register(body)
-        except ValidationError as error:
-            return 422, {"detail": str(error)}
-
-    def _check(self, scope: Scope) -> None:
-        headers = dict(scope["headers"])
+    async def _answer(self, scope: Scope, receive: Receive) -> Any:
+        headers, method, path = dict(scope["headers"]), scope["method"], scope["path"]
         if self._token is not None:
             check_token(headers, self._token, "head_server")
         check_origin(scope, headers, self._allowed_hosts, checks_host=self._token is None)
+        if path == "/workers" and method == "POST":
+            check_json(headers)
+            return self._registered(await read_body(limit_body(receive, MAX_REGISTRATION_BYTES)))
+        if path not in self._responses or method != "GET":
+            raise RefusedError(404, "Not Found")
+        value = self._responses[path]()
+        return await value if inspect.isawaitable(value) else value
+
+    def _registered(self, body: bytes) -> dict[str, Any]:
+        """Let a worker join. Only a run with a token has workers from outside: they share secrets by it."""
+        if self._register is None or self._token is None:
+            raise RefusedError(
+                403, "This run has no token, so no worker can join it. Start it with NEMO_GYM_RUN_TOKEN set."
+            )
+        try:
+            return self._register(body)
+        except ValidationError as error:
+            raise RefusedError(422, str(error)) from error

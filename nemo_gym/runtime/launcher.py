@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.client.head import RUN_TOKEN_ENV_VAR
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
+from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
@@ -23,8 +24,8 @@ from nemo_gym.config.loading import ServerSpec, dump, server_instances
 from nemo_gym.config.ports import search_port
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig
-from nemo_gym.errors import ConfigError, PortError, StartupError
-from nemo_gym.runtime.groups import grouped, is_shared, session_secret, worker_count
+from nemo_gym.errors import PortError, StartupError
+from nemo_gym.runtime.groups import Group, grouped, session_secret, shared_servers, worker_count
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
 from nemo_gym.runtime.joined_worker import WorkerPlan
 from nemo_gym.runtime.membership import Members
@@ -103,7 +104,8 @@ class Launcher(OwnedResources):
             self._sockets[instance.name] = self._exit.enter_context(self._bind(instance))
         self._write_addresses()
         published = dump(self.config, masked=True)
-        limits = ServerLimits.of(self._settings())
+        settings: dict[str, Any] = resolve(self.config, missing_ok=True)
+        limits = ServerLimits.of(settings)
         app = HeadServer(
             config_yaml=lambda: published,
             instances=self.running,
@@ -115,69 +117,55 @@ class Launcher(OwnedResources):
             limits=limits,
         )
         await self._exit.enter_async_context(serving({head.getsockname()[1]: app}, [head], limits))
-        groups = await asyncio.to_thread(grouped, self._instances, VenvSettings.of(self._settings()))
-        for python, group in groups:
-            self._workers += self._add_workers(python, group)
+        groups = await asyncio.to_thread(grouped, self._instances, VenvSettings.of(settings))
+        spec = StackSpec(
+            servers=[],
+            config=settings,
+            addresses={name: base_url(*_address(bound)) for name, bound in self._sockets.items()},
+            secret=self._secret,
+            token=self.token,
+            secrets=process_secrets().to_json(),
+        )
+        for group in groups:
+            self._workers += self._add_workers(group, spec)
         self._exit.push_async_callback(self._stop_workers)
         self._watch = asyncio.create_task(_watch_all(self._workers))
         self._exit.push_async_callback(_cancelled, self._watch)
         await self._until_ready(self._watch)
         if wants_ray(self.config):
-            await self._exit.enter_async_context(ray_workers(self._plan(groups), config=self._settings()))
+            servers = shared_servers(groups)
+            head_url = base_url(*_address(head))
+            plan = WorkerPlan(stack=replace(spec, servers=servers), head_url=head_url, host=servers[0].host)
+            await self._exit.enter_async_context(ray_workers(plan, config=settings))
 
-    def _plan(self, groups: Sequence[tuple[str, Sequence[ServerSpec]]]) -> WorkerPlan:
-        """What a worker on another node needs: the servers that share a process, and where the others are."""
-        group = next((group for python, group in groups if is_shared(python, group)), None)
-        if group is None:
-            raise ConfigError("No server of this configuration can share a process, so Ray workers would have none.")
-        own, urls = {server.name for server in group}, self._urls()
-        return WorkerPlan(
-            servers=list(group),
-            config=self._settings(),
-            addresses={name: url for name, url in urls.items() if name not in own},
-            head_url=base_url(self.config.head_server.host, self.config.head_server.port),
-            token=self.token or "",
-            host=group[0].host,
-            secrets=process_secrets().to_json(),
-        )
-
-    def _urls(self) -> dict[str, str]:
-        return {name: base_url(*_address(bound)) for name, bound in self._sockets.items()}
-
-    def _add_workers(self, python: str, group: Sequence[ServerSpec]) -> list[WorkerProcess]:
+    def _add_workers(self, group: Group, spec: StackSpec) -> list[WorkerProcess]:
         """As many workers with these servers as asked for. They share the servers' sockets, and each has two of its
         own: one for requests, so that others can forward to it, and one for rows of collectors."""
-        host, first = group[0].host, len(self._workers)
-        on_ray = wants_ray(self.config) and is_shared(python, group)  # then the rows go to the actors
-        count = 1 if on_ray else worker_count(self.config, group)
+        host, first = group.servers[0].host, len(self._workers)
+        on_ray = wants_ray(self.config) and group.is_shared  # then the rows go to the actors
+        count = 1 if on_ray else worker_count(self.config, group.servers)
         own = [[self._exit.enter_context(bind(host, 0)) for _ in range(2)] for _ in range(count)]
         urls = {str(first + number): base_url(*_address(http)) for number, (http, _) in enumerate(own)}
-        label = group[0].name if len(group) == 1 and count == 1 else "worker {}"
-        spec = StackSpec(
-            servers=[self._bound(instance) for instance in group],
-            config=self._settings(),
-            addresses=self._urls(),
-            secret=self._secret,
-            token=self.token,
-            secrets=process_secrets().to_json(),
-        )
+        label = group.servers[0].name if len(group.servers) == 1 and count == 1 else "worker {}"
+        servers = [self._bound(instance) for instance in group.servers]
         return [
             WorkerProcess(
-                label.format(first + number),
+                label.format(index),
                 replace(
                     spec,
-                    worker=first + number,
+                    servers=servers,
+                    worker=index,
                     http_fd=http.fileno(),
                     rows_fd=None if on_ray else rows.fileno(),
-                    others={index: url for index, url in urls.items() if index != str(first + number)},
+                    others={other: url for other, url in urls.items() if other != str(index)},
                 ),
-                python=python,
+                python=group.python,
                 echo=self._echo,
-                url=base_url(*_address(http)),
+                url=urls[str(index)],
                 rows=base_url(*_address(rows)).removeprefix("http://"),
                 hung_after_s=self._hung_after_s,
             )
-            for number, (http, rows) in enumerate(own)
+            for index, (http, rows) in enumerate(own, first)
         ]
 
     async def _stop_workers(self) -> None:
@@ -191,10 +179,10 @@ class Launcher(OwnedResources):
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=READY_TIMEOUT_S)
         finally:
             await _cancelled(ready)
-        if ready not in done:
+        if watch in done:
+            await watch
+        if not done:
             names = "; ".join(worker.names for worker in self._workers if not worker.ready.is_set())
-            if watch in done:
-                await watch
             raise StartupError(f"Not ready within {READY_TIMEOUT_S:g} s: {names}.")
 
     def _hosts(self) -> Iterator[str]:
@@ -235,10 +223,6 @@ class Launcher(OwnedResources):
             OmegaConf.update(block, "host", host, force_add=True)
             OmegaConf.update(block, "port", port, force_add=True)
 
-    def _settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = resolve(self.config, missing_ok=True)
-        return settings
-
     def _displayed(self, instance: ServerSpec) -> ServerInstanceDisplayConfig:
         host, port = _address(self._sockets[instance.name])
         workers = [worker for worker in self._workers if instance.name in {each.name for each in worker.spec.servers}]
@@ -261,14 +245,10 @@ class Launcher(OwnedResources):
 
 async def _watch_all(workers: Sequence[WorkerProcess]) -> None:
     """Supervise all workers until one is given up, then stop supervising the others."""
-    tasks = [asyncio.create_task(worker.watch()) for worker in workers]
-    try:
-        for finished in asyncio.as_completed(tasks):
-            await finished
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    with raise_first_error():
+        async with asyncio.TaskGroup() as group:
+            for worker in workers:
+                group.create_task(worker.watch())
 
 
 async def _cancelled(task: "asyncio.Future[Any]") -> None:

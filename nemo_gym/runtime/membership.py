@@ -4,6 +4,7 @@ A worker registers at the head server and renews its lease again and again. One 
 list, and its rollouts are made again by others. A worker whose run is gone stops."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -105,22 +106,22 @@ class Membership:
             self._registration = self._registration.model_copy(update={"worker": worker})
             return worker
 
-    async def renew_until_lost(self) -> None:
-        """Renew the lease. Returns when the run is gone, or no longer knows this worker."""
+    async def keep(self, stop: asyncio.Event) -> None:
+        """Renew the lease until `stop` is set, which happens here if the run is gone or no longer knows this worker.
+        Then give it back, so that no more rows are sent here."""
         renewed_at = time.monotonic()
-        while time.monotonic() - renewed_at < GIVE_UP_AFTER_S:
-            await asyncio.sleep(RENEW_EVERY_S)
+        while not await _is_set_within(stop, RENEW_EVERY_S):
             try:
                 if await self._register() is None:
                     logger.error("the run at %s has dropped this worker, which stops", self._url)
-                    return
+                    break
                 renewed_at = time.monotonic()
-            except UpstreamError as error:
+            except GymError as error:
                 logger.warning("the lease could not be renewed: %s", error)
-        logger.error("the run at %s is gone for %g s, so this worker stops", self._url, GIVE_UP_AFTER_S)
-
-    async def leave(self) -> None:
-        """Give the lease back, so that no more rows are sent here."""
+                if isinstance(error, HeadServerError) or time.monotonic() - renewed_at > GIVE_UP_AFTER_S:
+                    logger.error("the run at %s is gone, so this worker stops", self._url)
+                    break
+        stop.set()
         self._registration = self._registration.model_copy(update={"leaves": True})
         try:
             await self._register()
@@ -142,3 +143,10 @@ class Membership:
             raise UpstreamError(self._url, reply.status, reply.text)
         worker: int | None = orjson.loads(reply.body)["worker"]
         return worker
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()

@@ -107,10 +107,10 @@ async def ray_workers(plan: WorkerPlan, *, config: Mapping[str, Any]) -> AsyncIt
 
 
 def _count(ray: Any, plan: WorkerPlan, config: Mapping[str, Any], cpus: float) -> int:
-    asked = [server.config.get(NUM_WORKERS_KEY_NAME) for server in plan.servers]
+    asked = [server.config.get(NUM_WORKERS_KEY_NAME) for server in plan.stack.servers]
     if {config.get(NUM_WORKERS_KEY_NAME), *asked} <= {None, "auto"}:
         return max(1, int(ray.cluster_resources().get("CPU", 1) / cpus))
-    return worker_count(config, plan.servers)
+    return worker_count(config, plan.stack.servers)
 
 
 async def _until_ready(ray: Any, actors: list[Any]) -> None:

@@ -10,13 +10,13 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
+from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.redaction import one_line, redact
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.words import exit_reason
-from nemo_gym.errors import StartupError
+from nemo_gym.errors import StartupError, UpstreamError
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.worker import EXIT_CONFIG, READY
 
@@ -174,21 +174,11 @@ class WorkerProcess:
 
 async def _answers(url: str, timeout_s: float) -> bool:
     """True if the worker answers a request, whatever it says."""
-    address = urlsplit(url)
-    try:
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(address.hostname, address.port)
-            try:
-                writer.write(
-                    b"GET /health HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n\r\n" % address.netloc.encode()
-                )
-                await reader.read(1)
-            finally:
-                writer.close()
-    except TimeoutError:
-        return False
-    except OSError:
-        return True  # it refused the connection
+    async with HttpClient() as http:
+        try:
+            await http.fetch("GET", f"{url}/health", timeout_s=timeout_s, use_proxy=False)
+        except UpstreamError as error:  # else it refused the connection
+            return error.cause != "timeout"
     return True
 
 

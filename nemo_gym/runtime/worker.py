@@ -37,6 +37,8 @@ ServeRows = Callable[[Stack, socket.socket], AbstractAsyncContextManager[None]]
 async def serve(spec: StackSpec, stop: asyncio.Event, serve_rows: ServeRows, on_ready: Callable[[], None]) -> None:
     """Serve a stack on its sockets until `stop` is set, then finish what is in flight: rows first, which need the
     servers."""
+    if spec.secrets is not None:
+        set_process_secrets(Secrets.from_json(spec.secrets))
     async with contextlib.AsyncExitStack() as opened:
         stack = await opened.enter_async_context(Stack(spec))
         sockets = {server.name: socket.socket(fileno=server.fd) for server in spec.servers if server.fd is not None}
@@ -83,8 +85,6 @@ def run_supervised(serve_rows: ServeRows) -> None:
     configure_logging()
     spec = StackSpec.from_json(sys.stdin.buffer.readline())
     _enter_folder(spec)
-    if spec.secrets is not None:
-        set_process_secrets(Secrets.from_json(spec.secrets))
     try:
         event_loop.run(_serve_supervised(spec, serve_rows))
     except GymError as error:
