@@ -29,7 +29,7 @@ from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import ANY_TOOL, Endpoint
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.session import SessionState as SessionState
-from nemo_gym.server.tools import POLICY, any_tools_of, function_tool, tool_functions, tools_of
+from nemo_gym.server.tools import POLICY, any_tools_of, function_tool, tools_of
 from nemo_gym.server.tools import Participant as Participant
 from nemo_gym.server.tools import ToolName as ToolName
 from nemo_gym.server.tools import any_tool as any_tool
@@ -181,7 +181,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, McpExpos
     def tool_schemas(cls) -> list[dict[str, Any]]:
         """The tools as a row's `responses_create_params.tools` lists them. A row without `tools` gets these."""
         endpoints = (
-            Endpoint(f"/{name}", method, cause="tool", is_tool=True) for name, method in tool_functions(cls).items()
+            Endpoint(f"/{name}", method, cause="tool", is_tool=True) for name, method in tools_of(cls).items()
         )
         return [function_tool(endpoint.function, endpoint.arguments) for endpoint in endpoints]
 

@@ -13,9 +13,8 @@ from typing import Any
 from nemo_gym.client.server_client import ServerReply, base_url
 from nemo_gym.gateway.mcp import MCP_PATH, McpHttpApp, McpToolServer
 from nemo_gym.gateway.unix_bridge import bridge_socket
-from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
+from nemo_gym.server.asgi import Receive, Scope, Send, cancel_on_disconnect, limit_body, read_body
 from nemo_gym.server.core import ServerCore
-from nemo_gym.server.disconnect import cancel_on_disconnect
 from nemo_gym.server.endpoint import Call, Endpoint
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.model_endpoints import answer_about_models, model_endpoints

@@ -57,10 +57,10 @@ def compute_aggregate_metrics(
     if not verify_responses:
         return AggregateMetrics()
     tasks = _by_task(verify_responses)
-    agent_metrics = _statistics(map(_numbers, verify_responses))
-    groups = {index: _group(index, rollouts) for index, rollouts in sorted(tasks.items())}
+    agent_metrics = _statistics(list(map(_numbers, verify_responses)))
+    groups = {index: _group(index, rollouts) for index, rollouts in tasks.items()}
     if compute_metrics_fn is not None:
-        own = dict(compute_metrics_fn([[record for _, record in rollouts] for _, rollouts in sorted(tasks.items())]))
+        own = dict(compute_metrics_fn([list(rollouts.values()) for rollouts in tasks.values()]))
         for entry in own.pop("per_task_metrics", ()):
             groups.get(entry.get(TASK_INDEX_KEY_NAME), {}).update(entry)
         agent_metrics |= own
@@ -70,23 +70,16 @@ def compute_aggregate_metrics(
     )
 
 
-Rollouts = list[tuple[int, JsonObject]]
-"""The rollout index and the record, in the order received."""
-
-
-def _by_task(records: Iterable[JsonObject]) -> dict[int, Rollouts]:
-    """Records without a rollout index count from 0; two of one index are an error."""
-    tasks: dict[int, Rollouts] = defaultdict(list)
-    taken: set[tuple[int, int]] = set()
+def _by_task(records: Iterable[JsonObject]) -> dict[int, dict[int, JsonObject]]:
+    """Records by task and rollout index. Those without a rollout index count from 0; two of one index are an error."""
+    tasks: dict[int, dict[int, JsonObject]] = defaultdict(dict)
     for record in records:
-        task = record.get(TASK_INDEX_KEY_NAME) or 0
-        index = record.get(ROLLOUT_INDEX_KEY_NAME)
+        task, index = record.get(TASK_INDEX_KEY_NAME) or 0, record.get(ROLLOUT_INDEX_KEY_NAME)
         rollout = len(tasks[task]) if index is None else index
-        if (task, rollout) in taken:
+        if rollout in tasks[task]:
             raise ValueError(f"Duplicate materialized input row for rollout key {(task, rollout)}")
-        taken.add((task, rollout))
-        tasks[task].append((rollout, record))
-    return tasks
+        tasks[task][rollout] = record
+    return dict(sorted(tasks.items()))
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
@@ -99,38 +92,31 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _statistics(rows: Iterable[Mapping[str, float]]) -> JsonObject:
+def _statistics(rows: Sequence[Mapping[str, float]]) -> JsonObject:
     columns: dict[str, list[float]] = defaultdict(list)
-    count = 0
     for row in rows:
-        count += 1
         for name, value in row.items():
             columns[name].append(value)
     found: JsonObject = {}
     for kind, compute in (("mean", fmean), ("max", max), ("min", min), ("median", median)):
         found |= {f"{kind}/{name}": compute(values) for name, values in columns.items()}
     spreads = {f"std/{name}": stdev(values) for name, values in columns.items() if len(values) > 1}
-    alone = {f"std/{name}": 0.0 for name, values in columns.items() if len(values) == count}
+    alone = {f"std/{name}": 0.0 for name, values in columns.items() if len(values) == len(rows)}
     return found | (spreads or alone)
 
 
-def _group(index: int, rollouts: Rollouts) -> JsonObject:
-    count = len(rollouts)
+def _group(task: int, rollouts: Mapping[int, JsonObject]) -> JsonObject:
+    numbers = {rollout: _numbers(record) for rollout, record in rollouts.items()}
     return {
-        **_statistics(_numbers(record) for _, record in rollouts),
-        TASK_INDEX_KEY_NAME: index,
+        **_statistics(list(numbers.values())),
+        TASK_INDEX_KEY_NAME: task,
         "sample": {"agent_ref": {"name": "agent"}},
-        "num_rollouts": count,
-        "expected_num_rollouts": count,
+        "num_rollouts": len(rollouts),
+        "expected_num_rollouts": len(rollouts),
         "missing_num_rollouts": 0,
         "reward_profile_completion_pct": 100.0,
         "rollout_infos": [
-            {
-                "rollout_id": f"{index}:{rollout}",
-                TASK_INDEX_KEY_NAME: index,
-                ROLLOUT_INDEX_KEY_NAME: rollout,
-                **_numbers(record),
-            }
-            for rollout, record in sorted(rollouts, key=lambda each: each[0])
+            {"rollout_id": f"{task}:{rollout}", TASK_INDEX_KEY_NAME: task, ROLLOUT_INDEX_KEY_NAME: rollout, **fields}
+            for rollout, fields in sorted(numbers.items())
         ],
     }

@@ -1,7 +1,8 @@
-"""ASGI in and out: read a request's body and cookies, send a reply."""
+"""ASGI in and out: read a request's body, notice that its client has gone, send a reply."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from nemo_gym.client.reply import content_type_of
@@ -14,6 +15,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_TIMEOUT_S = 120.0
+"""For all of a request's body to arrive."""
+WATCH_AFTER_S = 0.2
+"""A request that is done sooner is not worth a watcher."""
 SESSION_COOKIE_ATTRIBUTES = "path=/; Max-Age=1209600; httponly; samesite=lax"
 
 
@@ -46,6 +50,38 @@ def limit_body(receive: Receive, max_bytes: int) -> Receive:
         return message
 
     return receive_limited
+
+
+@asynccontextmanager
+async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the code inside when the client disconnects, then leave the block quietly. Nothing else may `receive`
+    by the time the watch starts, so read the body first."""
+    loop, worker = asyncio.get_running_loop(), asyncio.current_task()
+    watcher: asyncio.Task[None] | None = None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        if worker is not None:
+            worker.cancel()
+
+    def start() -> None:
+        nonlocal watcher
+        watcher = loop.create_task(watch())
+
+    timer = loop.call_later(WATCH_AFTER_S, start)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone or worker is None or worker.uncancel() > 0:
+            raise
+    finally:
+        timer.cancel()
+        if watcher is not None:
+            watcher.cancel()
 
 
 def body_too_large(max_bytes: int, found: str) -> RefusedError:

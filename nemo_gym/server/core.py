@@ -12,8 +12,7 @@ from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause
 from nemo_gym.llm_api.sse import CONTENT_TYPE as EVENT_STREAM
 from nemo_gym.llm_api.sse import EventStream, event
-from nemo_gym.server.asgi import Receive, Send, reply_headers, send_reply
-from nemo_gym.server.disconnect import cancel_on_disconnect
+from nemo_gym.server.asgi import Receive, Send, cancel_on_disconnect, reply_headers, send_reply
 from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by, read_response
 from nemo_gym.server.error_responses import cause_of, failure_of
 from nemo_gym.server.session import Session, SessionStore

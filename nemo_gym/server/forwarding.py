@@ -12,8 +12,7 @@ from nemo_gym.client.server_client import CALL_TIMEOUT_S, TOKEN_HEADER, ServerRe
 from nemo_gym.client.workers import SERVER_HEADER
 from nemo_gym.common.deadline import TIME_LEFT_HEADER
 from nemo_gym.errors import GymError, SessionLostError, UpstreamError
-from nemo_gym.server.asgi import App, Receive, Scope, Send, read_body, send_reply
-from nemo_gym.server.disconnect import cancel_on_disconnect
+from nemo_gym.server.asgi import App, Receive, Scope, Send, cancel_on_disconnect, read_body, send_reply
 
 LookUp = Callable[[], Awaitable[Mapping[int, str]]]
 """Reads the addresses of all workers of the run."""

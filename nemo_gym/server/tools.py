@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, create_model
@@ -12,10 +11,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__nemo_gym_tool__"
 _ANY_MARK = "__nemo_gym_any_tool__"
 NOT_TOOLS = frozenset(
-    (
-        *("seed_session", "next_message", "verify", "tool_schemas", "aggregate_metrics", "run", "health", "session"),
-        "mcp",
-    )
+    ["seed_session", "next_message", "verify", "tool_schemas", "aggregate_metrics", "run", "health", "session", "mcp"]
 )
 """Routes of a server that no model may call, whatever its row offers."""
 
@@ -70,31 +66,22 @@ def any_tool(method: Method) -> Method:
     return method
 
 
-def tools_of(server: object) -> dict[str, Callable[..., Any]]:
-    """The tools of a server: name to bound method, in the order in which the class names them."""
-    marks = {name: getattr(member, _MARK, None) for name, member in _members_of(server).items()}
-    return {mark.name: getattr(server, name) for name, mark in marks.items() if mark is not None}
-
-
-def tool_functions(kind: type) -> dict[str, Callable[..., Any]]:
-    """The tools of a class, each as a method of the class itself: enough to read its signature."""
-    members = _members_of_class(kind).values()
-    marks = {member: getattr(member, _MARK, None) for member in members if callable(member)}
-    return {mark.name: MethodType(member, kind) for member, mark in marks.items() if mark is not None}
+def tools_of(owner: object) -> dict[str, Callable[..., Any]]:
+    """The tools of a server: name to bound method, in the order in which the class names them. Of a class they are
+    bound to the class, which is enough to read their signatures."""
+    return {spec.name: method for spec, method in _marked(owner, _MARK)}
 
 
 def any_tools_of(server: object) -> list[Callable[..., Any]]:
     """The methods marked with `@any_tool`. Only the first is used."""
-    marked = [name for name, member in _members_of(server).items() if getattr(member, _ANY_MARK, None) is True]
-    return [getattr(server, name) for name in marked]
+    return [method for _, method in _marked(server, _ANY_MARK)]
 
 
-def _members_of(server: object) -> dict[str, Any]:
-    return _members_of_class(type(server))
-
-
-def _members_of_class(kind: type) -> dict[str, Any]:
-    return {name: member for base in reversed(kind.__mro__) for name, member in vars(base).items()}
+def _marked(owner: object, mark: str) -> list[tuple[Any, Callable[..., Any]]]:
+    """The methods with this mark, each with its value."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    members = {name: member for base in reversed(kind.__mro__) for name, member in vars(base).items()}
+    return [(getattr(each, mark), each.__get__(owner, kind)) for each in members.values() if hasattr(each, mark)]
 
 
 def arguments_model(name: str, parameters: list[inspect.Parameter]) -> type[BaseModel]:
