@@ -205,7 +205,7 @@ class RolloutCollectionHelper:
             "total": self.total,
             "scored": metrics.scored,
             "failed": dict(metrics.failed),
-            "mean_reward": metrics.means().get("reward"),
+            "mean_reward": metrics.mean_reward(),
             "max_in_flight": int(self._limiter.window.size) if self._limiter else None,
             "head": {"host": head["host"], "port": head["port"]} if head else None,
         }

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 
@@ -51,22 +51,6 @@ class ClusteredMean:
         self._totals += total_off * (total - self._total)
         self._totals_sizes += total_off * (size - self._size)
         self._sizes += size_off * (size - self._size)
-
-    def add_samples(self, values: Sequence[float]) -> None:
-        """Add clusters of one sample each."""
-        clusters, mean, size = self.clusters, self._total, self._size
-        totals, totals_sizes, sizes = self._totals, self._totals_sizes, self._sizes
-        for value in values:
-            clusters += 1
-            total_off, size_off = value - mean, 1 - size
-            mean += total_off / clusters
-            size += size_off / clusters
-            totals += total_off * (value - mean)
-            totals_sizes += total_off * (1 - size)
-            sizes += size_off * (1 - size)
-        self.samples += len(values)
-        self.clusters, self._total, self._size = clusters, mean, size
-        self._totals, self._totals_sizes, self._sizes = totals, totals_sizes, sizes
 
     @property
     def mean(self) -> float:
@@ -173,11 +157,11 @@ class LogHistogram:
 
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()
+        self._largest = -math.inf
 
-    def add(self, values: Iterable[float]) -> None:
-        least, most, log_growth, buckets = self.LEAST, self.MOST, self._LOG_GROWTH, self._buckets
-        for value in values:
-            buckets[math.ceil(math.log(min(max(value, least), most)) / log_growth)] += 1
+    def add(self, value: float) -> None:
+        self._largest = max(self._largest, value)
+        self._buckets[math.ceil(math.log(min(max(value, self.LEAST), self.MOST)) / self._LOG_GROWTH)] += 1
 
     def percentile(self, percent: float) -> float | None:
         """The least value that at least `percent` of all values do not exceed; None if there are none."""
@@ -187,3 +171,9 @@ class LogHistogram:
             if rank <= 0:
                 return float(2 * self._GROWTH**bucket / (self._GROWTH + 1))
         return None
+
+    def summary(self) -> dict[str, float]:
+        """A few percentiles and the largest value; nothing if there are no values."""
+        found = {f"p{percent}": self.percentile(percent) for percent in (50, 90, 99)}
+        known = {name: min(value, self._largest) for name, value in found.items() if value is not None}
+        return {**known, "max": self._largest} if known else {}

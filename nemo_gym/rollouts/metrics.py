@@ -26,8 +26,6 @@ MAX_VOTERS = 64
 
 MAX_NAME = 24
 """Longer names of fields are cut, so that a table fits 70 columns."""
-BATCH_SIZE = 1024
-PERCENTILES = (50, 90, 99)
 LARGEST = 1e100
 """Numbers beyond are passed over: the sums of their squares would be no numbers any more."""
 _NUMBER_TYPES = frozenset((int, float, bool))
@@ -45,17 +43,6 @@ class _Sums(dict[str, list[float]]):
             else:
                 found[0] += value
                 found[1] += 1
-
-    def add_all(self, samples: Mapping[str, list[float]]) -> None:
-        for name, values in samples.items():
-            total, count = self.get(name, (0, 0))
-            self[name] = [total + sum(values), count + len(values)]
-
-    def means(self) -> dict[str, float]:
-        return {name: total / count for name, (total, count) in self.items()}
-
-    def totals(self) -> dict[str, float]:
-        return {name: total for name, (total, _) in self.items()}
 
 
 @dataclass(slots=True)
@@ -99,27 +86,11 @@ class _Estimates:
         for power in range(task.rewards.bit_length()):
             self.passes[1 << power].add(pass_at_k(task.rewards, task.passed, 1 << power))
         if task.is_asked:
-            self._add_votes(task, tuple(sorted(task.votes.values())))
-
-    def _add_votes(self, task: _Task, votes: tuple[tuple[int, int], ...]) -> None:
-        self.votes_differ |= len(votes) > 1
-        silent = task.rewards - sum([given for given, _ in votes])
-        for power in range(min(task.rewards, MAX_VOTERS).bit_length()):
-            self.majorities[1 << power].add(majority_at_k(votes, 1 << power, silent=silent))
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Figures of rollouts that are not in the sums yet. Adding many at once takes a fraction of the time."""
-
-    rollouts: int = 0
-    numbers: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    tokens: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    seconds: list[float] = field(default_factory=list)
-    passed: list[float] = field(default_factory=list)
-    """Of rows with one repeat: whether it passed."""
-    won: list[float] = field(default_factory=list)
-    """The same if the environment reports the model's answer: whether that one answer passed."""
+            votes = tuple(sorted(task.votes.values()))
+            self.votes_differ |= len(votes) > 1
+            silent = task.rewards - sum([given for given, _ in votes])
+            for power in range(min(task.rewards, MAX_VOTERS).bit_length()):
+                self.majorities[1 << power].add(majority_at_k(votes, 1 << power, silent=silent))
 
 
 class RunningMetrics:
@@ -134,15 +105,15 @@ class RunningMetrics:
         """By kind, whether they left the rollout without a result or a reward is configured for them."""
         self._open: dict[int | None, _Task] = {}
         """The rows that are not complete. A record without an index is a row of its own."""
-        self._estimates = _Estimates()
-        self._batch, self._sums, self._tokens = _Batch(), _Sums(), _Sums()
-        self._proportions = {"reward"}
-        """Fields whose values are all between 0 and 1, if they are true, false or rewards."""
-        self._booleans: set[str] = set()
+        self._estimates, self._tokens = _Estimates(), _Sums()
+        self._rewarded, self._reward_total = 0, 0.0
+        self._not_booleans: set[str] = set()
+        """Fields that were a number other than true and false."""
+        self._rewards_are_proportions = True
         self.cut_off = 0
         """Rollouts that a token or step limit ended."""
         self._attempts = self._retries = 0
-        self._latency, self._slowest_s = LogHistogram(), 0.0
+        self._latency = LogHistogram()
         self.blocked: dict[str, dict[str, float]] = {}
         """The handlers that blocked the event loop, if the servers are in this process."""
         self.stages: dict[str, dict[str, float]] = {}
@@ -166,60 +137,28 @@ class RunningMetrics:
         self.cut_off += is_cut_off(figures.get("response"))
         self._attempts += attempts
         self._retries += retries
-        batch = self._batch
-        batch.rollouts += 1
         if seconds is not None:
-            batch.seconds.append(seconds)
+            self._latency.add(seconds)
         numbers = _numbers(figures)
-        for name, value in numbers.items():
-            batch.numbers[name].append(value)
-        for name, value in _tokens(figures):
-            batch.tokens[name].append(value)
+        self._tokens.add(_tokens(figures))
+        self._not_booleans.update([name for name, value in numbers.items() if type(value) is not bool])
         if figures.get(JUDGE_FAILURE_FIELD):
             self.judge_failures[figures[JUDGE_FAILURE_FIELD]] += 1
-        passed = numbers["reward"] >= self.pass_threshold if "reward" in numbers else None
-        answers = [figures[name] for name in ANSWER_FIELDS if name in figures][:1]
-        if self.num_repeats == 1:
-            self._add_only_repeat(numbers, passed, answers)
-        else:
-            self._add_repeat(task_index, numbers, passed, answers)
-        if batch.rollouts == BATCH_SIZE:
-            self._add_batch()
-
-    def _add_only_repeat(self, numbers: Mapping[str, float], passed: bool | None, answers: list[Any]) -> None:
-        self._estimates.tasks += bool(numbers)
-        if passed is not None:
-            self._batch.passed.append(passed)
-            if answers:
-                self._batch.won.append(passed and answers[0] is not None and answers[0] != "")
-
-    def _add_repeat(
-        self, index: int | None, numbers: Mapping[str, float], passed: bool | None, answers: list[Any]
-    ) -> None:
-        task = self._open.get(index) or _Task()
+        task = self._open.get(task_index) or _Task()
         task.sums.add(numbers)
-        if passed is not None:
+        reward = numbers.get("reward")
+        if reward is not None:
+            self._rewarded += 1
+            self._reward_total += reward
+            self._rewards_are_proportions &= 0 <= reward <= 1
+            passed = reward >= self.pass_threshold
             task.rewards += 1
             task.passed += passed
-            for answer in answers:
-                task.vote(answer, passed=passed)
-        self._count_outcome(index, task)
-
-    def _add_batch(self) -> None:
-        batch, self._batch = self._batch, _Batch()
-        self._note_kinds(batch.numbers)
-        self._sums.add_all(batch.numbers)
-        self._tokens.add_all(batch.tokens)
-        self._latency.add(batch.seconds)
-        self._slowest_s = max([self._slowest_s, *batch.seconds])
-        if self.num_repeats != 1:
-            return
-        for name, values in batch.numbers.items():
-            self._estimates.fields[name].add_samples(values)
-        if batch.passed:
-            self._estimates.passes[1].add_samples(batch.passed)
-        if batch.won:
-            self._estimates.majorities[1].add_samples(batch.won)
+            for name in ANSWER_FIELDS:
+                if name in figures:
+                    task.vote(figures[name], passed=passed)
+                    break
+        self._add_outcome(task_index, task)
 
     def add_failure(
         self, cause: Cause, *, code: str | None = None, task_index: int | None = None, attempts: int = 0
@@ -229,46 +168,54 @@ class RunningMetrics:
         self._attempts += attempts
         if cause == "judge" and code is not None:
             self.judge_failures[code] += 1
-        if self.num_repeats != 1:
-            self._count_outcome(task_index, self._open.get(task_index) or _Task())
+        self._add_outcome(task_index, self._open.get(task_index) or _Task())
+
+    def _add_outcome(self, index: int | None, task: _Task) -> None:
+        task.outcomes += 1
+        if index is not None and task.outcomes != self.num_repeats:
+            self._open[index] = task
+        else:
+            self._open.pop(index, None)
+            self._estimates.add(task)
+
+    def mean_reward(self) -> float | None:
+        """The mean reward so far, earlier records of a resumed run included."""
+        return None if not self._rewarded else self._reward_total / self._rewarded
 
     def means(self) -> dict[str, float]:
         """The averages, `reward` first, each over the records that have the field."""
-        self._add_batch()
-        means = self._sums.means()
-        return {**({"reward": means["reward"]} if "reward" in means else {}), **means}
+        summary = self.summary()
+        found = {"reward": summary["reward"], **summary["fields"]}
+        return {name: each["mean"] for name, each in found.items() if each}
 
     def summary(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
-        self._add_batch()
         estimates = copy.deepcopy(self._estimates)
         for task in self._open.values():
             estimates.add(task)
-        proportions = self._proportions | self._booleans
+        numbers = self._not_booleans - ({"reward"} if self._rewards_are_proportions else set())
         fields = {
-            name: _as_json(estimates.fields[name], is_proportion=name in proportions)
-            for name in sorted(estimates.fields)
+            name: _as_json(each, is_proportion=name not in numbers) for name, each in sorted(estimates.fields.items())
         }
-        reward = fields.pop("reward", None)
-        found: dict[str, Any] = {
+        tokens = {name: self._tokens[name] for name in TOKENS if name in self._tokens}
+        chances = {"pass": estimates.passes, "majority": estimates.majorities if estimates.votes_differ else {}}
+        return {
             "scored": self.scored,
             "failed": self.failed.total(),
             "failures_by_cause": dict(sorted(self.failed.items())),
             "judge_failures": dict(sorted(self.judge_failures.items())),
             "cut_off": self.cut_off,
             "tasks": estimates.tasks,
-            "reward": reward,
+            "reward": fields.pop("reward", None),
             "pass_threshold": self.pass_threshold,
-        }
-        found |= {f"pass@{k}": _as_json(each, is_proportion=True) for k, each in sorted(estimates.passes.items())}
-        if estimates.votes_differ:
-            majorities = sorted(estimates.majorities.items())
-            found |= {f"majority@{k}": _as_json(each, is_proportion=True) for k, each in majorities}
-        tokens, totals = self._tokens.means(), self._tokens.totals()
-        return found | {
+            **{
+                f"{name}@{k}": _as_json(each, is_proportion=True)
+                for name, by_k in chances.items()
+                for k, each in sorted(by_k.items())
+            },
             "fields": fields,
-            "tokens": {name: {"mean": tokens[name], "total": totals[name]} for name in TOKENS if name in totals},
-            "latency_s": self._latencies(),
+            "tokens": {name: {"mean": total / count, "total": total} for name, (total, count) in tokens.items()},
+            "latency_s": self._latency.summary(),
             "attempts": self._attempts,
             "retries": self._retries,
             **({"blocked_handlers": self.blocked} if self.blocked else {}),
@@ -277,35 +224,7 @@ class RunningMetrics:
 
     def table(self) -> str:
         """Everything, for people."""
-        return "\n".join(_lines(self.summary(), booleans=self._booleans))
-
-    def mean_reward(self) -> float | None:
-        """The mean reward so far, earlier records of a resumed run included."""
-        self._add_batch()
-        return self._sums.means().get("reward")
-
-    def _note_kinds(self, numbers: Mapping[str, list[float]]) -> None:
-        """Tell proportions from other numbers."""
-        for name, values in numbers.items():
-            if not all(type(value) is bool for value in values):
-                self._booleans.discard(name)
-            elif name not in self._sums:
-                self._booleans.add(name)
-        if not all(0 <= reward <= 1 for reward in numbers.get("reward", ())):
-            self._proportions.discard("reward")
-
-    def _count_outcome(self, index: int | None, task: _Task) -> None:
-        task.outcomes += 1
-        if index is not None and task.outcomes != self.num_repeats:
-            self._open[index] = task
-        else:
-            self._open.pop(index, None)
-            self._estimates.add(task)
-
-    def _latencies(self) -> dict[str, float]:
-        found = {f"p{percent}": self._latency.percentile(percent) for percent in PERCENTILES}
-        known = {name: min(value, self._slowest_s) for name, value in found.items() if value is not None}
-        return {**known, "max": self._slowest_s} if known else {}
+        return "\n".join(_lines(self.summary(), numbers=self._not_booleans))
 
 
 def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
@@ -317,19 +236,15 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _tokens(record: Mapping[str, Any]) -> list[tuple[str, float]]:
+def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
     response = record.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
     if not isinstance(usage, dict):
-        return []
+        return {}
     details = usage.get("output_tokens_details")
     reasoning = (details if isinstance(details, dict) else usage).get("reasoning_tokens")
-    values: list[Any] = [usage.get("input_tokens"), usage.get("output_tokens"), reasoning, usage.get("total_tokens")]
-    return [
-        (name, value)
-        for name, value in zip(TOKENS, values, strict=True)
-        if type(value) in _NUMBER_TYPES and -LARGEST <= value <= LARGEST
-    ]
+    values = (usage.get("input_tokens"), usage.get("output_tokens"), reasoning, usage.get("total_tokens"))
+    return _numbers(dict(zip(TOKENS, values, strict=True)))
 
 
 def _as_json(estimate: ClusteredMean, *, is_proportion: bool) -> dict[str, Any]:
@@ -343,7 +258,7 @@ def _as_json(estimate: ClusteredMean, *, is_proportion: bool) -> dict[str, Any]:
     }
 
 
-def _lines(summary: Mapping[str, Any], *, booleans: Container[str]) -> Iterator[str]:
+def _lines(summary: Mapping[str, Any], *, numbers: Container[str]) -> Iterator[str]:
     causes = ", ".join(f"{cause} {count}" for cause, count in summary["failures_by_cause"].items())
     failed = f", {summary['failed']} without a result ({causes})" if causes else ""
     tasks = f" of {count_of(summary['tasks'], 'task')}" if summary["tasks"] else ""
@@ -353,7 +268,7 @@ def _lines(summary: Mapping[str, Any], *, booleans: Container[str]) -> Iterator[
         yield f"judge replies without a verdict: {', '.join(kinds)}"
     if summary["cut_off"]:
         yield f"{count_of(summary['cut_off'], 'rollout')} cut off by a limit"
-    yield from _table(summary, booleans)
+    yield from _table(summary, numbers)
     if summary["tokens"]:
         tokens = {name: entry for name, entry in summary["tokens"].items() if entry["total"]}
         means = (f"{name} {_shown(entry['mean'])}" for name, entry in tokens.items())
@@ -370,13 +285,11 @@ def _lines(summary: Mapping[str, Any], *, booleans: Container[str]) -> Iterator[
         yield f"{name} blocked the event loop, times: {entry['times']}, seconds in all: {entry['seconds']:.3g}"
 
 
-def _table(summary: Mapping[str, Any], booleans: Container[str]) -> Iterator[str]:
+def _table(summary: Mapping[str, Any], numbers: Container[str]) -> Iterator[str]:
     """Means and intervals in at most 70 columns, without what is false everywhere and repeated numbers of samples."""
     chances = {name: entry for name, entry in summary.items() if name.startswith(("pass@", "majority@"))}
-    fields = {name: each for name, each in summary["fields"].items() if each["mean"] or name not in booleans}
-    rows = {
-        name: each for name, each in {"reward": summary["reward"], **chances, **fields}.items() if each is not None
-    }
+    fields = {name: each for name, each in summary["fields"].items() if each["mean"] or name in numbers}
+    rows = {**({"reward": summary["reward"]} if summary["reward"] else {}), **chances, **fields}
     if not rows:
         return
     width = min(max(map(len, rows)), MAX_NAME)
