@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from nemo_gym import __version__
 from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.words import count_of
+from nemo_gym.config.blocks import blocks_in
 from nemo_gym.config.overrides import shown_arguments
 from nemo_gym.config.secrets import masked
 from nemo_gym.errors import ConfigError
@@ -30,19 +31,8 @@ class InputFile(BaseModel):
     rows: int | None = None
     """None in older manifests."""
 
-    def changes_to(self, now: "InputFile") -> Iterator[str]:
-        """What is different now, in words."""
-        if self.sha256 == now.sha256:
-            return
-        before, after = (
-            f"{each.path} ({count_of(each.rows, 'row')})" if each.rows else each.path for each in (self, now)
-        )
-        if self.path != now.path:
-            yield f"the dataset: {before} before, {after} now"
-        elif self.rows == now.rows:
-            yield f"the dataset: rows of {after} have changed"
-        else:
-            yield f"the dataset: {now.path} had {self.rows} rows, has {now.rows} now"
+    def __str__(self) -> str:
+        return f"{self.path} ({count_of(self.rows, 'row')})" if self.rows else self.path
 
 
 class Manifest(BaseModel):
@@ -61,9 +51,9 @@ class Manifest(BaseModel):
 
     def changes_to(self, now: "Manifest") -> list[str]:
         """What is different now, a line each."""
-        pairs = ((self.options, now.options), (self.servers, now.servers))
-        lines = list(self.input.changes_to(now.input))
-        lines += [line for before, after in pairs for line in _differences(before, after)]
+        is_same = self.input.sha256 == now.input.sha256
+        lines = [] if is_same else [f"the dataset: {self.input} before, {now.input} with other rows now"]
+        lines += [*_differences(self.options, now.options), *_differences(self.servers, now.servers)]
         if self.files is not None and now.files is not None:
             lines += describe_file_changes(self.files, now.files)
         return lines
@@ -73,10 +63,11 @@ def make_manifest(
     input_path: Path, *, sha256: str, rows: int, options: dict[str, Any], settings: Mapping[str, Any]
 ) -> Manifest:
     """The manifest of a run that is about to start, without secrets."""
+    names = {block.name for block in blocks_in(settings)}
     return Manifest(
         input=InputFile(path=str(input_path), sha256=sha256, rows=rows),
         options=options,
-        servers={name: _lasting(block) for name, block in masked(settings).items() if _is_server(block)},
+        servers={name: _lasting(block) for name, block in masked(settings).items() if name in names},
         files=hash_server_files(settings) if settings else None,
         command=[Path(sys.argv[0]).name, *shown_arguments(sys.argv[1:])],
         versions={"nemo_gym": __version__, "python": platform.python_version()},
@@ -118,17 +109,6 @@ def _differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
     elif before != after:
         was, now = ("not set" if each is None else repr(each) for each in (before, after))
         yield f"{place}: {was} before, {now} now"
-
-
-def _is_server(block: Any) -> bool:
-    return (
-        isinstance(block, dict)
-        and len(block) == 1
-        and all(
-            isinstance(inner, dict) and all(isinstance(item, dict) and "entrypoint" in item for item in inner.values())
-            for inner in block.values()
-        )
-    )
 
 
 def _lasting(block: Any) -> Any:

@@ -1,7 +1,7 @@
 """The files of a collection: the output a user names, and the files beside it. Every name is made here."""
 
-import itertools
-import time
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from nemo_gym.errors import ConfigError
@@ -9,61 +9,29 @@ from nemo_gym.errors import ConfigError
 SPECIAL_FOLDERS = (Path("/dev"), Path("/proc"))
 
 
-def sibling_path(output: Path, word: str, suffix: str) -> Path:
+def sibling_path(output: str | Path, word: str, suffix: str) -> Path:
     """The file beside an output that has `word` in its name. Outputs that differ only in their suffix share none."""
+    output = Path(output)
     if output.suffix == ".jsonl":
         return output.with_name(f"{output.stem}_{word}{suffix}")
     return output.with_name(f"{output.name}.{word}{suffix}")
 
 
-def failures_path(output: Path) -> Path:
-    """Failed attempts."""
-    return sibling_path(output, "failures", ".jsonl")
-
-
-def failures_path_for(output: str | Path) -> Path:
-    """The same for a path given as a text."""
-    return failures_path(Path(output))
-
-
-def manifest_path(output: Path) -> Path:
-    """The input and configuration that the rollouts were made with."""
-    return sibling_path(output, "manifest", ".json")
-
-
-def metrics_path(output: Path) -> Path:
-    """Averages, estimates and counts."""
-    return sibling_path(output, "metrics", ".json")
-
-
-def plots_path(output: Path) -> Path:
-    """The plots of a profile."""
-    return sibling_path(output, "plots", ".svg")
-
-
-def aggregate_metrics_path(output: Path) -> Path:
-    """The figures that environments compute themselves."""
-    return sibling_path(output, "aggregate_metrics", ".json")
-
-
-def materialized_inputs_path(output: Path) -> Path:
-    """The rows as they were sent."""
-    return sibling_path(output, "materialized_inputs", ".jsonl")
-
-
-def collated_inputs_path(output: Path) -> Path:
-    """The rows of several datasets, or rows with skills."""
-    return sibling_path(output, "collated_inputs", ".jsonl")
-
-
-def journal_path(output: Path) -> Path:
-    """The replies of models, to resume inside a rollout."""
-    return sibling_path(output, "journal", ".jsonl")
-
-
-def export_path(output: Path) -> Path:
-    """What an export used and dropped."""
-    return sibling_path(output, "export", ".json")
+failures_path = failures_path_for = partial(sibling_path, word="failures", suffix=".jsonl")
+manifest_path = partial(sibling_path, word="manifest", suffix=".json")
+"""The input and configuration that the rollouts were made with."""
+metrics_path = partial(sibling_path, word="metrics", suffix=".json")
+plots_path = partial(sibling_path, word="plots", suffix=".svg")
+aggregate_metrics_path = partial(sibling_path, word="aggregate_metrics", suffix=".json")
+"""The figures that environments compute themselves."""
+materialized_inputs_path = partial(sibling_path, word="materialized_inputs", suffix=".jsonl")
+"""The rows as they were sent."""
+collated_inputs_path = partial(sibling_path, word="collated_inputs", suffix=".jsonl")
+"""The rows of several datasets, or rows with skills."""
+journal_path = partial(sibling_path, word="journal", suffix=".jsonl")
+"""The replies of models, to resume inside a rollout."""
+export_path = partial(sibling_path, word="export", suffix=".json")
+"""What an export used and dropped."""
 
 
 def scored_path(failures: Path) -> Path | None:
@@ -92,13 +60,7 @@ def check_paths(output: Path, *, dataset: Path) -> None:
 
 
 def archive_paths(output: Path) -> list[tuple[Path, Path]]:
-    """The existing files of an earlier run, each with a free name under which it can be kept."""
-    files = [path for path in all_paths(output) if path.exists()]
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    endings = (f".{stamp}{number}" for number in itertools.chain([""], map("-{}".format, itertools.count(2))))
-    ending = next(ending for ending in endings if not any(_with_ending(path, ending).exists() for path in files))
-    return [(path, _with_ending(path, ending)) for path in files]
-
-
-def _with_ending(path: Path, ending: str) -> Path:
-    return path.with_name(f"{path.stem}{ending}{path.suffix}")
+    """The existing files of an earlier run, each with a name under which it can be kept."""
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-%f")
+    existing = (path for path in all_paths(output) if path.exists())
+    return [(path, path.with_name(f"{path.stem}.{stamp}{path.suffix}")) for path in existing]

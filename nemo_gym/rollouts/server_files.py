@@ -37,12 +37,8 @@ def hash_server_files(settings: Mapping[str, Any]) -> dict[str, str]:
 def describe_file_changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     """What is different, a line per file."""
     for name in sorted({*before, *now}):
-        if name not in now:
-            yield f"{name} was deleted"
-        elif name not in before:
-            yield f"{name} was added"
-        elif before[name] != now[name]:
-            yield f"{name} was changed"
+        if before.get(name) != now.get(name):
+            yield f"{name} was {'deleted' if name not in now else 'changed' if name in before else 'added'}"
 
 
 def _paths_in(config: Any, key: str = "") -> Iterator[str]:

@@ -161,10 +161,11 @@ def test_a_change_of_input_or_configuration_is_told_line_by_line(tmp_path: Path)
         "agent_name",
         "policy_model.responses_api_models.openai_model.openai_model",
     ]
-    assert changes[0] == f"the dataset: {rows} had 1 rows, has 2 now"
+    assert changes[0] == f"the dataset: {rows} (1 row) before, {rows} (2 rows) with other rows now"
     assert changes[-1].endswith("'small' before, 'large' now")
     same_length = make_manifest(rows, sha256="1", rows=1, options={}, settings=settings)
-    assert f"the dataset: rows of {rows} (1 row) have changed" in kept.changes_to(same_length)
+    assert f"the dataset: {rows} (1 row) before, {rows} (1 row) with other rows now" in kept.changes_to(same_length)
     assert "agent_name: 'a' before, not set now" in kept.changes_to(same_length)
     elsewhere = make_manifest(tmp_path / "b.jsonl", sha256="2", rows=3, options={}, settings=settings)
-    assert f"the dataset: {rows} (1 row) before, {tmp_path}/b.jsonl (3 rows) now" in kept.changes_to(elsewhere)
+    changed = f"the dataset: {rows} (1 row) before, {tmp_path}/b.jsonl (3 rows) with other rows now"
+    assert changed in kept.changes_to(elsewhere)
