@@ -5,14 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from nemo_gym.common.paths import nearest
 from nemo_gym.config.blocks import blocks_in
 from nemo_gym.errors import ConfigError
 
 PEEKED_ROWS = 20
-_KINDS = {"resources_servers": "an environment", "responses_api_models": "a model"}
 
 
 def agents_of(settings: Mapping[str, Any]) -> dict[str, str | None]:
@@ -22,40 +19,23 @@ def agents_of(settings: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def check_agent(name: str, settings: Mapping[str, Any]) -> None:
-    """Raise unless `name` is an agent, with what it is instead and the agent that is probably meant."""
+    """Raise unless `name` is an agent, with the agents there are."""
     agents = agents_of(settings)
-    if name in agents or not agents:
-        return
-    kinds = {block.name: block.server_type for block in blocks_in(settings)}
-    folders = {block.implementation: block.name for block in blocks_in(settings) if block.server_type in _KINDS}
-    server = name if name in kinds else folders.get(name, "")
-    if server:
-        own = [agent for agent, environment in agents.items() if environment == server] or list(agents)
-        is_are = "its agent is" if kinds[server] == "resources_servers" and len(own) == 1 else "the agents are"
-        listed = ", ".join(f"'{agent}'" for agent in own)
-        raise ConfigError(f"agent_name is '{name}', which is {_KINDS[kinds[server]]}; {is_are} {listed}.")
-    hint = nearest(name, agents) or (f" Did you mean '{next(iter(agents))}'?" if len(agents) == 1 else "")
-    raise ConfigError(f"No agent is called '{name}'. Agents: {', '.join(agents)}.{hint}")
+    if agents and name not in agents:
+        listed = (f"{agent} (of {environment})" if environment else agent for agent, environment in agents.items())
+        raise ConfigError(f"No agent is called '{name}'. Agents: {', '.join(listed)}.{nearest(name, agents)}")
 
 
 def check_rows_name_agents(dataset: Path, settings: Mapping[str, Any]) -> None:
     """Raise if no agent is given and the rows do not name theirs either."""
     with dataset.open("rb") as lines:
-        rows = [line for line in itertools.islice(lines, PEEKED_ROWS) if line.strip()]
-    if any(b'"agent_ref"' in row for row in rows) or not all(map(_is_object, rows)):
-        return
-    listed = ", ".join(agents_of(settings))
-    raise ConfigError(
-        f"The rows of {dataset} do not name their agent (`agent_ref`). Pass +agent_name=<agent>"
-        f"{f'; agents: {listed}' if listed else ''}."
-    )
-
-
-def _is_object(row: bytes) -> bool:
-    try:
-        return isinstance(orjson.loads(row), dict)
-    except ValueError:
-        return False
+        rows = [line for line in itertools.islice(lines, PEEKED_ROWS) if line.startswith(b"{")]
+    if rows and not any(b'"agent_ref"' in row for row in rows):
+        listed = ", ".join(agents_of(settings))
+        raise ConfigError(
+            f"The rows of {dataset} do not name their agent (`agent_ref`). Pass +agent_name=<agent>"
+            f"{f'; agents: {listed}' if listed else ''}."
+        )
 
 
 def _environment(config: Any) -> str | None:

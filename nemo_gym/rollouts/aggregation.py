@@ -40,12 +40,10 @@ async def write_aggregate_metrics(
     """Write the figures of every agent that has its own, or with `always` of every agent. The records are in `inputs`,
     or else in the output."""
     try:
-        by_agent = _records_by_agent(_lines(inputs or [output]), agent_name)
-        found = [
-            await _figures(client, agent, records)
-            for agent, records in by_agent.items()
-            if always or await _has_own_metrics(client, agent)
-        ]
+        agents = [agent_name] if agent_name else client.names("responses_api_agents")
+        own = [agent for agent in agents if not always and await _has_own_metrics(client, agent)]
+        by_agent = _records_by_agent(_lines(inputs or [output]), agent_name) if always or own else {}
+        found = [await _figures(client, agent, by_agent[agent]) for agent in by_agent if always or agent in own]
     except Exception as error:
         logger.warning("the aggregate metrics of %s are not computed: %s", output, error)
         return None
@@ -53,11 +51,6 @@ async def write_aggregate_metrics(
         return None
     write_json(aggregate_metrics_path(output), found)
     return aggregate_metrics_path(output)
-
-
-async def any_own_metrics(client: ServerClient, agents: Iterable[str]) -> bool:
-    """True if a collection of these agents has figures to ask for."""
-    return any([await _has_own_metrics(client, agent) for agent in agents])
 
 
 async def _has_own_metrics(client: ServerClient, agent: str) -> bool:

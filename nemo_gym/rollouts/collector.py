@@ -14,7 +14,7 @@ from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError, RolloutError, SetupError
 from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
-from nemo_gym.rollouts.aggregation import any_own_metrics, write_aggregate_metrics
+from nemo_gym.rollouts.aggregation import write_aggregate_metrics
 from nemo_gym.rollouts.attempts import Run, retrying_run, traced_attempt
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
 from nemo_gym.rollouts.concurrency import (
@@ -164,19 +164,8 @@ class RolloutCollectionHelper:
         self.metrics = metrics
         write_json(metrics_path(output), metrics.summary())
         if not config.disable_aggregation and metrics.scored:
-            await self._aggregate(config, output, caller)
+            await write_aggregate_metrics(output, caller, agent_name=config.agent_name)
         return metrics
-
-    async def _aggregate(self, config: RolloutCollectionConfig, output: Path, client: ServerClient) -> None:
-        """Ask for the figures of environments that compute their own. Others are not asked to read all records."""
-        agents = [config.agent_name] if config.agent_name else client.names("responses_api_agents")
-        try:
-            is_wanted = await any_own_metrics(client, agents)
-        except Exception as error:  # the rollouts are made: nothing that a server answers may hide them
-            logger.warning("cannot tell whether environments have metrics of their own: %s", error)
-            return
-        if is_wanted:
-            await write_aggregate_metrics(output, client, agent_name=config.agent_name)
 
     async def _make_missing(
         self, config: RolloutCollectionConfig, store: RolloutStore, completed: CompletedIndex, client: ServerClient

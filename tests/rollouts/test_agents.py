@@ -19,27 +19,13 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("mcqa", "agent_name is 'mcqa', which is an environment; its agent is 'mcqa_simple_agent'."),
-        (
-            "mcqa_resources_server",
-            "agent_name is 'mcqa_resources_server', which is an environment; its agent is 'mcqa_simple_agent'.",
-        ),
-        ("policy_model", "agent_name is 'policy_model', which is a model; the agents are 'mcqa_simple_agent', "
-            "'other_agent'."),
-        (
-            "mcqa_agent",
-            "No agent is called 'mcqa_agent'. Agents: mcqa_simple_agent, other_agent. "
-            "Did you mean 'mcqa_simple_agent'?",
-        ),
-    ],
-)  # fmt: skip
-def test_what_is_no_agent_is_named_with_the_agent_that_is_meant(name: str, message: str) -> None:
+@pytest.mark.parametrize("name", ["mcqa", "mcqa_resources_server", "policy_model", "mcqa_agent"])
+def test_what_is_no_agent_is_told_with_the_agents_and_their_environments(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_agent(name, SETTINGS)
-    assert str(raised.value) == message
+    agents = "mcqa_simple_agent (of mcqa_resources_server), other_agent."
+    assert str(raised.value).startswith(f"No agent is called '{name}'. Agents: {agents}")
+    assert name != "mcqa_agent" or str(raised.value).endswith(" Did you mean 'mcqa_simple_agent'?")
 
 
 def test_an_agent_passes_and_so_does_any_name_if_the_configuration_is_unknown() -> None:
