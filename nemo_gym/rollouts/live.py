@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -24,6 +24,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import cache_dir
 from nemo_gym.rollouts.current_stage import coroutine_frames, current_stage
 from nemo_gym.rollouts.row_protocol import RowRequest
+from nemo_gym.rollouts.stage_times import local_metrics
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_text
 from nemo_gym.rollouts.worker_link import WorkerLink
 
@@ -94,7 +95,7 @@ class LiveRollouts:
     async def update_stages(self) -> None:
         """Ask the workers for the stages of the oldest rollouts."""
         oldest = itertools.islice(self._in_flight.values(), MAX_LISTED)
-        links = {sent.link for rollout in oldest if (sent := _sent_to(rollout.task))}
+        links = {link for rollout in oldest if (link := _sent_to(rollout.task)[0])}
         await asyncio.gather(*(link.update_stages() for link in links))
 
     def snapshot(self) -> dict[str, Any]:
@@ -135,35 +136,24 @@ def _cancelled(rollout: InFlight) -> NoResult:
 
 
 def _described(number: int, rollout: InFlight, now: float) -> dict[str, Any]:
-    row = rollout.row
+    row, (link, request) = rollout.row, _sent_to(rollout.task)
     return {
         "number": number,
         "task_index": row.id.task_index,
         "repeat_index": row.id.repeat_index,
         "agent": row.agent,
         "seconds": now - rollout.started,
-        **_stage(rollout.task, now),
+        **(link.stages.get(str(request), {}) if link else current_stage(rollout.task, now)),
     }
 
 
-def _stage(task: "asyncio.Task[Any]", now: float) -> dict[str, Any]:
-    """The stage of a rollout; if a worker makes it, as the worker reported last."""
-    sent = _sent_to(task)
-    return sent.link.stages.get(str(sent.number), {}) if sent else current_stage(task, now)
-
-
-class _Sent(NamedTuple):
-    link: WorkerLink
-    number: int
-
-
-def _sent_to(task: "asyncio.Task[Any]") -> _Sent | None:
-    """The worker that makes a rollout, if it is another process."""
+def _sent_to(task: "asyncio.Task[Any]") -> tuple[WorkerLink | None, int]:
+    """The worker that makes a rollout, if it is another process, and the number of the request."""
     for names in coroutine_frames(task):
         link, request = names.get("link"), names.get("request")
         if isinstance(link, WorkerLink) and isinstance(request, RowRequest):
-            return _Sent(link, request.number)
-    return None
+            return link, request.number
+    return None, 0
 
 
 def live_folder() -> Path:
@@ -214,6 +204,4 @@ def _reply(
         return {"error": "The token is wrong."}
     if "cancel" in asked:
         return {"cancelled": isinstance(asked["cancel"], int) and live.cancel(asked["cancel"])}
-    pages = [page for server in client.local.values() if (page := getattr(server, "pages", {}).get("/metrics"))]
-    metrics = pages[0]().decode() if pages else None
-    return {**status(), **live.snapshot(), "pid": os.getpid(), "metrics": metrics}
+    return {**status(), **live.snapshot(), "pid": os.getpid(), "metrics": local_metrics(client)}

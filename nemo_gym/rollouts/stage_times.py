@@ -5,8 +5,6 @@ import re
 from nemo_gym.client.head import base_url
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.runtime.run_metrics import metrics_page
-from nemo_gym.server.app import ServerApp
-from nemo_gym.server.metrics import stage_seconds
 
 _SAMPLE = re.compile(r'nemo_gym_stage_seconds_(sum|count)\{[^}]*\bstage="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
 _FIGURES = {"sum": "seconds", "count": "requests"}
@@ -16,17 +14,20 @@ StageTimes = dict[str, dict[str, float]]
 
 async def stage_times(client: ServerClient) -> StageTimes:
     """The totals so far. Empty if the servers do not tell."""
-    if client.local:
-        return stage_seconds(server for server in client.local.values() if isinstance(server, ServerApp))
-    head = client.head_server_config
-    if head is None:
-        return {}
-    page = await metrics_page(client.http, base_url(head.host, head.port), token=client.token)
+    page, head = local_metrics(client), client.head_server_config
+    if not client.local and head is not None:
+        page = await metrics_page(client.http, base_url(head.host, head.port), token=client.token)
     found: StageTimes = {}
     for kind, stage, value in _SAMPLE.findall(page or ""):
         if stage != "agent":
             found.setdefault(stage, {"requests": 0, "seconds": 0.0})[_FIGURES[kind]] += float(value)
     return found
+
+
+def local_metrics(client: ServerClient) -> str | None:
+    """The text of `/metrics` of the servers in this process, if there are any."""
+    pages = (getattr(server, "pages", {}).get("/metrics") for server in client.local.values())
+    return next((page().decode() for page in pages if page), None)
 
 
 def times_since(before: StageTimes, now: StageTimes) -> StageTimes:

@@ -1,6 +1,6 @@
 """The metrics of a worker: its rollouts and requests, its event loop, its pools and its process."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -105,19 +105,6 @@ def _stats_of(app: ServerApp) -> Iterator[tuple[str, str, RequestStats]]:
         yield path, stage_of(endpoint), endpoint.stats
     for path, stats in ({} if own is None else own.stats).items():
         yield path, _STAGE_OF_PATH.get(path, "tool"), stats
-
-
-def stage_seconds(apps: Iterable[ServerApp]) -> dict[str, dict[str, float]]:
-    """How many requests each stage of rollouts took, and how long they took in all."""
-    found: dict[str, dict[str, float]] = {}
-    for app in apps:
-        for _path, stage, stats in _stats_of(app):
-            requests = sum(stats.seconds.counts)
-            if stage != "agent" and requests > 0:
-                total = found.setdefault(stage, {"requests": 0, "seconds": 0.0})
-                total["requests"] += requests
-                total["seconds"] = round(total["seconds"] + stats.seconds.total, 6)
-    return found
 
 
 def stage_of(endpoint: Endpoint) -> str:
