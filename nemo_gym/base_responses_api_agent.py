@@ -64,6 +64,8 @@ class keep_response:  # noqa: N801 - a context manager
     without calling the model again, or to a cancellation, which a timeout further out makes such an error. Enter it
     before any timeout."""
 
+    __slots__ = ("response",)
+
     def __init__(self) -> None:
         self.response: Any = None
 
@@ -162,8 +164,6 @@ class Conversation:
     items: EncodedItems
     """What the row gave, then everything since. Only add to it."""
     num_given: int
-    offered: set[str]
-    """The names of the tools that the model may call."""
     reply: NeMoGymResponse | None = None
     """The model's last reply."""
     usage: NeMoGymResponseUsage | None = None
@@ -175,8 +175,12 @@ class Conversation:
     def of(cls, model_server: str, params: NeMoGymResponseCreateParamsNonStreaming) -> Self:
         text = params.input
         items = EncodedItems([NeMoGymEasyInputMessage(role="user", content=text)] if isinstance(text, str) else text)
-        offered = {str(tool.get("name")) for tool in params.tools if tool["type"] == "function"}
-        return cls(model_server, changed(params, input=items), items, len(items), offered)
+        return cls(model_server, changed(params, input=items), items, len(items))
+
+    @property
+    def offered(self) -> set[str]:
+        """The names of the tools that the model may call."""
+        return {str(tool.get("name")) for tool in self.request.tools if tool["type"] == "function"}
 
     @property
     def given(self) -> list[NeMoGymResponseInputItem]:

@@ -364,7 +364,7 @@ class _Sessions:
     __slots__ = ("_client", "_jar", "_known")
 
     def __init__(self, client: ServerClient, jar: CookieJar) -> None:
-        self._client, self._jar, self._known = client, jar, set(jar)
+        self._client, self._jar, self._known = client, jar, tuple(jar)
 
     async def __aenter__(self) -> None:
         """Nothing to do."""
