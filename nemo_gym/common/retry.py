@@ -82,10 +82,6 @@ def pause_before_retry(
     return pause_s if pause_s < left_s else None
 
 
-def log_line(error: Exception, attempt: int, *, max_tries: int, pause_s: float) -> str:
-    return f"{error}; attempt {attempt} of {max_tries}, next in {pause_s:.1f} s"
-
-
 async def retry(
     attempt: Callable[[*Arguments], Awaitable[T]],
     *arguments: *Arguments,
@@ -105,7 +101,7 @@ async def retry(
                 raise
             record_retry(retries=1, throttled=int(isinstance(error, OverloadedError)))
             kind = f"{getattr(error, 'server', '')} {getattr(error, 'status', type(error).__name__)}"
-            line = log_line(error, number, max_tries=max_tries, pause_s=pause_s)
-            rate_limited_log.warning(kind, "%s", line)
+            text = "%s; attempt %d of %d, next in %.1f s"
+            rate_limited_log.warning(kind, text, error, number, max_tries, pause_s)
         await asyncio.sleep(pause_s)
         number += 1
