@@ -59,9 +59,7 @@ def server_blocks(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCE
         instance, error = maybe_get_server_instance_config(name, values)
         if instance is not None:
             blocks.servers.append(instance)
-        elif error is not None and any(
-            ENTRYPOINT_KEY_NAME in (block.config or ()) for block in blocks_in({name: values})
-        ):
+        elif error is not None and _has_entrypoint(name, values):
             mistakes = error_lines(error, sources=sources, prefix=(name,))
             blocks.almost_servers.append(AlmostServer(name, error, mistakes))
         else:

@@ -12,11 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.common.paths import nearest
 from nemo_gym.config.keys import KeyPath
-from nemo_gym.config.tree import dotted, value_at
+from nemo_gym.config.tree import dotted, nodes, value_at
 from nemo_gym.errors import ConfigError, InheritPathNotFoundError
 
 INHERIT, COPY, DELETE = "_inherit_from", "_copy", "_delete_key"
 DIRECTIVES = (INHERIT, COPY, DELETE)
+_KEYS = {(key,) for key in DIRECTIVES}
 DUMMY_MODEL = "dummy_model"
 MODELS = "responses_api_models"
 
@@ -31,17 +32,16 @@ class _Source(NamedTuple):
 def apply_directives(config: DictConfig) -> dict[str, str]:
     """Apply all directives, in place. Returns the removed blocks, each with the first block that inherits from it."""
     raw: Any = OmegaConf.to_container(config, resolve=False)
-    if not _has_directives(raw):
+    if not any(path[-1:] in _KEYS or _text_form(value) for path, value in nodes(raw)):
         return {}
     resolver = _Resolver(raw)
     found = resolver.resolved(raw, ())
-    for path in sorted(resolver.removed, key=lambda path: -path.count(".")):
-        _remove(found, path)
-    for key in [key for key in config if key not in found]:
+    for name in sorted(resolver.removed, key=lambda name: -name.count(".")):
+        *outer, last = name.split(".")
+        value_at(found, tuple(outer), {}).pop(last, None)
+    for key in list(config):
         del config[key]
-    for key, value in found.items():
-        if raw.get(key) != value:
-            config[key] = OmegaConf.create(value) if isinstance(value, dict | list) else value
+    config.merge_with(found)
     return resolver.removed
 
 
@@ -50,22 +50,18 @@ def merge_dummy_models(config: DictConfig) -> None:
 
     A configuration without a model may define such a dummy, so that another file can replace it.
     """
-    for name in list(config):
-        is_plain = not OmegaConf.is_missing(config, name) and not OmegaConf.is_interpolation(config, name)
-        block = config[name] if is_plain else None
-        models = block.get(MODELS) if isinstance(block, DictConfig) else None
-        if isinstance(models, DictConfig) and DUMMY_MODEL in models and len(models) > 1:
+    raw: Any = OmegaConf.to_container(config, resolve=False)
+    for name in raw:
+        written = value_at(raw, (name, MODELS))
+        if isinstance(written, dict) and DUMMY_MODEL in written and len(written) > 1:
+            models = config[name][MODELS]
             dummy = models.pop(DUMMY_MODEL)
             for implementation in list(models):
                 models[implementation] = OmegaConf.merge(dummy, models[implementation])
 
 
-def _has_directives(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(key in DIRECTIVES or _has_directives(item) for key, item in value.items())
-    if isinstance(value, list):
-        return any(map(_has_directives, value))
-    return isinstance(value, str) and _TEXT_FORM.fullmatch(value) is not None
+def _text_form(value: Any) -> re.Match[str] | None:
+    return _TEXT_FORM.fullmatch(value) if isinstance(value, str) else None
 
 
 class _Resolver:
@@ -125,7 +121,7 @@ class _Resolver:
 
 
 def _source_of(value: Any, path: KeyPath) -> _Source | None:
-    if isinstance(value, str) and (match := _TEXT_FORM.fullmatch(value)):
+    if match := _text_form(value):
         return _Source(match[2], is_removed=match[1] == "inherit_from")
     if not isinstance(value, dict) or (INHERIT not in value and COPY not in value):
         return None
@@ -147,22 +143,11 @@ def _names(given: Any, path: KeyPath) -> list[str]:
 
 
 def _delete(block: dict[Any, Any], name: str, path: KeyPath) -> None:
-    at, last = _parent(block, name)
+    *outer, last = name.split(".")
+    at = value_at(block, tuple(outer))
     if not isinstance(at, dict) or last not in at:
         known = map(str, at) if isinstance(at, dict) else ()
         raise InheritPathNotFoundError(
             f"{dotted(path)}.{DELETE} names '{name}', which is not there.{nearest(last, known)}"
         )
     del at[last]
-
-
-def _remove(config: dict[Any, Any], path: str) -> None:
-    at, last = _parent(config, path)
-    if isinstance(at, dict):
-        at.pop(last, None)
-
-
-def _parent(at: Any, path: str) -> tuple[Any, str]:
-    """The mapping that holds the last key of a dotted path, if there is one, and that key."""
-    *outer, last = path.split(".")
-    return value_at(at, tuple(outer)), last
