@@ -230,7 +230,9 @@ class HttpClient:
             try:
                 connection = peer.take_idle() or await self._connect(peer, name)
                 try:
-                    received = await connection.send(head, request.body)
+                    reply = connection.send(head, request.body)
+                    del head  # who waits for a long reply need not hold what was sent
+                    received = await reply
                 finally:
                     if connection.finish():
                         peer.put_idle(connection)

@@ -133,12 +133,14 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
     started = time.monotonic_ns()
     with track_retries() as retry_stats:
         try:
-            reply = await run_agent(client, row.agent, with_indices(row, number), timeout_s=timeout_s)
+            reply = await call_agent(client, row.agent, with_indices(row, number), timeout_s=timeout_s)
             record, figures, fields = scored_record(reply)
             if ROW_FIELDS not in fields and row.id.task_index >= 0:  # with it an environment says that it wants none
                 record = add_row_fields(record, fields, row.body)
         except RolloutError as error:
             failure = error
+        except ConfigError as error:
+            failure = no_such_agent(row.agent, error)
         except Exception as error:
             logger.exception("rollout of row %d failed", row.id.task_index)
             failure = RolloutError("internal", repr(error))
@@ -178,14 +180,14 @@ def with_indices(row: Row, number: int = 1) -> bytes:
     return b"".join((_INDICES % (task_index, repeat_index), attempt_index, rest))
 
 
-async def run_agent(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> ServerReply:
-    """The reply of an agent to a row. An agent that does not exist is an error of the row that names it."""
-    try:
-        reply = client.call(agent, "/run", body, answer=ServerReply, timeout_s=timeout_s, what="The rollout")
-        body = None  # see `call`
-        return await reply
-    except ConfigError as error:
-        raise RolloutError("input", str(error), server=agent) from error
+def call_agent(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> Coroutine[Any, Any, ServerReply]:
+    """The reply of an agent to a row. Raises ConfigError if there is no such agent."""
+    return client.call(agent, "/run", body, answer=ServerReply, timeout_s=timeout_s, what="The rollout")
+
+
+def no_such_agent(agent: str, error: ConfigError) -> RolloutError:
+    """An agent that does not exist is an error of the row that names it."""
+    return RolloutError("input", str(error), server=agent)
 
 
 def parse_scored(reply: ServerReply) -> dict[str, Any]:

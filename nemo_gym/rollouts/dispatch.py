@@ -16,7 +16,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import WorkerAddress, list_workers
 from nemo_gym.errors import ConfigError, HeadServerError, StartupError
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.rollouts.attempts import MAX_WORKERS_LOST, WORKER_LOST, parse_scored, run_agent
+from nemo_gym.rollouts.attempts import MAX_WORKERS_LOST, WORKER_LOST, call_agent, no_such_agent, parse_scored
 from nemo_gym.rollouts.row_protocol import RowRequest, failed_attempt
 from nemo_gym.rollouts.types import NO_DATASET, Outcome, Row, Scored, rollout_error
 from nemo_gym.rollouts.worker_link import WorkerLink
@@ -196,9 +196,12 @@ class TrainerDispatch:
         self._in_flight += 1
         try:
             workers = await self._connect()
-            if workers is None:
-                return parse_scored(await run_agent(self._client, agent, row, timeout_s=timeout_s))
-            return await _run_in_worker(workers, Row(NO_DATASET, agent, encode(row)), timeout_s)
+            if workers is not None:
+                return await _run_in_worker(workers, Row(NO_DATASET, agent, encode(row)), timeout_s)
+            try:
+                return parse_scored(await call_agent(self._client, agent, row, timeout_s=timeout_s))
+            except ConfigError as error:
+                raise no_such_agent(agent, error) from error
         finally:
             self._in_flight -= 1
             self._made += 1

@@ -22,6 +22,8 @@ WriteOutcome = Callable[[Outcome], Awaitable[None]]
 
 MAX_QUEUED = 4096
 """Outcomes that wait for the disk. With more, rollouts wait too."""
+MAX_BATCH = 1024
+"""Outcomes that are written at once: each is held several times over until it is on disk."""
 BATCH_WAIT_S = 0.02
 """How long an outcome waits for others to be written with."""
 
@@ -202,15 +204,17 @@ class RolloutStore:
             await self._has_room.wait()
 
     async def _write_batches(self) -> None:
-        """Write what has queued up since the last batch. After an error nothing more is written, but the queue is
-        still drained, so that no rollout waits for ever."""
+        """Write what has queued up, a batch at a time. After an error nothing more is written, but the queue is still
+        drained, so that no rollout waits for ever."""
         while self._queued or not self._is_closing:
             await self._wake.wait()
-            if not self._is_closing:
+            if not self._is_closing and len(self._queued) < MAX_BATCH:
                 await asyncio.sleep(BATCH_WAIT_S)
-            self._wake.clear()
-            outcomes, self._queued = self._queued, []
-            self._has_room.set()
+            outcomes, self._queued = self._queued[:MAX_BATCH], self._queued[MAX_BATCH:]
+            if not self._queued:
+                self._wake.clear()
+            if len(self._queued) < MAX_QUEUED:
+                self._has_room.set()
             if self._error is None and outcomes:
                 await self._write_batch(outcomes)
 
