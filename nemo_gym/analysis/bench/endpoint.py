@@ -123,7 +123,9 @@ class _Behavior:
 
 
 class _Connection(asyncio.Protocol):
-    """Requests on one connection come one after the other."""
+    """Requests on one connection come one after the other. It is small, since thousands wait for their latency."""
+
+    __slots__ = ("_behavior", "_received", "_transport", "_wanted")
 
     def __init__(self, behavior: _Behavior) -> None:
         self._behavior, self._received, self._wanted = behavior, bytearray(), 0
