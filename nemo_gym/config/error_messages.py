@@ -37,8 +37,8 @@ def validate(
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        lines = [f"{what} is not valid:", *error_lines(error, sources=sources, prefix=prefix), remedy]
-        raise ConfigError("\n".join(filter(None, lines))) from None
+        lines = error_lines(error, sources=sources, prefix=prefix, known=model.model_fields)
+        raise ConfigError("\n".join(filter(None, [f"{what} is not valid:", *lines, remedy]))) from None
 
 
 def error_lines(

@@ -4,7 +4,6 @@ file descriptors for."""
 import asyncio
 import logging
 import resource
-from collections import deque
 
 from nemo_gym.common.descriptors import outbound_limit
 
@@ -65,14 +64,13 @@ class AdaptiveLimiter:
     def __init__(self, window: AimdWindow) -> None:
         self.window = window
         self.in_flight = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._has_room = asyncio.Event()
 
     async def enter(self) -> int:
         """Wait for a place. Returns the generation to pass to `leave`."""
         while self.in_flight >= int(self.window.size):
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            await turn
+            self._has_room.clear()
+            await self._has_room.wait()
         self.in_flight += 1
         return self.window.generation
 
@@ -83,9 +81,5 @@ class AdaptiveLimiter:
             self.window.throttled(generation)
         elif scored:
             self.window.succeeded()
-        free = int(self.window.size) - self.in_flight
-        while free > 0 and self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                free -= 1
+        if self.in_flight < int(self.window.size):
+            self._has_room.set()

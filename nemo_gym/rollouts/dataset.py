@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
-from pydantic import ValidationError
 
 from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.common.paths import find
 from nemo_gym.common.words import json_type
-from nemo_gym.config.error_messages import error_lines
+from nemo_gym.config.error_messages import validate
 from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
@@ -86,15 +85,9 @@ def fingerprint_dataset(path: Path, *, with_row_hashes: bool) -> DatasetFingerpr
 
 def check_overrides(config: RolloutCollectionConfig) -> None:
     """Raise if `responses_create_params` has a value that no request may have: every row would fail."""
-    given = config.responses_create_params
-    if not given:
-        return
-    try:
-        NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": [], **given})
-    except ValidationError as error:
-        known = NeMoGymResponseCreateParamsNonStreaming.model_fields
-        lines = error_lines(error, prefix=("responses_create_params",), known=known)
-        raise ConfigError("\n".join(["responses_create_params is not valid:", *lines])) from None
+    what = "responses_create_params"
+    request = {"input": [], **config.responses_create_params}
+    validate(NeMoGymResponseCreateParamsNonStreaming, request, what=what, prefix=(what,))
 
 
 def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = None) -> Iterator[Row | NoResult]:
