@@ -19,6 +19,7 @@ from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply, 
 from nemo_gym.common.paths import find
 from nemo_gym.config.error_messages import validate
 from nemo_gym.config.loading import load_config, server_instances
+from nemo_gym.data.records import read_records
 from nemo_gym.errors import Cause, ConfigError, GymError, MissingPathError, RolloutError
 from nemo_gym.gateway.mcp import ToolResult, session_tools
 from nemo_gym.llm_api.base import JsonObject
@@ -63,18 +64,20 @@ class EnvironmentHost:
 
     def rows(self, path: str | None = None) -> list[JsonObject]:
         """The rows of a JSONL file; without a path, of the first dataset of the config that is there."""
-        if path is not None:
-            return _read_rows(find(path, what="dataset"))
-        for name in self._datasets:
+        for name in self._datasets if path is None else [path]:
             try:
-                return _read_rows(find(name, what="dataset"))
+                rows = list(read_records(find(name, what="dataset")))
             except MissingPathError:
+                if path is not None:
+                    raise
                 continue
-        if not self._datasets:
-            raise ConfigError(
-                f"The configuration of {self.name} names no dataset: pass rows or a dataset, or add `datasets`."
-            )
-        raise ConfigError(f"None of these datasets is there: {', '.join(self._datasets)}. Make one, or pass rows.")
+            if not rows:
+                raise ConfigError(f"{name} is empty, expected one row per line.")
+            return rows
+        named = ", ".join(self._datasets) or "none"
+        raise ConfigError(
+            f"The configuration of {self.name} names no dataset that is there ({named}): pass rows or a dataset."
+        )
 
     def call(
         self, path: str, body: Any, jar: CookieJar, *, cause: Cause = "environment", ends_session: bool = False
@@ -247,30 +250,12 @@ def check_row(row: JsonObject, *, what: str = "The row") -> JsonObject:
     return row
 
 
-def _read_rows(path: Path) -> list[JsonObject]:
-    rows: list[JsonObject] = []
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}. Expected a JSONL file.") from None
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.extend([orjson.loads(line)] if line.strip() else ())
-        except orjson.JSONDecodeError as error:
-            raise ConfigError(f"{path}, line {number}: not valid JSON: {error.msg}") from None
-    if not rows:
-        raise ConfigError(f"{path} is empty, expected one row per line.")
-    return rows
-
-
 def _environment(servers: list[ServerSpec], wanted: str | None) -> str:
     names = [server.name for server in servers if server.server_type == "resources_servers"]
-    if wanted in names:
-        return str(wanted)
-    if wanted is None and len(names) == 1:
-        return names[0]
-    found = f"the config has {', '.join(names)}" if names else "the config has none"
-    if wanted is not None:
-        raise ConfigError(f"There is no environment '{wanted}': {found}.")
-    remedy = "Choose one with environment=<name>." if names else "Pass a config file with a `resources_servers` block."
-    raise ConfigError(f"Expected one environment, but {found}. {remedy}")
+    if wanted in names or (wanted is None and len(names) == 1):
+        return wanted or names[0]
+    asked = "one environment" if wanted is None else f"the environment '{wanted}'"
+    raise ConfigError(
+        f"Expected {asked}, but the config has {', '.join(names) or 'none'}. Pass a config file with a "
+        "`resources_servers` block; if it has several, choose one with environment=<name>."
+    )
