@@ -34,11 +34,10 @@ class CompletionOrderStream(Generic[Row, Result]):
         self._rows, self._run, self._parallel = iter(rows), run, parallel
         self._queued: deque[Row] = deque()
         self._running: set[asyncio.Future[Result]] = set()
-        self._finished: deque[asyncio.Future[Result]] = deque()
-        self._futures: deque[asyncio.Future[Result]] = deque()
-        """Handed out, without a result yet."""
-        self._unclaimed = 0
-        """Rows read for which no future has been handed out yet."""
+        self._unsettled: deque[asyncio.Future[Result]] = deque()
+        """One future for each row that was read, the first to be settled first."""
+        self._unclaimed: deque[asyncio.Future[Result]] = deque()
+        """Those that have not been handed out yet."""
         self._error: Exception | None = None
         """Raised by the iterator of rows. Raised again once there is a future for every row before it."""
 
@@ -46,10 +45,7 @@ class CompletionOrderStream(Generic[Row, Result]):
         try:
             self._start_rows()
             while self._unclaimed or self._read_row():
-                self._unclaimed -= 1
-                future: asyncio.Future[Result] = AwaitedFuture(loop=asyncio.get_running_loop())
-                self._futures.append(future)
-                self._settle()
+                future = self._unclaimed.popleft()
                 self._start_rows()
                 yield future
         except GeneratorExit:
@@ -62,7 +58,7 @@ class CompletionOrderStream(Generic[Row, Result]):
         """Cancel the running rollouts and all futures, and read no more rows."""
         self._rows = iter(())
         self._queued.clear()
-        for future in (*self._running, *self._futures):
+        for future in (*self._running, *self._unsettled):
             future.cancel()
 
     def _read_row(self) -> bool:
@@ -73,27 +69,27 @@ class CompletionOrderStream(Generic[Row, Result]):
         except Exception as error:
             self._error, self._rows = error, iter(())
             return False
-        self._unclaimed += 1
+        future: asyncio.Future[Result] = AwaitedFuture(loop=asyncio.get_running_loop())
+        self._unsettled.append(future)
+        self._unclaimed.append(future)
         return True
 
     def _start_rows(self) -> None:
         """A finished rollout that nobody has asked for takes a place too, so that a slow reader slows the run down."""
-        while len(self._running) + len(self._finished) < self._parallel and (self._queued or self._read_row()):
+        while len(self._running) + self._settled_unclaimed() < self._parallel and (self._queued or self._read_row()):
             task = asyncio.ensure_future(self._run(self._queued.popleft()))
             self._running.add(task)
             task.add_done_callback(self._on_done)
 
+    def _settled_unclaimed(self) -> int:
+        return max(0, len(self._unclaimed) - len(self._unsettled))
+
     def _on_done(self, task: "asyncio.Future[Result]") -> None:
         self._running.discard(task)
-        self._finished.append(task)
-        self._settle()
+        future = self._unsettled.popleft()
+        if not future.cancelled():
+            _copy_outcome(task, future)
         self._start_rows()
-
-    def _settle(self) -> None:
-        while self._finished and self._futures:
-            task, future = self._finished.popleft(), self._futures.popleft()
-            if not future.cancelled():
-                _copy_outcome(task, future)
 
 
 def _copy_outcome(task: "asyncio.Future[Result]", future: "asyncio.Future[Result] | Future[Result]") -> None:
