@@ -4,6 +4,7 @@ can guess, with the model's endpoints below it and the tools over MCP."""
 import asyncio
 import contextvars
 import secrets
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import Any
 
 from nemo_gym.client.server_client import ServerReply, base_url
 from nemo_gym.gateway.mcp import MCP_PATH, McpHttpApp, McpToolServer
-from nemo_gym.gateway.unix_bridge import bridge_socket
 from nemo_gym.server.asgi import Receive, Scope, Send, cancel_on_disconnect, limit_body, read_body
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint
@@ -53,9 +53,14 @@ class ModelGateway:
 
     @asynccontextmanager
     async def socket(self, folder: Path) -> AsyncIterator[Path]:
-        """A Unix socket that leads here, for a sandbox without a network."""
-        async with bridge_socket(folder, LOOPBACK, self.port) as path:
-            yield path
+        """Listen on a Unix socket, too, for a sandbox without a network. It is open to every user, because a sandbox
+        may run as any. So `folder` should be closed to others."""
+        path = folder / "gateway.sock"
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            path.chmod(0o666)
+            async with serving({None: self}, [listening], self._limits):
+                yield path
 
     @contextmanager
     def opened(

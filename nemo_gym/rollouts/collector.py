@@ -38,7 +38,7 @@ from nemo_gym.rollouts.live import LiveRollouts, published
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import check_paths, materialized_inputs_path, metrics_path
 from nemo_gym.rollouts.resume import archive_output, load_completed
-from nemo_gym.rollouts.stage_times import stage_times, times_since
+from nemo_gym.rollouts.stages import stage_times, times_since
 from nemo_gym.rollouts.store import CompletedIndex, RolloutStore, WriteOutcome
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
 

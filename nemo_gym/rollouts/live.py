@@ -22,9 +22,8 @@ import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import cache_dir
-from nemo_gym.rollouts.current_stage import coroutine_frames, current_stage
 from nemo_gym.rollouts.row_protocol import RowRequest
-from nemo_gym.rollouts.stage_times import local_metrics
+from nemo_gym.rollouts.stages import coroutine_frames, current_stage, local_metrics
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_text
 from nemo_gym.rollouts.worker_link import WorkerLink
 

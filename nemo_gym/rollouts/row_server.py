@@ -13,7 +13,6 @@ from typing import Any
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.rollouts.attempts import traced_attempt
-from nemo_gym.rollouts.current_stage import current_stage
 from nemo_gym.rollouts.row_protocol import (
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
@@ -26,6 +25,7 @@ from nemo_gym.rollouts.row_protocol import (
     outcome_frame,
     read_row,
 )
+from nemo_gym.rollouts.stages import current_stage
 
 logger = logging.getLogger(__name__)
 

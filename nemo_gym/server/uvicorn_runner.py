@@ -40,9 +40,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 @asynccontextmanager
 async def serving(
-    apps: Mapping[int, Any], sockets: list[socket.socket], limits: ServerLimits | None = None
+    apps: Mapping[Any, Any], sockets: list[socket.socket], limits: ServerLimits | None = None
 ) -> AsyncIterator[None]:
-    """Serve each app on its port while the block runs, then finish what is in flight.
+    """Serve each app on its port while the block runs, then finish what is in flight. A Unix socket has the port None.
 
     uvicorn is imported here: a command that holds its servers itself never needs it.
     """
@@ -51,14 +51,17 @@ async def serving(
     from nemo_gym.server.http_protocol import LimitedConfig, LimitedProtocol
 
     async def dispatch(scope: Any, receive: Any, send: Any) -> None:
-        await apps[scope["server"][1]](scope, receive, send)
+        _, port = scope["server"] or (None, None)
+        await apps[port](scope, receive, send)
 
     config, state, loop = LimitedConfig(dispatch, limits or ServerLimits()), ServerState(), asyncio.get_running_loop()
     listening: list[asyncio.Server] = []
     try:
         for bound in sockets:
             connected = partial(LimitedProtocol, config, state, {})
-            listening.append(await loop.create_server(connected, sock=bound, backlog=BACKLOG))
+            is_unix = bound.family == socket.AF_UNIX
+            listen: Any = loop.create_unix_server if is_unix else loop.create_server
+            listening.append(await listen(connected, sock=bound, backlog=BACKLOG))
         yield
     finally:
         for server in listening:
@@ -81,7 +84,7 @@ async def _finish_requests(state: "ServerState") -> None:
 
 
 async def serve_until_interrupted(
-    apps: Mapping[int, Any], sockets: list[socket.socket], limits: ServerLimits | None = None
+    apps: Mapping[Any, Any], sockets: list[socket.socket], limits: ServerLimits | None = None
 ) -> None:
     """Serve until SIGINT or SIGTERM, then finish what is in flight."""
     stop = asyncio.Event()

@@ -4,7 +4,7 @@ import asyncio
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.config.types import BaseServerConfig
-from nemo_gym.rollouts.stage_times import stage_times, times_since
+from nemo_gym.rollouts.stages import stage_times, times_since
 
 METRICS = """\
 # TYPE nemo_gym_stage_seconds histogram
