@@ -1,9 +1,9 @@
 """A reply as it came over HTTP."""
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
 from multidict import CIMultiDict
 
@@ -20,8 +20,7 @@ _FRAMING = re.compile(
 _NO_BODY = frozenset((b"204", b"205", b"304"))
 
 
-@dataclass(slots=True)
-class HttpReply:
+class HttpReply(msgspec.Struct):
     """A complete reply, decompressed. Its headers are decoded when somebody reads them."""
 
     status: int

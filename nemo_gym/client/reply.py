@@ -1,11 +1,11 @@
 """The reply of a server: as it came, decoded into a type, as an error, or in the shape of an aiohttp response."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import msgspec
 import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import ValidationError
@@ -36,15 +36,14 @@ REFUSAL_STATUSES = frozenset((401, 410, 503))
 REFUSALS = {kind.CODE: kind for kind in (SessionError, SessionLostError, OverloadedError)}
 
 
-@dataclass(slots=True)
-class ServerReply:
+class ServerReply(msgspec.Struct):
     """A server's reply: the live object if the server is in this worker, otherwise the bytes it sent."""
 
     server: str
     status: int
     value: Any = None
-    cookies: dict[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    cookies: dict[str, str] = {}
+    headers: Mapping[str, str] = {}
 
     def content(self) -> bytes:
         """The body as bytes. A live object is encoded once."""

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from nemo_gym.client.proxy import Proxy
 from nemo_gym.client.url import host_header, is_loopback, origin_of, request_target, user_info_of
@@ -20,7 +22,7 @@ REPLY_TIME_S = 1.0
 little time it is a tenth."""
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct, frozen=True):
     method: str
     url: str
     headers: Mapping[str, str]
@@ -50,13 +52,13 @@ class Request(NamedTuple):
         if urlsplit(url).username is not None:
             raise ValueError("it names a user")
         if before == after:
-            return self._replace(url=_with_user_info_of(self.url, url))
+            return replace(self, url=_with_user_info_of(self.url, url))
         if before.is_tls and not after.is_tls:
             raise ValueError("it leaves TLS")
         if is_loopback(after.host) and not is_loopback(before.host):
             raise ValueError("it leads to this machine")
         headers = {name: value for name, value in self.headers.items() if name.lower() in _SENT_TO_ANY_ORIGIN}
-        return self._replace(url=url, headers=headers, cookies={})
+        return replace(self, url=url, headers=headers, cookies={})
 
 
 def _with_user_info_of(before: str, url: str) -> str:

@@ -1,13 +1,13 @@
 """Retries of one rollout, counted in every server it passes and reported back to its caller."""
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+
+import msgspec
 
 RETRY_STATS_HEADER = "nemo-gym-retries"
 
 
-@dataclass(slots=True)
-class RetryStats:
+class RetryStats(msgspec.Struct):
     """How many requests were retried, and how many of them because a server was overloaded."""
 
     retries: int = 0

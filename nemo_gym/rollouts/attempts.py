@@ -4,11 +4,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import orjson
+from msgspec.structs import replace
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -176,8 +176,8 @@ def with_indices(row: Row, number: int = 1) -> bytes:
     rest = row.body[1:]
     if rest.lstrip()[:1] == b"}" or row.body[:1] != b"{" or row.id.task_index < 0:
         return row.body
-    (task_index, repeat_index, _), attempt_index = row.id, b"" if number == 1 else _ATTEMPT_INDEX % (number - 1)
-    return b"".join((_INDICES % (task_index, repeat_index), attempt_index, rest))
+    attempt_index = b"" if number == 1 else _ATTEMPT_INDEX % (number - 1)
+    return b"".join((_INDICES % (row.id.task_index, row.id.repeat_index), attempt_index, rest))
 
 
 def call_agent(client: ServerClient, agent: str, body: Any, *, timeout_s: float) -> Coroutine[Any, Any, ServerReply]:

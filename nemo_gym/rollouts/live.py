@@ -14,10 +14,10 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from nemo_gym.client.server_client import ServerClient
@@ -40,8 +40,7 @@ MAX_REQUEST_BYTES = 10_000
 REQUEST_TIMEOUT_S = 5.0
 
 
-@dataclass(slots=True)
-class InFlight:
+class InFlight(msgspec.Struct):
     """One rollout that is being made."""
 
     row: Row

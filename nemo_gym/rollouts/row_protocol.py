@@ -8,8 +8,9 @@ import asyncio
 import struct
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import orjson
 
 from nemo_gym.errors import GymError
@@ -133,7 +134,7 @@ def _list(encoded: bytearray) -> list[Any]:
     return found
 
 
-class RowRequest(NamedTuple):
+class RowRequest(msgspec.Struct, frozen=True):
     """One attempt at a rollout, as a collector asks for it."""
 
     number: int
@@ -146,7 +147,8 @@ class RowRequest(NamedTuple):
 def row_frame(request: RowRequest) -> tuple[list[Any], bytes]:
     """The frame that asks for an attempt."""
     row = request.row
-    return [Kind.ROW, request.number, row.agent, *row.id, request.timeout_s, request.attempt], row.body
+    place = (row.id.task_index, row.id.repeat_index, row.id.row_hash)
+    return [Kind.ROW, request.number, row.agent, *place, request.timeout_s, request.attempt], row.body
 
 
 def read_row(head: list[Any], body: bytes) -> RowRequest:

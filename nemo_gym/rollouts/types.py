@@ -4,9 +4,8 @@ import hashlib
 import json
 import re
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import orjson
@@ -30,7 +29,7 @@ _NAMES = orjson.dumps(ROW_FIELDS) + b":"
 _ROW_ID = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
 
 
-class RowId(NamedTuple):
+class RowId(msgspec.Struct, frozen=True, order=True):
     """Which rollout: the index of the row in the dataset, the index of the repeat, and the hash of the row."""
 
     task_index: int
@@ -39,7 +38,11 @@ class RowId(NamedTuple):
 
     def metadata(self) -> dict[str, Any]:
         """The fields that identify a rollout in its record."""
-        return dict(zip((TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME), self, strict=True))
+        return {
+            TASK_INDEX_FIELD: self.task_index,
+            REPEAT_INDEX_KEY_NAME: self.repeat_index,
+            ROW_HASH_KEY_NAME: self.row_hash,
+        }
 
 
 NO_DATASET = RowId(-1, 0, "")
@@ -113,7 +116,7 @@ def raw_json_or_text(body: bytes) -> Any:
     return orjson.Fragment(body)
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, frozen=True):
     """One rollout to make."""
 
     id: RowId
@@ -122,14 +125,13 @@ class Row(NamedTuple):
     """The row as JSON, as the agent gets it."""
 
 
-@dataclass(slots=True)
-class Scored:
+class Scored(msgspec.Struct):
     """A rollout with a finite reward."""
 
     id: RowId
     record: bytes
     """The agent's reply, a JSON object on one line."""
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, Any] = {}
     """The numbers in it, decoded."""
     attempts: int = 1
     retries: int = 0
@@ -140,7 +142,7 @@ class Scored:
     def line(self) -> bytes:
         """The record as it is written. The indices are there as public tools spell them, too, unless the agent's reply
         repeats those it was sent."""
-        task, repeat, row_hash = self.id
+        task, repeat, row_hash = self.id.task_index, self.id.repeat_index, self.id.row_hash
         metadata = (task, repeat, row_hash.encode(), self.attempts, self.retries, self.seconds)
         indices = b"".join(
             (
@@ -151,8 +153,7 @@ class Scored:
         return b"%b,%b%b" % (self.record[:-1], indices, _METADATA % metadata)
 
 
-@dataclass(frozen=True, slots=True)
-class NoResult:
+class NoResult(msgspec.Struct, frozen=True):
     """An attempt that failed for a reason outside the policy. Never a reward of 0."""
 
     id: RowId

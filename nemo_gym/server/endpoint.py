@@ -3,10 +3,10 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
@@ -33,8 +33,7 @@ ANY_TOOL = "/{tool}"
 """The path of an endpoint that answers calls of all tools without an endpoint of their own."""
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """One request, by HTTP or direct."""
 
     path: str

@@ -6,10 +6,10 @@ import hmac
 import itertools
 import logging
 import time
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import msgspec
 from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.errors import OverloadedError, SessionError, SessionLostError
@@ -35,14 +35,13 @@ class SessionState(BaseModel):
         """Called once when the session ends. Override to release processes, files and other resources."""
 
 
-@dataclass(slots=True)
-class Session:
+class Session(msgspec.Struct):
     """One rollout's place on one server."""
 
     token: str
     data: dict[str, Any]
     """What `request.session` shows to handlers written for it."""
-    states: dict[type[SessionState], SessionState] = field(default_factory=dict)
+    states: dict[type[SessionState], SessionState] = {}
     last_used: float = 0.0
     users: int = 0
     is_new: bool = True
