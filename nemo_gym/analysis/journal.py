@@ -17,7 +17,7 @@ import orjson
 
 from nemo_gym.analysis.recorded_calls import COMPLETED, RecordedCall, Send, call_of
 from nemo_gym.client.server_client import ServerReply
-from nemo_gym.config.blocks import blocks_in
+from nemo_gym.config.tree import blocks_in
 from nemo_gym.rollouts.attempt_context import RecordingContext, current_attempt
 from nemo_gym.rollouts.store import JsonlFile, StorageError
 from nemo_gym.rollouts.types import RowId, parse_row_id

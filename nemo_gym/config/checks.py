@@ -9,7 +9,6 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from nemo_gym.common.paths import nearest
-from nemo_gym.config.blocks import blocks_in
 from nemo_gym.config.directives import DIRECTIVES
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.interpolation import UNKNOWN_SOURCES, location, resolve
@@ -21,7 +20,7 @@ from nemo_gym.config.keys import (
     KeyPath,
 )
 from nemo_gym.config.sources import ConfigSources
-from nemo_gym.config.tree import dotted, nodes
+from nemo_gym.config.tree import blocks_in, dotted, nodes
 from nemo_gym.config.types import ServerInstanceConfig, ServerRef, is_server_ref, maybe_get_server_instance_config
 from nemo_gym.errors import AlmostServerError, ConfigError, UnknownServerError
 

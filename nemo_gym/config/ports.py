@@ -1,6 +1,5 @@
-"""Hosts and ports of the servers: fill in what a configuration does not set, and refuse conflicts."""
+"""Hosts and ports of the servers: fill in what a configuration does not set."""
 
-import itertools
 import random
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +21,6 @@ from nemo_gym.config.types import BaseServerConfig, GlobalSettings, Port, Server
 from nemo_gym.errors import ConfigError, PortError
 
 T = TypeVar("T")
-
-_ALL_INTERFACES = frozenset(("", "0.0.0.0", "::"))
-_LOOPBACK = {"localhost": DEFAULT_HOST, "::1": DEFAULT_HOST}
 
 
 class NoOpenPortError(PortError, RuntimeError):
@@ -123,33 +119,13 @@ def fill_hosts_and_ports(
 
     Returns the ports in use: the head server's, then those of the servers in order.
     """
-    blocks = [_own_block(config, server) for server in servers]
-    inner = [server.get_inner_run_server_config() for server in servers]
-    hosts = [head.host, *(block.host or host for block in inner)]
-    ports = [head.port, *(block.port or None for block in inner)]
-    _check_conflicts(["the head server", *(server.name for server in servers)], hosts, ports)
+    ports = [head.port, *(server.get_inner_run_server_config().port or None for server in servers)]
     low, high = settings.port_range_low, settings.port_range_high
-    for index, block in enumerate(blocks, 1):
+    for index, server in enumerate(servers, 1):
         if ports[index] is None and fill_ports:
             ports[index] = find_open_port(filter(None, ports), port_range_low=low, port_range_high=high)
-        _fill(block, host=hosts[index], port=ports[index])
+        _fill(_own_block(config, server), host=host, port=ports[index])
     return [port for port in ports if port is not None]
-
-
-def _check_conflicts(names: Sequence[str], hosts: Sequence[str], ports: Sequence[int | None]) -> None:
-    """Two servers may have the same port only on different hosts."""
-    addresses = zip(names, hosts, ports, strict=True)
-    for (name, host, port), (other_name, other_host, other_port) in itertools.combinations(addresses, 2):
-        if port is not None and port == other_port and _overlap(host, other_host):
-            raise PortError(
-                f"'{other_name}' is configured for port {port} of {other_host}, which is also the port of '{name}'. "
-                "Give one of them another port, or none."
-            )
-
-
-def _overlap(host: str, other: str) -> bool:
-    same = _LOOPBACK.get(host, host) == _LOOPBACK.get(other, other)
-    return same or host in _ALL_INTERFACES or other in _ALL_INTERFACES
 
 
 def _own_block(config: DictConfig, server: ServerInstanceConfig) -> DictConfig:

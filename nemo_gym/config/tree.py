@@ -1,9 +1,9 @@
-"""Walking configurations: plain dicts and lists, and the paths of what is in them."""
+"""Walking configurations that are plain dicts and lists: all that is in them, its paths, and the server blocks."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from nemo_gym.config.keys import KeyPath
+from nemo_gym.config.keys import SERVER_TYPES, KeyPath, ServerType
 
 
 def nodes(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
@@ -41,3 +41,21 @@ def value_at(values: Any, path: KeyPath, default: Any = None) -> Any:
 def dotted(path: KeyPath) -> str:
     """A key path as it is written on the command line."""
     return ".".join(map(str, path))
+
+
+class ServerBlock(NamedTuple):
+    """A server as resolved settings have it: `<name>: {<server_type>: {<implementation>: <config>}}`."""
+
+    name: str
+    server_type: ServerType
+    implementation: str
+    config: Any
+
+
+def blocks_in(settings: Mapping[Any, Any]) -> Iterator[ServerBlock]:
+    """The server blocks among resolved settings, valid or not."""
+    for name, block in settings.items():
+        for server_type in SERVER_TYPES:
+            inner = block.get(server_type) if isinstance(block, Mapping) else None
+            for implementation, config in inner.items() if isinstance(inner, Mapping) else ():
+                yield ServerBlock(str(name), server_type, str(implementation), config)

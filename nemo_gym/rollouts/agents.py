@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.common.paths import nearest
-from nemo_gym.config.blocks import blocks_in
+from nemo_gym.config.tree import blocks_in
 from nemo_gym.errors import ConfigError
 
 PEEKED_ROWS = 20

@@ -17,9 +17,9 @@ from nemo_gym import __version__
 from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.paths import PARENT_DIR, search_roots
 from nemo_gym.common.words import count_of
-from nemo_gym.config.blocks import blocks_in
 from nemo_gym.config.overrides import shown_arguments
 from nemo_gym.config.secrets import masked
+from nemo_gym.config.tree import blocks_in
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.output_files import manifest_path
 

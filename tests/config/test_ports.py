@@ -16,7 +16,7 @@ from nemo_gym.config.ports import (
     find_open_port,
 )
 from nemo_gym.config.types import GlobalSettings
-from nemo_gym.errors import ConfigError, PortError
+from nemo_gym.errors import ConfigError
 from tests.commands import TEST_PROCESS
 
 QUIET_PORTS = range(20_500, 21_000)[50 * TEST_PROCESS :][:40]
@@ -118,23 +118,6 @@ def test_a_block_that_is_an_interpolation_of_another_gets_its_own_port() -> None
     assert len(set(fill(config))) == 4
     config.number = 2
     assert block(config, "c").n == 2
-
-
-@pytest.mark.parametrize(
-    ("blocks", "message"),
-    [
-        (
-            {"a": {"port": 9000}, "b": {"port": 9000}},
-            "'b' is configured for port 9000 .* the port of 'a'",
-        ),
-        ({"a": {"port": 11000}}, "'a' is configured for port 11000 .* also the port of 'the head server'"),
-        ({"a": {"port": 9000}, "b": {"port": 9000, "host": "0.0.0.0"}}, "'b' is configured for port 9000 of 0.0.0.0"),
-        ({"a": {"port": 9000, "host": "localhost"}, "b": {"port": 9000}}, "another port, or none"),
-    ],
-)
-def test_two_servers_cannot_have_one_port(blocks: dict[str, dict[str, Any]], message: str) -> None:
-    with pytest.raises(PortError, match=message):
-        fill(servers(**blocks))
 
 
 def test_one_port_on_two_hosts_is_fine() -> None:
