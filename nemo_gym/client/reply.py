@@ -155,48 +155,43 @@ def read_reply(got: ServerReply, path: str, kind: type[T], cause: Cause) -> T:
 
 def failure_in(got: ServerReply, path: str, cause: Cause) -> RolloutError:
     """The error that an error response stands for. The cause it names takes precedence over the caller's."""
-    error = parse_error(got.content())
-    if error is not None:
-        error.server = error.server or got.server
-        error.response_content = got.content()
-        return error
-    message = f"{got.server}{path} answered {got.status}: {message_in(redact(got.text()))[:500]}"
-    retryable = True if got.status in TRANSIENT_STATUSES else None
-    kind: Cause = "input" if got.status == 422 else cause
-    failure = RolloutError(kind, message, server=got.server, retryable=retryable, status=got.status)
-    failure.response_content = got.content()
-    return failure
+    error = parse_error(got.content(), got.server)
+    if error is None:
+        message = f"{got.server}{path} answered {got.status}: {message_in(redact(got.text()))[:500]}"
+        retryable = True if got.status in TRANSIENT_STATUSES else None
+        kind: Cause = "input" if got.status == 422 else cause
+        error = RolloutError(kind, message, server=got.server, retryable=retryable, status=got.status)
+    error.response_content = got.content()
+    return error
 
 
 def raise_refusal(got: ServerReply) -> None:
     """Raise if the server refused the request: no agent may take that for the answer of a tool or a model."""
-    error = parse_error(got.content())
+    error = parse_error(got.content(), got.server)
     if isinstance(error, SessionError | OverloadedError):
-        error.server = error.server or got.server
         raise error
 
 
 def raise_environment_failure(got: ServerReply) -> None:
     """Raise if the environment says that it has failed itself: that is no result of a tool for the model to read."""
-    error = parse_error(got.content()) if got.status >= 500 else None
+    error = parse_error(got.content(), got.server) if got.status >= 500 else None
     if error is not None and error.cause == "environment":
-        error.server = error.server or got.server
         raise error
 
 
 def raise_timeout(got: ServerReply) -> None:
     """Raise if the reply says that the time for it was over."""
-    error = parse_error(got.content())
+    error = parse_error(got.content(), got.server)
     if error is not None and error.cause == "timeout":
-        error.server = error.server or got.server
         raise error
 
 
-def parse_error(content: bytes) -> RolloutError | None:
-    """The error that the body of an error response describes, if it does."""
+def parse_error(content: bytes, sender: str | None = None) -> RolloutError | None:
+    """The error that the body of an error response describes, if it does. It is the sender's if it names no server."""
     try:
         fields = orjson.loads(content)["error"]
-        cause, message, server, code = fields["cause"], fields["message"], fields.get("server"), fields.get("code")
+        cause, message, code = fields["cause"], fields["message"], fields.get("code")
+        server = fields.get("server") or sender
         if fields.get(SETUP_CODE_FIELD) in SETUP_CODES:
             code = fields[SETUP_CODE_FIELD]
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
