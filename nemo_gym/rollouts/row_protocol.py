@@ -2,7 +2,8 @@
 
 A frame is two lengths, a JSON list and a body of bytes. The collector sends a hello, then rows; the worker answers
 the hello when its servers are ready, then sends an outcome for each row, in any order. Frames sent in one turn of the
-event loop leave in one write. There is no connection per rollout, so a worker's descriptors are for its model."""
+event loop leave in one write, if they are small. There is no connection per rollout, so a worker's descriptors are for
+its model."""
 
 import asyncio
 import struct
@@ -21,6 +22,9 @@ LENGTHS = struct.Struct("!II")
 MAX_HELLO_BYTES = 4096
 MAX_FRAME_BYTES = 2**29
 """A record with the token ids and log-probs of a long rollout has tens of megabytes."""
+MAX_TURN_BYTES = 2**16
+"""Frames of this size together are sent at once, and after reading so much others have their turn: when thousands of
+rollouts end in the same moment, their outcomes are handled as they come, not all held in memory first."""
 
 
 class Kind(IntEnum):
@@ -67,6 +71,7 @@ class FrameConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -88,6 +93,13 @@ class FrameConnection(asyncio.Protocol):
             self._close(error)
         if start:
             del received[:start]
+        if len(data) >= MAX_TURN_BYTES and self._transport is not None:
+            self._transport.pause_reading()
+            self._loop.call_soon(self._resume_reading)
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._transport is not None:
@@ -100,6 +112,9 @@ class FrameConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         encoded = orjson.dumps(head)
         self._unsent += (LENGTHS.pack(len(encoded), len(body)), encoded, body)
+        self._unsent_bytes += len(encoded) + len(body)
+        if self._unsent_bytes >= MAX_TURN_BYTES:
+            self._flush()
 
     def close(self) -> None:
         """Send all queued frames, then close."""
@@ -113,7 +128,7 @@ class FrameConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
         if unsent and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(unsent))
 

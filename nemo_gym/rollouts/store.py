@@ -22,7 +22,7 @@ WriteOutcome = Callable[[Outcome], Awaitable[None]]
 
 MAX_QUEUED = 4096
 """Outcomes that wait for the disk. With more, rollouts wait too."""
-MAX_BATCH = 1024
+MAX_BATCH = 2048
 """Outcomes that are written at once: each is held several times over until it is on disk."""
 BATCH_WAIT_S = 0.02
 """How long an outcome waits for others to be written with."""
