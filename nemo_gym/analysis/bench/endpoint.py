@@ -1,8 +1,10 @@
 """A simulated model endpoint that costs next to nothing: a raw asyncio protocol with prepared replies, in processes of
 its own. It calls tools for as many turns as it is told to, then says a text; replies take as long, are as large and
-fail as often as it is told."""
+fail as often as it is told. What only the process that starts it needs is imported there: the endpoint stays small."""
 
 import asyncio
+import heapq
+import itertools
 import os
 import random
 import re
@@ -15,14 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
-from urllib.request import ProxyHandler, build_opener
 
 import orjson
 
 from nemo_gym.analysis.bench.latency import Latency
 from nemo_gym.analysis.bench.replies import DEFAULT_FAULTS, FAULTS, Replies, http_response
 from nemo_gym.common.event_loop import run
-from nemo_gym.server.uvicorn_runner import bind
 
 STOP_TIMEOUT_S = 10.0
 STALL_S = 3600.0
@@ -89,6 +89,8 @@ class Endpoint:
         return self.urls[0]
 
     def stats(self) -> EndpointStats:
+        from urllib.request import ProxyHandler, build_opener
+
         opener, total = build_opener(ProxyHandler({})), EndpointStats()
         for url in self.urls:
             with opener.open(f"{url}/stats", timeout=30) as reply:
@@ -105,7 +107,7 @@ class _Behavior:
         )
         self.latency, self.fault_rate = Latency.parse(spec.latency), spec.fault_rate
         self.faults = [FAULTS[name] for name in spec.faults]
-        self.chance, self.stats = random.Random(spec.seed), EndpointStats()
+        self.chance, self.stats, self.delayed = random.Random(spec.seed), EndpointStats(), _DelayedReplies()
 
     def begin(self) -> float:
         """Count a request and return its latency."""
@@ -120,6 +122,34 @@ class _Behavior:
     def end(self) -> None:
         self.stats.in_flight -= 1
         self.stats.last_at = time.monotonic()
+
+
+class _DelayedReplies:
+    """Replies that wait for their time, with one timer for all of them: one each would take most of the memory."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, _Connection, bytes, bool]] = []
+        self._numbers = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, seconds: float, connection: "_Connection", reply: bytes, *, hang_up: bool) -> None:
+        at = asyncio.get_running_loop().time() + seconds
+        heapq.heappush(self._heap, (at, next(self._numbers), connection, reply, hang_up))
+        if self._heap[0][0] == at:
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(self._heap[0][0], self._send_due)
+
+    def _send_due(self) -> None:
+        self._timer, now = None, asyncio.get_running_loop().time()
+        while self._heap and self._heap[0][0] <= now:
+            _, _, connection, reply, hang_up = heapq.heappop(self._heap)
+            connection.send(reply, hang_up=hang_up)
+        if self._heap:
+            self._start_timer()
 
 
 class _Connection(asyncio.Protocol):
@@ -157,12 +187,13 @@ class _Connection(asyncio.Protocol):
             fault = behavior.chance.choice(behavior.faults)
             latency_s = STALL_S if fault.stalls else latency_s
             reply = reply[: len(reply) // 2] if fault.cuts else fault.reply
+        hang_up = fault is not None and fault.hangs_up
         if latency_s:
-            asyncio.get_running_loop().call_later(latency_s, self._send, reply, fault is not None and fault.hangs_up)
+            behavior.delayed.add(latency_s, self, reply, hang_up=hang_up)
         else:
-            self._send(reply, fault is not None and fault.hangs_up)
+            self.send(reply, hang_up=hang_up)
 
-    def _send(self, reply: bytes, hang_up: bool) -> None:
+    def send(self, reply: bytes, *, hang_up: bool) -> None:
         self._behavior.end()
         if not self._transport.is_closing():
             self._transport.write(reply)
@@ -185,6 +216,8 @@ def serving_endpoint(
 
 @contextmanager
 def _process(spec: EndpointSpec, number: int) -> Iterator[tuple[str, int]]:
+    from nemo_gym.server.uvicorn_runner import bind
+
     with bind("127.0.0.1", 0) as listening:
         fd, port = listening.fileno(), listening.getsockname()[1]
         command = [sys.executable, "-m", __name__, str(fd)]
