@@ -1,13 +1,15 @@
 """CPU time of long conversations: rollouts of many turns, each with a tool result of 1 KB, in a process that holds the
-servers. The endpoint's CPU time is left out. Twice the turns should cost about twice the time."""
+servers. The endpoint's CPU time is left out. Twice the turns should cost about twice the time, beside the bytes that
+are sent: each request repeats the whole conversation. The unit is one bare aiohttp request to such an endpoint."""
 
 import asyncio
+import statistics
 import time
 from pathlib import Path
 from typing import Any
 
 from bench.report import Machine
-from bench.rollout_cost import TWO_TURNS
+from bench.rollout_cost import TWO_TURNS, bare_request_s
 from nemo_gym.analysis.bench.endpoint import EndpointSpec, serving_endpoint
 from nemo_gym.analysis.bench.report import table
 from nemo_gym.client.server_client import ServerReply
@@ -16,6 +18,7 @@ from nemo_gym.testing import running_servers, server_spec
 
 TURNS = (25, 50, 100, 200)
 ROUNDS = 20
+BARE_REQUESTS = 10_000
 CITY = "x" * 480
 """The tool result has it twice."""
 
@@ -46,16 +49,25 @@ async def measure(turns: int) -> tuple[float, int]:
     return 1000 * best_s, len(record)
 
 
+def bare_request_ms() -> float:
+    """CPU milliseconds of one bare request, the unit of all figures."""
+    with serving_endpoint() as endpoint:
+        return 1000 * bare_request_s(f"{endpoint.url}/responses", TWO_TURNS, count=BARE_REQUESTS)
+
+
 async def measure_all() -> str:
-    rows, before = [], 0.0
-    for turns in TURNS:
-        cpu_ms, size = await measure(turns)
-        rows.append([str(turns), f"{size:,}", f"{cpu_ms:.1f}", f"{cpu_ms / before:.2f}" if before else ""])
+    rows, before, bare, machine = [], 0.0, [bare_request_ms()], Machine()
+    measured = [(turns, *await measure(turns)) for turns in TURNS]
+    bare.append(bare_request_ms())
+    unit_ms = statistics.mean(bare)
+    for turns, cpu_ms, size in measured:
+        ratio = f"{cpu_ms / before:.2f}" if before else ""
+        rows.append([str(turns), f"{size:,}", f"{cpu_ms:.1f}", f"{cpu_ms / unit_ms:.0f}", ratio])
         before = cpu_ms
-    head = ["turns", "bytes of the record", "CPU, ms", "times the line above"]
+    head = ["turns", "bytes of the record", "CPU, ms", "bare requests", "times the line above"]
     return (
-        f"# Long conversations\n\n{Machine()}. Made by `python -m bench.conversation`: "
-        f"the best of {ROUNDS} rollouts of each length.\n\n{table(head, rows)}\n"
+        f"# Long conversations\n\n{machine}. Made by `python -m bench.conversation`: the best of {ROUNDS} rollouts of "
+        f"each length. A bare aiohttp request takes {1000 * unit_ms:.0f} µs.\n\n{table(head, rows)}\n"
     )
 
 

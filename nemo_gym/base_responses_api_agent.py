@@ -162,7 +162,7 @@ class Conversation:
     request: NeMoGymResponseCreateParamsNonStreaming
     """The next request to the model. Its `input` is `items`."""
     items: EncodedItems
-    """What the row gave, then everything since. Only add to it."""
+    """What the row gave, then everything since. What you change in it is sent with the next request."""
     num_given: int
     reply: NeMoGymResponse | None = None
     """The model's last reply."""

@@ -68,10 +68,12 @@ from nemo_gym.llm_api.hosted_items import NeMoGymResponseFunctionWebSearch as Ne
 from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpApprovalRequest as NeMoGymResponseMcpApprovalRequest
 from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpCall as NeMoGymResponseMcpCall
 from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpListTools as NeMoGymResponseMcpListTools
+from nemo_gym.llm_api.json_codec import Body as Body
 from nemo_gym.llm_api.json_codec import EncodedItems as EncodedItems
 from nemo_gym.llm_api.json_codec import changed as changed
 from nemo_gym.llm_api.json_codec import encode as encode
 from nemo_gym.llm_api.json_codec import encode_request as encode_request
+from nemo_gym.llm_api.json_codec import request_pieces as request_pieces
 from nemo_gym.llm_api.json_codec import set_fields as set_fields
 from nemo_gym.llm_api.normalize_completion import normalize_completion as normalize_completion
 from nemo_gym.llm_api.responses import RESPONSES_TO_TRAIN as RESPONSES_TO_TRAIN

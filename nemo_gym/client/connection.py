@@ -21,11 +21,12 @@ from nemo_gym.client.settings import HttpSettings
 from nemo_gym.client.url import Origin
 from nemo_gym.common.descriptors import open_connections
 from nemo_gym.errors import GymError
+from nemo_gym.llm_api.json_codec import Body
 
 MAX_FRAMING_BYTES = 2**24
 """Upper bound for what chunks and trailers may add to a reply. A body may be framed with up to four times its size."""
 LARGE_BODY_BYTES = 2**16
-"""From this size on, copying a body costs more than sending two pieces."""
+"""From this size on, copying a request costs more than sending it in pieces."""
 HAPPY_EYEBALLS_DELAY_S = 0.25
 """How long one of a host's addresses may take before the next one is tried in parallel."""
 _NO_BODY = frozenset((204, 304))
@@ -100,15 +101,16 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def send(self, head: bytes, body: bytes | None) -> "asyncio.Future[HttpReply]":
+    def send(self, head: bytes, body: Body | None) -> "asyncio.Future[HttpReply]":
         """Send a request. The future is its whole reply; call `finish` when it is done or no longer wanted."""
         if self._transport is None:
             raise ConnectionLostError("the connection was closed")
         self._waiter, self._wire_bytes = self._loop.create_future(), 0
-        if body is not None and len(body) >= LARGE_BODY_BYTES:
-            self._transport.writelines((head, body))
+        pieces = (head, *body) if isinstance(body, tuple) else (head, body or b"")
+        if sum(map(len, pieces)) < LARGE_BODY_BYTES:
+            self._transport.write(b"".join(pieces))
         else:
-            self._transport.write(head + body if body else head)
+            self._transport.writelines(pieces)
         return self._waiter
 
     def finish(self) -> bool:

@@ -20,7 +20,7 @@ from nemo_gym.common.retry import THROTTLING_STATUSES, retry
 from nemo_gym.common.retry_stats import record_retry
 from nemo_gym.config.secrets import url_secrets
 from nemo_gym.errors import UpstreamError
-from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.json_codec import Body, encode
 
 MAX_TRIES = 5
 REQUEST_TIMEOUT_S = 1800.0
@@ -85,26 +85,26 @@ class NeMoGymAsyncOpenAI(BaseModel):
         """The URL of a path beside `/v1`, not below it."""
         return join_url(self.base_url, path, without="/v1")
 
-    def post(self, path: str, body: bytes) -> Awaitable[bytes]:
+    def post(self, path: str, body: Body) -> Awaitable[bytes]:
         """Send encoded JSON, get encoded JSON."""
         url = _url_below(self.base_url, path)
         if self.max_tries == 1 and tracing.active is None:
             return self._fetch_once("POST", url, body)
         return self.fetch("POST", url, body)
 
-    def fetch(self, method: str, url: str, body: bytes | None = None) -> Awaitable[bytes]:
+    def fetch(self, method: str, url: str, body: Body | None = None) -> Awaitable[bytes]:
         """The body of a successful reply."""
         if self.max_tries == 1:
             return self._traced_fetch(method, url, body)
         return retry(self._traced_fetch, method, url, body, max_tries=self.max_tries)
 
-    def _traced_fetch(self, method: str, url: str, body: bytes | None) -> Awaitable[bytes]:
+    def _traced_fetch(self, method: str, url: str, body: Body | None) -> Awaitable[bytes]:
         fetched = self._fetch_once(method, url, body)
         if tracing.active is None:
             return fetched
         return tracing.traced(fetched, "model endpoint", kind="client", attributes={"url.full": shown_url(url)})
 
-    async def _fetch_once(self, method: str, url: str, body: bytes | None) -> bytes:
+    async def _fetch_once(self, method: str, url: str, body: Body | None) -> bytes:
         if self.default_query:
             url += f"{'&' if '?' in url else '?'}{urlencode(self.default_query)}"
         try:

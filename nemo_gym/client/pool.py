@@ -22,6 +22,7 @@ from nemo_gym.client.url import Origin, origin_of, shown_url
 from nemo_gym.common.deadline import current_deadline, is_interrupted_within, timeout
 from nemo_gym.common.descriptors import open_connections, outbound_limit
 from nemo_gym.errors import ConfigError, ConnectError, UpstreamError
+from nemo_gym.llm_api.json_codec import Body
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ class HttpClient:
         method: str,
         url: str,
         *,
-        body: bytes | None = None,
+        body: Body | None = None,
         headers: Mapping[str, str] | None = None,
         cookies: Mapping[str, str] | None = None,
         timeout_s: float,

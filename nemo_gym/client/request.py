@@ -11,6 +11,7 @@ from nemo_gym.client.proxy import Proxy
 from nemo_gym.client.url import host_header, is_loopback, origin_of, request_target, user_info_of
 from nemo_gym.common import tracing
 from nemo_gym.common.deadline import TIME_LEFT_HEADER, Deadline
+from nemo_gym.llm_api.json_codec import Body
 
 REDIRECTS = frozenset((307, 308))
 """Those that repeat the request as it is. What other redirects lead to is not the reply to this request."""
@@ -27,14 +28,17 @@ class Request(msgspec.Struct, frozen=True):
     url: str
     headers: Mapping[str, str]
     cookies: Mapping[str, str]
-    body: bytes | None
+    body: Body | None
     deadline: Deadline | None = None
     """Of the caller, who tells the server how much time is left."""
 
     def head(self, proxy: Proxy | None) -> bytes:
         """All that precedes the body. Raises ValueError for what cannot be sent."""
         fixed = _fixed_lines(self.method, self.url, tuple(self.headers.items()), self.body is not None, proxy)
-        varying = "" if self.body is None else f"content-length: {len(self.body)}\r\n"
+        body, varying = self.body, ""
+        if body is not None:
+            length = len(body) if isinstance(body, bytes) else sum(map(len, body))
+            varying = f"content-length: {length}\r\n"
         if self.deadline is not None:
             left_s = self.deadline.left_s()
             varying += f"{TIME_LEFT_HEADER}: {left_s - min(REPLY_TIME_S, left_s / 10):.3f}\r\n"

@@ -35,7 +35,7 @@ from nemo_gym.common.paths import nearest
 from nemo_gym.common.retry import is_unsent, retry
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, add_retry_header
 from nemo_gym.errors import UNREACHABLE, Cause, ConfigError, ConnectError, RolloutError, UpstreamError
-from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.json_codec import encode_body
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -328,7 +328,7 @@ class ServerClient:
     ) -> ServerReply:
         headers = self._headers(ends_session=ends_session)
         url = self.url_of(server) + path
-        raw = None if body is None else encode(body, exclude_unset=True)
+        raw = None if body is None else encode_body(body)
 
         async def attempt() -> HttpReply:
             reply = await self.http.fetch(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, GetCoreSchemaHandler, SerializeAsAny, Tag
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticUseDefault, SchemaSerializer, core_schema
 
-from nemo_gym.llm_api.json_codec import changed
+from nemo_gym.llm_api.json_codec import TrackedDict, TrackedModel, changed
 
 JsonObject: TypeAlias = dict[str, Any]
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class WireModel(BaseModel):
     model_config = ConfigDict(extra="allow", defer_build=True)
 
 
-class TypedWireModel(WireModel):
+class TypedWireModel(WireModel, TrackedModel):
     """Known by its `type`, which is therefore in every dump, also in one of only what was set."""
 
     always_set: ClassVar[tuple[str, ...]] = ("type",)
@@ -47,7 +47,7 @@ class ContentPart(TypedWireModel):
         return getattr(self, name, default)
 
 
-class JsonRecord(JsonObject):
+class JsonRecord(TrackedDict):
     """A JSON object that is also read by attribute: a plain dict to code written for dicts, an object to code written
     for the classes of the `openai` package, whose instances it can be made of."""
 

@@ -5,7 +5,7 @@ import json
 import marshal
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import ref
 
 import orjson
@@ -13,45 +13,131 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
+Body: TypeAlias = bytes | tuple[bytes, ...]
+"""What a request carries, whole or in pieces that follow one another."""
 _RECORDS = (BaseModel, Mapping)
 _set = object.__setattr__
+PIECE_BYTES = 2**14
+"""Joined items are copied until they have this size; from then on the kernel alone copies them."""
 _SCALARS = frozenset((int, float, str, bool, bytes, type(None)))
+
+
+class Changes:
+    """Counts assignments to items, parts and requests that exist already, so that a cache of their JSON can tell."""
+
+    count = 0
+
+
+class TrackedModel(BaseModel):
+    """A model whose changes are counted."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        Changes.count += 1
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        Changes.count += 1
+        super().__delattr__(name)
+
+
+class TrackedDict(dict[str, Any]):
+    """A dict whose changes are counted."""
+
+
+def _counted(method: Callable[..., T]) -> Callable[..., T]:
+    def change(*given: Any, **named: Any) -> T:
+        Changes.count += 1
+        return method(*given, **named)
+
+    return change
+
+
+for _name in ("__setitem__", "__delitem__", "__ior__", "update", "setdefault", "pop", "popitem", "clear"):
+    setattr(TrackedDict, _name, _counted(getattr(dict, _name)))
 
 
 class EncodedItems(list[Any]):
     """The items of a conversation that grows. Each is encoded once, and its bytes are joined into every later request.
 
-    Add items at the end only, and change none of them afterwards.
+    If the list, an item or a part was changed since, or the request whose input they are, all is encoded again. What
+    lies deeper, in a plain dict, is not looked at.
     """
 
-    __slots__ = ("_derived", "_encoded", "_others", "_request")
+    __slots__ = ("_copies", "_derived", "_encoded", "_known", "_lists", "_num_changes", "_others", "_request")
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__(items)
-        self._encoded: dict[EncodeItem, list[bytes]] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._num_changes, self._known = Changes.count, list[Any]()
+        self._lists: tuple[list[Any], ...] = ()
+        self._copies: tuple[list[Any], ...] = ()
+        self._encoded: dict[EncodeItem, _Joined] = {}
         self._derived: dict[Hashable, Any] = {}
         self._request: Callable[[], Any] = lambda: None
         self._others: tuple[frozenset[str], bytes] = (frozenset(), b"")
 
+    def _refresh(self) -> None:
+        """Forget what was made of the items if it is no longer true."""
+        known = len(self._known)
+        if self._num_changes != Changes.count or self._known != self[:known] or self._lists != self._copies:
+            self._forget()
+            known = 0
+        if len(self) > known:
+            new = self[known:]
+            self._known += new
+            for item in new:
+                self._watch(item)
+
+    def _watch(self, value: Any) -> None:
+        """Notice a change of a list in an item or a request."""
+        for field in value.__dict__.values() if isinstance(value, BaseModel) else ():
+            if type(field) is list:
+                self._lists += (field,)
+                self._copies += (field.copy(),)
+
     def other_fields(self, request: Any, *, excluded: frozenset[str]) -> bytes:
-        """JSON of what `request`, whose input they are, was given besides. A request that was sent is not changed."""
+        """JSON of what `request`, whose input they are, was given besides."""
+        self._refresh()
         if self._request() is not request or self._others[0] is not excluded:
+            self._watch(request)
             self._request, self._others = ref(request), (excluded, _other_fields(request, excluded))
         return self._others[1]
 
     def derived(self, key: Hashable, make: Callable[[], T]) -> T:
         """What was made of the items under this key, which is kept as long as they are."""
+        self._refresh()
         if key not in self._derived:
             self._derived[key] = make()
         found: T = self._derived[key]
         return found
 
     def encoded(self, encode_item: "EncodeItem") -> list[bytes]:
-        """Every item as `encode_item` encodes it, with a comma before all but the first."""
-        parts = self._encoded.setdefault(encode_item, [])
-        for item in self[len(parts) :]:
-            parts.append(b"," + encode_item(item) if parts else encode_item(item))
-        return parts
+        """Every item as `encode_item` encodes it, with commas between, in pieces of some size."""
+        self._refresh()
+        joined = self._encoded.get(encode_item)
+        if joined is None:
+            joined = self._encoded[encode_item] = _Joined()
+        if joined.count < len(self):
+            joined.add([encode_item(item) for item in self[joined.count :]])
+        return joined.pieces
+
+
+class _Joined:
+    """Encoded items with commas between. The last piece grows until it is large: what is old is not copied again."""
+
+    __slots__ = ("count", "pieces")
+
+    def __init__(self) -> None:
+        self.count, self.pieces = 0, list[bytes]()
+
+    def add(self, items: list[bytes]) -> None:
+        self.count += len(items)
+        if self.pieces:
+            grows = len(self.pieces[-1]) < PIECE_BYTES
+            items.insert(0, self.pieces.pop() if grows else b"")
+        self.pieces.append(b",".join(items))
 
 
 EncodeItem = Callable[[Any], bytes]
@@ -73,6 +159,13 @@ def encode(value: Any, *, exclude_unset: bool = False) -> bytes:
         return json.dumps(value, default=default, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
+def encode_body(value: Any) -> Body:
+    """JSON of what a record was given, to be sent. That of a growing conversation is in pieces."""
+    if isinstance(value, BaseModel) and type(value.__dict__.get("input")) is EncodedItems:
+        return request_pieces(value, encode_set_fields)
+    return encode_set_fields(value)
+
+
 def encode_set_fields(value: Any) -> bytes:
     """JSON of what a record was given."""
     return encode(value, exclude_unset=True)
@@ -80,12 +173,17 @@ def encode_set_fields(value: Any) -> bytes:
 
 def encode_request(request: Any, encode_item: EncodeItem, *, model: str | None = None) -> bytes:
     """JSON of what a request was given, its `input` encoded item by item. `model` replaces its own."""
+    return b"".join(request_pieces(request, encode_item, model=model))
+
+
+def request_pieces(request: Any, encode_item: EncodeItem, *, model: str | None = None) -> tuple[bytes, ...]:
+    """The same in pieces, of which those of a growing conversation are shared by all its requests."""
     items = request.input if type(request.input) is EncodedItems else EncodedItems(request.input)
     excluded = _INPUT if model is None else _INPUT_AND_MODEL
     rest = items.other_fields(request, excluded=excluded)
     start = b"{" if model is None else b'{"model":%b,' % _json_text(model)
-    parts = items.encoded(encode_item)
-    return b"".join((start, b'"input":[', *parts, b"]," if len(rest) > 2 else b"]", rest[1:]))
+    end = b"]," + rest[1:] if len(rest) > 2 else b"]}"
+    return start + b'"input":[', *items.encoded(encode_item), end
 
 
 def _other_fields(request: Any, excluded: frozenset[str]) -> bytes:
@@ -169,7 +267,7 @@ def _detached(value: Any) -> Any:
         return _detached_json(value) or {key: detached(item) for key, item in value.items()}
     if isinstance(value, dict):  # such as a content part, which is also read by attribute
         copied = value.__class__.__new__(value.__class__)
-        copied.update({key: detached(item) for key, item in value.items()})
+        dict.update(copied, {key: detached(item) for key, item in value.items()})
         return copied
     if isinstance(value, list):
         if _SCALARS.issuperset(map(type, value)):

@@ -38,7 +38,7 @@ from nemo_gym.llm_api.content_parts import NeMoGymResponseOutputText as NeMoGymR
 from nemo_gym.llm_api.hosted_items import HOSTED_ITEMS
 from nemo_gym.llm_api.hosted_items import NeMoGymOtherItem as NeMoGymOtherItem
 from nemo_gym.llm_api.hosted_items import ResponseItem as ResponseItem
-from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.json_codec import TrackedModel, encode
 from nemo_gym.llm_api.usage import NeMoGymResponseUsage as NeMoGymResponseUsage
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
@@ -283,7 +283,7 @@ class NeMoGymResponseTool(JsonRecord):
     """A tool as a response repeats it: a dict, with its keys as attributes."""
 
 
-class NeMoGymResponseCreateParamsNonStreaming(WireModel):
+class NeMoGymResponseCreateParamsNonStreaming(WireModel, TrackedModel):
     """A request to a model. A name the API does not know is refused, since it is most likely misspelt."""
 
     model_config = ConfigDict(extra="forbid")

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.openai_utils import (
+    Body,
     EndpointPool,
     EndpointSettings,
     JsonObject,
@@ -22,8 +23,8 @@ from nemo_gym.openai_utils import (
     completion_refusal,
     encode,
     encode_for_resubmission,
-    encode_request,
     normalize_completion,
+    request_pieces,
     response_refusal,
     set_fields,
 )
@@ -61,9 +62,9 @@ class SimpleModelServer(SimpleResponsesAPIModel):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
         model = self.config.openai_model
         if isinstance(body.input, str):
-            raw = encode(changed(body, model=model), exclude_unset=True)
+            raw: Body = encode(changed(body, model=model), exclude_unset=True)
         else:
-            raw = encode_request(body, encode_for_resubmission, model=model)
+            raw = request_pieces(body, encode_for_resubmission, model=model)
         post = _Post("/responses", self._with_extra_body(body, raw))
         try:
             reply = await self._pool.call(post, session=self._pool.session(jar, self.config.name))
@@ -89,12 +90,13 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         session = self._pool.session(jar, self.config.name)
         return await self._pool.call(lambda client: client.create_completion(**params), session=session)
 
-    def _with_extra_body(self, request: BaseModel, raw: bytes) -> bytes:
+    def _with_extra_body(self, request: BaseModel, raw: Body) -> Body:
         if not self.config.extra_body:
             return raw
         given = request.model_fields_set | {"model"}
         extra = {name: value for name, value in self.config.extra_body.items() if name not in given}
-        return raw[:-1] + b"," + encode(extra)[1:] if extra else raw
+        *start, end = (raw,) if isinstance(raw, bytes) else raw
+        return (*start, end[:-1] + b"," + encode(extra)[1:]) if extra else raw
 
 
 class _Post:
@@ -102,7 +104,7 @@ class _Post:
 
     __slots__ = ("_body", "_path", "endpoint")
 
-    def __init__(self, path: str, body: bytes) -> None:
+    def __init__(self, path: str, body: Body) -> None:
         self._path, self._body = path, body
 
     def __call__(self, client: NeMoGymAsyncOpenAI) -> Awaitable[bytes]:

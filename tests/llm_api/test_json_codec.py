@@ -1,10 +1,11 @@
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from nemo_gym.llm_api.json_codec import EncodedItems, changed, detached, encode, encode_request
+from nemo_gym.llm_api.json_codec import EncodedItems, changed, detached, encode, encode_request, request_pieces
 from nemo_gym.llm_api.responses import NeMoGymEasyInputMessage, NeMoGymResponseCreateParamsNonStreaming
 
 
@@ -91,6 +92,64 @@ def test_an_item_of_a_growing_conversation_is_encoded_once() -> None:
         items.append(NeMoGymEasyInputMessage(role="user", content=text))
     assert encoded == ["one", "two"]
     assert encode(changed(request, input=items), exclude_unset=True).count(b'"content":') == 3
+
+
+def conversation() -> EncodedItems:
+    params = NeMoGymResponseCreateParamsNonStreaming.model_validate(
+        {
+            "input": [
+                {"role": "user", "content": "one"},
+                {"role": "user", "content": [{"type": "input_text", "text": "two"}]},
+                {"type": "message", "id": "m", "role": "assistant", "content": [{"type": "output_text", "text": "3"}]},
+                {"type": "function_call_output", "call_id": "c", "output": "four", "note": "five"},
+            ]
+        }
+    )
+    return EncodedItems(params.input)
+
+
+CHANGES: dict[str, Callable[[Any, Any], object]] = {
+    "a field of an item": lambda items, _: setattr(items[3], "output", "changed"),
+    "a field that is not declared": lambda items, _: setattr(items[3], "note", "changed"),
+    "a field removed": lambda items, _: delattr(items[3], "note"),
+    "a key of a part": lambda items, _: items[1].content[0].update(text="changed"),
+    "a field of a part": lambda items, _: setattr(items[2].content[0], "text", "changed"),
+    "a part added": lambda items, _: items[1].content.append({"type": "input_text", "text": "added"}),
+    "a part removed": lambda items, _: items[2].content.clear(),
+    "an item replaced": lambda items, _: items.__setitem__(0, NeMoGymEasyInputMessage(role="user", content="other")),
+    "an item inserted": lambda items, _: items.insert(0, NeMoGymEasyInputMessage(role="user", content="first")),
+    "an item removed": lambda items, _: items.pop(1),
+    "all items reversed": lambda items, _: items.reverse(),
+    "no items left": lambda items, _: items.clear(),
+    "a field of the request": lambda _, request: setattr(request, "temperature", 1.5),
+    "a tool added": lambda _, request: request.tools.append({"type": "function", "name": "added"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_between_two_turns_is_sent(change: Callable[[Any, Any], object]) -> None:
+    items = conversation()
+    tool = {"type": "function", "name": "one"}
+    request = NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": "", "tools": [tool]})
+    request = changed(request, input=items)
+    before = encode(request, exclude_unset=True)
+    change(items, request)
+    after = encode(request, exclude_unset=True)
+    assert after != before
+    assert after == encode(changed(request, input=EncodedItems(items)), exclude_unset=True)
+    assert orjson.loads(after) == orjson.loads(request.model_dump_json(exclude_unset=True))
+
+
+def test_a_long_conversation_is_sent_in_pieces_that_later_requests_share() -> None:
+    items = EncodedItems()
+    request = changed(NeMoGymResponseCreateParamsNonStreaming(input=""), input=items)
+    pieces: tuple[bytes, ...] = ()
+    for number in range(200):
+        items.append(NeMoGymEasyInputMessage(role="user", content=f"{number} " + "x" * 1000))
+        before, pieces = pieces, request_pieces(request, encode)
+        assert orjson.loads(b"".join(pieces))["input"][-1]["content"].startswith(f"{number} ")
+    assert 10 < len(pieces) < 20
+    assert all(one is other for one, other in zip(before[1:-2], pieces[1:-2], strict=True))
 
 
 def test_a_request_of_nothing_but_items_is_json() -> None:

@@ -287,3 +287,10 @@ def test_a_conversation_that_grows_is_converted_as_if_it_were_whole_and_each_ite
         assert chat_params(growing, **options).messages == chat_params(whole, **options).messages  # type: ignore[arg-type]
     again = [chat_params(growing, **options).messages for _ in range(2)]  # type: ignore[arg-type]
     assert all(one is other for one, other in zip(again[0][:-1], again[1][:-1], strict=True))
+
+
+def test_an_item_changed_between_two_turns_is_converted_again() -> None:
+    growing = changed(asked(), input=EncodedItems(asked(input=[item("function_call_output")]).input))
+    assert chat_params(growing).messages[0]["content"] != "Shortened."
+    growing.input[0].output = "Shortened."  # type: ignore[union-attr]
+    assert [message["content"] for message in chat_params(growing).messages] == ["Shortened."]
