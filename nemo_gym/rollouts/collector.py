@@ -67,9 +67,9 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, write: WriteOutcome,
         try:
             outcome = await run(row)
             throttled, scored = outcome.throttled > 0, type(outcome) is Scored
+            await write(outcome)  # while the disk is behind, no other rollout takes the place
         finally:
             limiter.leave(generation, throttled=throttled, scored=scored)
-        await write(outcome)
 
     with raise_first_error():
         async with asyncio.TaskGroup() as running:

@@ -260,6 +260,28 @@ async def test_never_more_in_flight_than_allowed_and_rows_are_read_as_needed() -
     assert (most, len(kept)) == (7, 100)
 
 
+async def test_no_more_rollouts_start_while_outcomes_wait_for_the_disk() -> None:
+    started: list[int] = []
+    has_room = asyncio.Event()
+
+    async def run(row: Row) -> Outcome:
+        started.append(row.id.task_index)
+        return Scored(row.id, b'{"reward":1}')
+
+    async def keep(_outcome: Outcome) -> None:
+        await has_room.wait()
+
+    async def make_room() -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert started == [0, 1, 2]
+        has_room.set()
+
+    rows = (Row(RowId(number, 0, ""), "agent", b"{}") for number in range(20))
+    await asyncio.gather(collect(rows, run, keep, AdaptiveLimiter(AimdWindow(3, 3))), make_room())
+    assert len(started) == 20
+
+
 async def test_the_number_in_flight_adapts_no_further_than_told(tmp_path: Path) -> None:
     in_flight = most = 0
     full = asyncio.Event()
