@@ -244,7 +244,7 @@ def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
     details = usage.get("output_tokens_details")
     reasoning = (details if isinstance(details, dict) else usage).get("reasoning_tokens")
     values = (usage.get("input_tokens"), usage.get("output_tokens"), reasoning, usage.get("total_tokens"))
-    return _numbers(dict(zip(TOKENS, values, strict=True)))
+    return {name: count for name, count in zip(TOKENS, values, strict=True) if type(count) is int}
 
 
 def _as_json(estimate: ClusteredMean, *, is_proportion: bool) -> dict[str, Any]:
