@@ -33,13 +33,12 @@ from nemo_gym.rollouts.dataset import (
     write_materialized_inputs,
 )
 from nemo_gym.rollouts.dispatch import TrainerDispatch, open_dispatch
-from nemo_gym.rollouts.grouped_writer import GroupedWriter
 from nemo_gym.rollouts.live import LiveRollouts, published
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import check_paths, materialized_inputs_path, metrics_path
 from nemo_gym.rollouts.resume import archive_output, load_completed
 from nemo_gym.rollouts.stages import stage_times, times_since
-from nemo_gym.rollouts.store import CompletedIndex, RolloutStore, WriteOutcome
+from nemo_gym.rollouts.store import CompletedIndex, GroupedWriter, RolloutStore, WriteOutcome
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
 
 if TYPE_CHECKING:

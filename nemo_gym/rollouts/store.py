@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import logging
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError
 from nemo_gym.errors import StorageError as StorageError
 from nemo_gym.rollouts.output_files import failures_path, manifest_path
-from nemo_gym.rollouts.types import Outcome, RowId, Scored, parse_row_id
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored, parse_row_id
 
 logger = logging.getLogger(__name__)
 
@@ -237,3 +238,36 @@ class RolloutStore:
                 self._failed = JsonlFile(failures_path(self.output))
                 self._failed.repair()
             self._failed.add(failed)
+
+
+class GroupedWriter:
+    """Writes the repeats of a row together: their outcomes are held until all of its rollouts have ended."""
+
+    def __init__(self, write: WriteOutcome) -> None:
+        self._write_one = write
+        self._sizes: dict[int, int] = {}
+        self._groups: dict[int, list[Outcome]] = {}
+
+    def count(self, rows: Iterable[Row | NoResult]) -> Iterator[Row | NoResult]:
+        """Pass rows through and count how many there are of each: fewer than repeats if some are done already."""
+        for task_index, repeats in itertools.groupby(rows, key=lambda row: row.id.task_index):
+            group = list(repeats)
+            self._sizes[task_index] = len(group)
+            yield from group
+
+    async def write(self, outcome: Outcome) -> None:
+        task_index = outcome.id.task_index
+        group = self._groups.setdefault(task_index, [])
+        group.append(outcome)
+        if len(group) == self._sizes[task_index]:
+            del self._sizes[task_index]
+            await self._flush(task_index)
+
+    async def close(self) -> None:
+        """Write incomplete groups too, when the job ends early."""
+        for task_index in list(self._groups):
+            await self._flush(task_index)
+
+    async def _flush(self, task_index: int) -> None:
+        for outcome in sorted(self._groups.pop(task_index), key=lambda outcome: outcome.id):
+            await self._write_one(outcome)
