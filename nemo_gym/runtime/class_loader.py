@@ -32,17 +32,16 @@ def load_server_class(server_type: str, folder: Path, entrypoint: str) -> type[S
 
 def _why_not_importable(error: Exception, folder: Path, file: Path) -> str:
     """The author's own line that failed and why, without the frames of the import system."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(folder.resolve())]
     if isinstance(error, SyntaxError):
-        place, line = f"{error.filename or file}:{error.lineno}", (error.text or "").strip()
+        place, line, text = f"{error.filename or file}:{error.lineno}", (error.text or "").strip(), error.msg
     else:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename).is_relative_to(folder.resolve())]
         place, line = (f"{own[-1].filename}:{own[-1].lineno}", own[-1].line or "") if own else (str(file), "")
-    what = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
-    shown = f"{place}: {f'`{line}` failed. ' if line else ''}{what}."
+        text = str(error)
+    shown = f"{place}: {f'`{line}` failed. ' if line else ''}{type(error).__name__}: {text}."
     is_missing = isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(_OWN_PACKAGES)
-    hint = f" List the package that provides it in {folder / 'requirements.txt'}." if is_missing else ""
-    return shown + hint
+    return shown + (f" List the package that provides it in {folder / 'requirements.txt'}." if is_missing else "")
 
 
 def _served_class(module: ModuleType, file: Path) -> type[SimpleServer]:

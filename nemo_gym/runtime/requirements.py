@@ -1,6 +1,7 @@
 """What a server folder needs: what its files list, what its code imports without listing it, and whether this
 interpreter has that."""
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Iterator
@@ -106,14 +107,12 @@ def own_constraints() -> list[str]:
     queue = ["nemo-gym"]
     while queue:
         name = queue.pop()
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue
-        found[name] = distribution.version
-        needs = [Requirement(line) for line in distribution.requires or ()]
-        wanted = [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
-        queue += [name for name in wanted if name not in found and name not in queue]
+            found[name] = distribution.version
+            needs = [Requirement(line) for line in distribution.requires or ()]
+            wanted = [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+            queue += [name for name in wanted if name not in found]
     return sorted(f"{name}=={version}" for name, version in found.items() if name != "nemo-gym")
 
 

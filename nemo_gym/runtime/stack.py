@@ -6,6 +6,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -110,7 +111,10 @@ class Stack(OwnedResources):
         for app in self.apps.values():
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
-        self._exit.enter_context(BlockingMonitor(self._handlers()))
+        handlers: Handlers = {}
+        for app in self.apps.values():
+            app.register_handlers(handlers)
+        self._exit.enter_context(BlockingMonitor(handlers))
         if spec.config.get("profiling_enabled"):
             files = {server.name: (server.folder / server.entrypoint).resolve() for server in spec.servers}
             profile = importlib.import_module(PROFILING_MODULE).profile_servers
@@ -122,25 +126,16 @@ class Stack(OwnedResources):
     def _other_workers(self, http: HttpClient) -> OtherWorkers | None:
         """None if this is the only worker. Only a run with a token may have workers that joined from outside."""
         spec, look_up = self.spec, None
-        head = spec.config.get(HEAD_SERVER_KEY_NAME)
-        if spec.token is not None and head is not None:
-            client = ServerClient(
-                head_server_config=BaseServerConfig.model_validate(head), http=http, token=spec.token
-            )
+        if spec.token is not None and (head := spec.config.get(HEAD_SERVER_KEY_NAME)):
+            config = BaseServerConfig.model_validate(head)
+            client = ServerClient(head_server_config=config, http=http, token=spec.token)
 
             async def look_up() -> dict[int, str]:
                 return {address.worker: address.url for address in await list_workers(client) or ()}
 
-        if not spec.others and look_up is None:
-            return None
         urls = {int(worker): url for worker, url in spec.others.items()}
-        return OtherWorkers(urls, http, token=spec.token, look_up=look_up)
-
-    def _handlers(self) -> Handlers:
-        handlers: Handlers = {}
-        for app in self.apps.values():
-            app.register_handlers(handlers)
-        return handlers
+        is_alone = not urls and look_up is None
+        return None if is_alone else OtherWorkers(urls, http, token=spec.token, look_up=look_up)
 
     def _load(self, spec: ServerSpec, secret: bytes, compute: Compute) -> ServerApp:
         kind = load_server_class(spec.server_type, spec.folder, spec.entrypoint)
@@ -158,13 +153,9 @@ class Stack(OwnedResources):
 
 def _compute(config: Mapping[str, Any]) -> Compute:
     """The pool for CPU-heavy functions: processes of this machine, or tasks of the run's Ray cluster."""
-    workers, memory_mb = config.get("compute_workers"), config.get("compute_memory_mb")
     address = config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME)
-    return (
-        RayCompute(address, workers=workers, memory_mb=memory_mb)
-        if address
-        else Compute(workers=workers, memory_mb=memory_mb)
-    )
+    make = partial(RayCompute, address) if address else Compute
+    return make(workers=config.get("compute_workers"), memory_mb=config.get("compute_memory_mb"))
 
 
 def _connect_ray_if_used(spec: StackSpec) -> None:

@@ -56,16 +56,12 @@ def tracing_of(config: Mapping[str, Any], *, exporter: "SpanExporter | None" = N
         yield
     finally:
         tracing.set_active(None)
-        _shut_down(provider)
-
-
-def _shut_down(provider: "TracerProvider") -> None:
-    """Send what is left, for a limited time: a batch is retried, and there may be several."""
-    sending = threading.Thread(target=provider.shutdown, daemon=True)
-    sending.start()
-    sending.join(FLUSH_TIMEOUT_S)
-    if sending.is_alive():
-        logger.warning("some spans could not be sent to the tracing endpoint within %g s", FLUSH_TIMEOUT_S)
+        # what is left is sent for a limited time: a batch is retried, and there may be several
+        sending = threading.Thread(target=provider.shutdown, daemon=True)
+        sending.start()
+        sending.join(FLUSH_TIMEOUT_S)
+        if sending.is_alive():
+            logger.warning("some spans could not be sent to the tracing endpoint within %g s", FLUSH_TIMEOUT_S)
 
 
 class _OpenTelemetry:
@@ -75,7 +71,7 @@ class _OpenTelemetry:
 
         self._tracer = provider.get_tracer("nemo_gym")
         self._propagator = TraceContextTextMapPropagator()
-        self._kinds = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}
+        self._kinds = {kind.name.lower(): kind for kind in SpanKind}
 
     @contextlib.contextmanager
     def span(

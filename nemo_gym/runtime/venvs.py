@@ -8,11 +8,10 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from nemo_gym.common.paths import PARENT_DIR, cache_dir
+from nemo_gym.config.types import GlobalKeys
 from nemo_gym.errors import StartupError
 from nemo_gym.runtime.requirements import is_met, own_constraints, requirements_of
 
@@ -21,20 +20,17 @@ logger = logging.getLogger(__name__)
 INSTALL_WITHIN_S = 1800.0
 
 
-class VenvSettings(NamedTuple):
-    """Where virtualenvs are made and what uv may reuse, by the configuration's keys."""
+class VenvSettings(GlobalKeys):
+    """Global keys of a configuration."""
 
-    venv_dir: Path | None = None
-    """Keep the virtualenv of `<type>/<name>` in this folder (`uv_venv_dir`), not in the cache."""
+    uv_venv_dir: Path | None = None
+    """Keep the virtualenv of `<type>/<name>` in this folder, not in the cache."""
 
     uv_cache_dir: str | None = None
-    keep_present: bool = False
-    """Use a virtualenv in `venv_dir` also if its requirements have changed (`skip_venv_if_present`)."""
+    """What uv may reuse."""
 
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "VenvSettings":
-        venv_dir, uv_cache = config.get("uv_venv_dir"), config.get("uv_cache_dir")
-        return cls(Path(venv_dir) if venv_dir else None, uv_cache, bool(config.get("skip_venv_if_present")))
+    skip_venv_if_present: bool = False
+    """Use a virtualenv in `uv_venv_dir` also if its requirements have changed."""
 
 
 def python_for(folder: Path, settings: VenvSettings | None = None) -> str | None:
@@ -50,17 +46,13 @@ def python_for(folder: Path, settings: VenvSettings | None = None) -> str | None
 def _virtualenv(folder: Path, requirements: list[str], settings: VenvSettings) -> Path:
     """The python of the virtualenv with these requirements, made if it is not there yet."""
     constraints = own_constraints()
-    inputs = "\n".join(
-        [
-            *(sys.version, sys.prefix, str(PARENT_DIR), *sorted(requirements), *constraints),
-            *_local_files(folder, requirements),
-        ]
-    )
+    local = _local_files(folder, requirements)
+    inputs = "\n".join((sys.version, sys.prefix, str(PARENT_DIR), *sorted(requirements), *constraints, *local))
     digest = hashlib.sha256(inputs.encode()).hexdigest()[:16]
-    named = settings.venv_dir and settings.venv_dir / folder.parent.name / folder.name / ".venv"
+    named = settings.uv_venv_dir and settings.uv_venv_dir / folder.parent.name / folder.name / ".venv"
     place = (named or cache_dir() / "venvs" / digest).absolute()
     python, ready = place / "bin" / "python", place / ".ready"
-    if ready.exists() and (named is None or settings.keep_present or ready.read_text() == digest):
+    if ready.exists() and (named is None or settings.skip_venv_if_present or ready.read_text() == digest):
         return python
     logger.info("making a virtualenv for %s in %s", folder.name, place)
     making = place.with_name(f"{place.name}.{os.getpid()}")
@@ -69,7 +61,12 @@ def _virtualenv(folder: Path, requirements: list[str], settings: VenvSettings) -
     (making / ".ready").write_text(digest)
     if named is not None:
         shutil.rmtree(place, ignore_errors=True)
-    _move_into_place(making, place)
+    try:
+        making.rename(place)
+    except OSError:  # another process was faster
+        shutil.rmtree(making, ignore_errors=True)
+        if not ready.exists():
+            raise
     return python
 
 
@@ -79,10 +76,11 @@ def _install(
     uv, python = find_uv(), str(making / "bin/python")
     making.parent.mkdir(parents=True, exist_ok=True)
     _run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, str(making)], folder, settings)
-    wanted, fixed = making / "requirements.txt", making / "constraints.txt"
-    wanted.write_text("\n".join(requirements) + "\n")
-    fixed.write_text("\n".join(constraints) + "\n")
-    files = ["--requirement", str(wanted), "--constraint", str(fixed)]
+    files: list[str] = []
+    for option, lines in (("--requirement", requirements), ("--constraint", constraints)):
+        listed = making / f"{option.strip('-')}s.txt"
+        listed.write_text("\n".join(lines) + "\n")
+        files += [option, str(listed)]
     _run([uv, "pip", "install", "--quiet", "--python", python, *files], folder, settings)
     _see_our_packages(making)
 
@@ -99,15 +97,6 @@ def _see_our_packages(place: Path) -> None:
     target = next((place / "lib").glob("python*/site-packages"))
     lines = [f"import site; site.addsitedir({path!r})" for path in folders]
     (target / "zz_nemo_gym.pth").write_text("\n".join(lines) + "\n")
-
-
-def _move_into_place(making: Path, place: Path) -> None:
-    try:
-        making.rename(place)
-    except OSError:
-        shutil.rmtree(making, ignore_errors=True)
-        if not (place / ".ready").exists():
-            raise
 
 
 def find_uv() -> str:

@@ -112,17 +112,16 @@ class SimpleServer(BaseServer):
         """What the handlers run in, created by the first call. A worker makes that call, with the run's secret and a
         pool that it closes itself. A pool created here starts no process before it is used."""
         if self._core is None:
-            sessions = SessionStore(
-                self.config.name,
-                secret=secret or secrets.token_bytes(32),
-                worker=worker,
-                time_to_live_s=self.SESSION_TIME_TO_LIVE_S,
-                max_sessions=(limits or ServerLimits()).max_sessions,
-            )
             self._core = ServerCore(
                 name=self.config.name,
                 session_cookie=self.get_session_middleware_key(),
-                sessions=sessions,
+                sessions=SessionStore(
+                    self.config.name,
+                    secret=secret or secrets.token_bytes(32),
+                    worker=worker,
+                    time_to_live_s=self.SESSION_TIME_TO_LIVE_S,
+                    max_sessions=(limits or ServerLimits()).max_sessions,
+                ),
                 client=self.server_client,
                 compute=compute or Compute(),
             )

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
@@ -45,21 +45,17 @@ def register_handler(handlers: Handlers, name: str, function: Callable[..., Any]
     return handlers.setdefault(code, Handler(name))
 
 
-@dataclass(slots=True)
 class BlockingMonitor:
     """Schedules a callback on the running loop again and again. If it does not run in time, the handler whose frame is
     on the loop's stack at two moments blocks the loop; a loop that is only busy has another frame each time."""
 
-    handlers: Handlers
-    _loop: asyncio.AbstractEventLoop = field(init=False)
-    _loop_thread: int = field(init=False)
-    _watcher: threading.Thread = field(init=False)
-    _responded: threading.Event = field(init=False, default_factory=threading.Event)
-    _stopped: threading.Event = field(init=False, default_factory=threading.Event)
+    def __init__(self, handlers: Handlers) -> None:
+        self.handlers = handlers
+        self._responded, self._stopped = threading.Event(), threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="nemo-gym-blocking-monitor", daemon=True)
 
     def __enter__(self) -> None:
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
-        self._watcher = threading.Thread(target=self._watch, name="nemo-gym-blocking-monitor", daemon=True)
         self._watcher.start()
 
     def __exit__(self, *_error: object) -> None:

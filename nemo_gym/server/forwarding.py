@@ -6,9 +6,10 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+from nemo_gym.client.head import token_headers
 from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.server_client import CALL_TIMEOUT_S, TOKEN_HEADER, ServerReply
+from nemo_gym.client.server_client import CALL_TIMEOUT_S, ServerReply
 from nemo_gym.client.workers import SERVER_HEADER
 from nemo_gym.common.deadline import TIME_LEFT_HEADER
 from nemo_gym.errors import GymError, SessionLostError, UpstreamError
@@ -21,10 +22,8 @@ LOOK_UP_EVERY_S = 1.0
 FORWARDED = b"nemo-gym-forwarded"
 """Marks a request that another worker forwarded."""
 _OF_THIS_HOP = frozenset(
-    (
-        *("host", "connection", "keep-alive", "transfer-encoding", "content-length", "accept-encoding", "te"),
-        *("upgrade", "expect", "content-encoding", "cookie", TIME_LEFT_HEADER, SERVER_HEADER),
-    )
+    {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "accept-encoding", "te", "upgrade"}
+    | {"expect", "content-encoding", "cookie", TIME_LEFT_HEADER, SERVER_HEADER}
 )
 """Headers of a request or a reply that are not passed on, or that the client sets itself."""
 
@@ -55,11 +54,7 @@ class OtherWorkers:
         url = self._urls.get(worker) or await self._find(worker)
         if url is None:
             raise SessionLostError(f"'{server}' lost a session: its worker {worker} is gone.", server=server)
-        own_headers = {
-            SERVER_HEADER: server,
-            FORWARDED.decode(): "1",
-            **({TOKEN_HEADER: self._token} if self._token else {}),
-        }
+        own_headers = {SERVER_HEADER: server, FORWARDED.decode(): "1", **token_headers(self._token)}
         try:
             return await self._http.fetch(
                 method,
@@ -97,14 +92,10 @@ class OtherWorkers:
             reply = await self.send(
                 worker, server, scope["method"], target, body=body or None, cookies=cookies, headers=dict(headers)
             )
-            await _send(reply, send)
-
-
-async def _send(reply: HttpReply, send: Send) -> None:
-    headers = [(name.lower().encode(), value.encode()) for name, value in _passed_on(reply.headers.items())]
-    headers.append((b"content-length", str(len(reply.body)).encode()))
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": reply.body})
+            replied = [(name.lower().encode(), value.encode()) for name, value in _passed_on(reply.headers.items())]
+            replied.append((b"content-length", str(len(reply.body)).encode()))
+            await send({"type": "http.response.start", "status": reply.status, "headers": replied})
+            await send({"type": "http.response.body", "body": reply.body})
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.common.metrics import Family, RequestStats, exposition
+from nemo_gym.common.metrics import Family, Kind, RequestStats, exposition
 from nemo_gym.common.process_metrics import LoopLag, process_families
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause
@@ -14,6 +14,20 @@ from nemo_gym.server.endpoint import Endpoint
 
 _STAGE_OF_CAUSE: dict[Cause, str] = {"environment": "seed", "verifier": "verify", "tool": "tool", "model": "model"}
 _STAGE_OF_PATH = {"/seed_session": "seed", "/verify": "verify", "/run": "rollout"}
+_FAMILIES: dict[str, tuple[Kind, str]] = {
+    "rollouts_total": ("counter", "Rollouts that ended: scored, or the cause of the failure."),
+    "rollouts_in_flight": ("gauge", "Rollouts in flight."),
+    "requests_total": ("counter", "Requests that ended, by outcome."),
+    "requests_in_flight": ("gauge", "Requests that are being answered."),
+    "stage_seconds": ("histogram", "How long requests took, by the stage of a rollout."),
+    "sessions": ("gauge", "Sessions, each of one rollout."),
+    "handler_blocked_total": ("counter", "How often a handler blocked the event loop."),
+    "handler_blocked_seconds_total": ("counter", "For how long it blocked the event loop."),
+    "event_loop_lag_seconds": ("histogram", "How late a timer of the event loop was called."),
+    "http_connections": ("gauge", "Connections to model endpoints and other workers."),
+    "compute_processes": ("gauge", "Processes for CPU-heavy functions."),
+    "compute_tasks": ("gauge", "CPU-heavy functions that run or wait for a process."),
+}
 
 
 @dataclass
@@ -39,63 +53,37 @@ class WorkerMetrics:
         """What `GET /metrics` answers."""
         return exposition(self.families()).encode()
 
-    def families(self) -> Iterator[Family]:
+    def families(self) -> Iterable[Family]:
+        found = {name: Family(f"nemo_gym_{name}", kind, text) for name, (kind, text) in _FAMILIES.items()}
         label = {"worker": str(self.worker)}
         for app in self.apps.values():
-            yield from _request_families(app, label)
-            yield from _server_families(app, label)
-        lag = Family("nemo_gym_event_loop_lag_seconds", "histogram", "How late a timer of the event loop was called.")
-        lag.add_histogram(self.lag.seconds, **label)
-        yield lag
-        yield from self._pool_families(label)
-        yield from process_families(**label)
-
-    def _pool_families(self, label: Mapping[str, str]) -> Iterator[Family]:
-        connections = Family("nemo_gym_http_connections", "gauge", "Connections to model endpoints and other workers.")
-        in_use, idle = self.http.usage()
-        connections.add(in_use, state="in_use", **label)
-        connections.add(idle, state="idle", **label)
-        yield connections
-        processes = Family("nemo_gym_compute_processes", "gauge", "Processes for CPU-heavy functions.")
-        tasks = Family("nemo_gym_compute_tasks", "gauge", "CPU-heavy functions that run or wait for a process.")
+            _add_requests(found, app, label)
+            found["sessions"].add(len(app.core.sessions), server=app.name, **label)
+            for handler, blocked in app.blocked().items():
+                found["handler_blocked_total"].add(blocked["times"], handler=handler, **label)
+                found["handler_blocked_seconds_total"].add(blocked["seconds"], handler=handler, **label)
+        found["event_loop_lag_seconds"].add_histogram(self.lag.seconds, **label)
+        for state, count in zip(("in_use", "idle"), self.http.usage(), strict=True):
+            found["http_connections"].add(count, state=state, **label)
         use = self.compute.usage()
-        processes.add(use.busy, state="busy", **label)
-        processes.add(use.idle, state="idle", **label)
-        tasks.add(use.busy, state="running", **label)
-        tasks.add(use.waiting, state="waiting", **label)
-        yield from (processes, tasks)
+        found["compute_processes"].add(use.busy, state="busy", **label)
+        found["compute_processes"].add(use.idle, state="idle", **label)
+        found["compute_tasks"].add(use.busy, state="running", **label)
+        found["compute_tasks"].add(use.waiting, state="waiting", **label)
+        return (*found.values(), *process_families(**label))
 
 
-def _request_families(app: ServerApp, label: Mapping[str, str]) -> Iterator[Family]:
-    seconds = Family("nemo_gym_stage_seconds", "histogram", "How long requests took, by the stage of a rollout.")
-    requests = Family("nemo_gym_requests_total", "counter", "Requests that ended, by outcome.")
-    in_flight = Family("nemo_gym_requests_in_flight", "gauge", "Requests that are being answered.")
-    rollouts = Family(
-        "nemo_gym_rollouts_total", "counter", "Rollouts that ended: scored, or the cause of the failure."
-    )
-    rolling = Family("nemo_gym_rollouts_in_flight", "gauge", "Rollouts in flight.")
+def _add_requests(found: Mapping[str, Family], app: ServerApp, label: Mapping[str, str]) -> None:
     for path, stage, stats in _stats_of(app):
         where = {"server": app.name, "path": path, **label}
-        seconds.add_histogram(stats.seconds, stage=stage, **where)
-        in_flight.add(stats.in_flight, **where)
+        found["stage_seconds"].add_histogram(stats.seconds, stage=stage, **where)
+        found["requests_in_flight"].add(stats.in_flight, **where)
         for outcome, count in stats.outcomes("ok").items():
-            requests.add(count, outcome=outcome, **where)
+            found["requests_total"].add(count, outcome=outcome, **where)
         if stage == "rollout":
-            rolling.add(stats.in_flight, agent=app.name, **label)
+            found["rollouts_in_flight"].add(stats.in_flight, agent=app.name, **label)
             for outcome, count in stats.outcomes("scored").items():
-                rollouts.add(count, agent=app.name, outcome=outcome, **label)
-    yield from (rollouts, rolling, requests, in_flight, seconds)
-
-
-def _server_families(app: ServerApp, label: Mapping[str, str]) -> Iterator[Family]:
-    sessions = Family("nemo_gym_sessions", "gauge", "Sessions, each of one rollout.")
-    sessions.add(len(app.core.sessions), server=app.name, **label)
-    times = Family("nemo_gym_handler_blocked_total", "counter", "How often a handler blocked the event loop.")
-    seconds = Family("nemo_gym_handler_blocked_seconds_total", "counter", "For how long it blocked the event loop.")
-    for handler, blocked in app.blocked().items():
-        times.add(blocked["times"], handler=handler, **label)
-        seconds.add(blocked["seconds"], handler=handler, **label)
-    yield from (sessions, times, seconds)
+                found["rollouts_total"].add(count, agent=app.name, outcome=outcome, **label)
 
 
 def _stats_of(app: ServerApp) -> Iterator[tuple[str, str, RequestStats]]:

@@ -159,7 +159,7 @@ def test_the_folder_for_virtualenvs_can_be_named_and_a_present_one_kept(tmp_path
     (folder / "requirements.txt").write_text("./no_such_file-1.0-py3-none-any.whl\n")
     assert python_for(folder, settings) == python
     with pytest.raises(StartupError, match="no_such_file"):
-        python_for(folder, settings._replace(keep_present=False))
+        python_for(folder, settings.model_copy(update={"skip_venv_if_present": False}))
 
 
 def environment(implementation: str) -> dict[str, Any]:
