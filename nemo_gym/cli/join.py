@@ -13,7 +13,7 @@ from nemo_gym.cli.health import health_thread
 from nemo_gym.common import event_loop
 from nemo_gym.config.types import CommandConfig, Port
 from nemo_gym.rollouts.worker import serve_rows
-from nemo_gym.runtime.joined_worker import WorkerPlan, join_and_serve, plan_worker, token_of
+from nemo_gym.runtime.membership import WorkerPlan, join_and_serve, plan_worker, token_of
 from nemo_gym.server.uvicorn_runner import bind
 
 

@@ -15,8 +15,7 @@ from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body, send_reply
-from nemo_gym.server.error_responses import RefusedError
+from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body, send_reply
 from nemo_gym.server.request_checks import check_json, check_origin
 from nemo_gym.server.tools import NOT_TOOLS
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nemo_gym.client.head import base_url
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.runtime.run_metrics import metrics_page
+from nemo_gym.runtime.head_server import metrics_page
 from nemo_gym.server.endpoint import Endpoint
 from nemo_gym.server.metrics import stage_of
 

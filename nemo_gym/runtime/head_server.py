@@ -1,21 +1,28 @@
 """The head server: reports the configuration, the servers and the health of a run. It holds no secret."""
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+from nemo_gym.client.head import token_headers
+from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerReply
+from nemo_gym.common.metrics import Family, exposition, parse_exposition
+from nemo_gym.common.process_metrics import process_families
 from nemo_gym.common.redaction import process_redactor
+from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.runtime.run_identity import run_identity
-from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body, send_reply
-from nemo_gym.server.error_responses import RefusedError
+from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body, send_reply
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import check_json, check_origin, check_token
 
 MAX_REGISTRATION_BYTES = 2**20
+SCRAPE_TIMEOUT_S = 3.0
+"""Shorter than the ten seconds that Prometheus waits by default, so that one stuck worker hides only itself."""
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 
@@ -97,3 +104,24 @@ class HeadServer:
             return self._register(body)
         except ValidationError as error:
             raise RefusedError(422, str(error)) from error
+
+
+async def run_metrics(urls: Mapping[str, str], *, token: str | None) -> bytes:
+    """Those of every worker and of this process, in one text. A worker that does not answer is reported as down."""
+    async with HttpClient() as http:
+        pages = await asyncio.gather(*(metrics_page(http, url, token=token) for url in urls.values()))
+    up = Family("nemo_gym_worker_up", "gauge", "1 if the worker answered.")
+    for name, page in zip(urls, pages, strict=True):
+        up.add(0 if page is None else 1, worker=name)
+    found = (family for page in pages if page for family in parse_exposition(page))
+    return exposition((up, *found, *process_families(worker="head"))).encode()
+
+
+async def metrics_page(http: HttpClient, url: str, *, token: str | None) -> str | None:
+    """The text of `/metrics` at a server, or None if it does not answer."""
+    headers = token_headers(token)
+    try:
+        reply = await http.fetch("GET", f"{url}/metrics", headers=headers, timeout_s=SCRAPE_TIMEOUT_S, use_proxy=False)
+    except UpstreamError:
+        return None
+    return reply.text if reply.status == 200 else None

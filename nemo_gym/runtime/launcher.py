@@ -26,11 +26,9 @@ from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secret
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import PortError, StartupError
 from nemo_gym.runtime.groups import Group, grouped, session_secret, shared_servers, worker_count
-from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig
-from nemo_gym.runtime.joined_worker import WorkerPlan
-from nemo_gym.runtime.membership import Members
+from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig, run_metrics
+from nemo_gym.runtime.membership import Members, WorkerPlan
 from nemo_gym.runtime.ray_cluster import connected, ray_workers, wants_ray
-from nemo_gym.runtime.run_metrics import run_metrics
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.supervisor import HUNG_AFTER_S, WorkerProcess
 from nemo_gym.runtime.venvs import VenvSettings
@@ -58,7 +56,6 @@ class Launcher(OwnedResources):
             set_process_secrets(process_secrets() | Secrets(frozenset((self.token,))))
         self._secret = session_secret(self.token)
         self._members = Members()
-        self._sockets: dict[str, socket.socket] = {}
         self._workers: list[WorkerProcess] = []
         self._watch: asyncio.Task[None] | None = None
 
@@ -100,9 +97,7 @@ class Launcher(OwnedResources):
             self.config[RAY_HEAD_NODE_ADDRESS_KEY_NAME] = await self._exit.enter_async_context(connected(self.config))
         head = self._bind_head()
         self.config.head_server.port = head.getsockname()[1]
-        for instance in self._instances:
-            self._sockets[instance.name] = self._exit.enter_context(self._bind(instance))
-        self._write_addresses()
+        self._instances = [self._bound(instance) for instance in self._instances]
         published = dump(self.config, masked=True)
         settings: dict[str, Any] = resolve(self.config, missing_ok=True)
         limits = ServerLimits.of(settings)
@@ -121,7 +116,7 @@ class Launcher(OwnedResources):
         spec = StackSpec(
             servers=[],
             config=settings,
-            addresses={name: base_url(*_address(bound)) for name, bound in self._sockets.items()},
+            addresses={each.name: base_url(each.host, each.port or 0) for each in self._instances},
             secret=self._secret,
             token=self.token,
             secrets=process_secrets().to_json(),
@@ -133,7 +128,7 @@ class Launcher(OwnedResources):
         self._exit.push_async_callback(_cancelled, self._watch)
         await self._until_ready(self._watch)
         if wants_ray(self.config):
-            servers = shared_servers(groups)
+            servers = [replace(server, fd=None) for server in shared_servers(groups)]
             head_url = base_url(*_address(head))
             plan = WorkerPlan(stack=replace(spec, servers=servers), head_url=head_url, host=servers[0].host)
             await self._exit.enter_async_context(ray_workers(plan, config=settings))
@@ -147,13 +142,12 @@ class Launcher(OwnedResources):
         own = [[self._exit.enter_context(bind(host, 0)) for _ in range(2)] for _ in range(count)]
         urls = {str(first + number): base_url(*_address(http)) for number, (http, _) in enumerate(own)}
         label = group.servers[0].name if len(group.servers) == 1 and count == 1 else "worker {}"
-        servers = [self._bound(instance) for instance in group.servers]
         return [
             WorkerProcess(
                 label.format(index),
                 replace(
                     spec,
-                    servers=servers,
+                    servers=group.servers,
                     worker=index,
                     http_fd=http.fileno(),
                     rows_fd=None if on_ray else rows.fileno(),
@@ -212,19 +206,15 @@ class Launcher(OwnedResources):
         return search_port(try_port, low=low, high=high, disallowed=taken or (), max_tries=MAX_PORT_TRIES)
 
     def _bound(self, instance: ServerSpec) -> ServerSpec:
-        """The server with the port and the descriptor of its socket."""
-        listening = self._sockets[instance.name]
-        return replace(instance, port=_address(listening)[1], fd=listening.fileno())
-
-    def _write_addresses(self) -> None:
-        for instance in self._instances:
-            host, port = _address(self._sockets[instance.name])
-            block = self.config[instance.name][instance.server_type][instance.implementation]
-            OmegaConf.update(block, "host", host, force_add=True)
-            OmegaConf.update(block, "port", port, force_add=True)
+        """The server with the address and the descriptor of its socket. The address is in the configuration, too."""
+        bound = self._exit.enter_context(self._bind(instance))
+        host, port = _address(bound)
+        block = self.config[instance.name][instance.server_type][instance.implementation]
+        OmegaConf.update(block, "host", host, force_add=True)
+        OmegaConf.update(block, "port", port, force_add=True)
+        return replace(instance, host=host, port=port, fd=bound.fileno())
 
     def _displayed(self, instance: ServerSpec) -> ServerInstanceDisplayConfig:
-        host, port = _address(self._sockets[instance.name])
         workers = [worker for worker in self._workers if instance.name in {each.name for each in worker.spec.servers}]
         worker = next((worker for worker in workers if worker.pid), None)
         return ServerInstanceDisplayConfig(
@@ -234,9 +224,9 @@ class Launcher(OwnedResources):
             config_path=instance.name,
             dir_path=str(instance.folder),
             entrypoint=instance.entrypoint,
-            host=host,
-            port=port,
-            url=base_url(host, port),
+            host=instance.host,
+            port=instance.port,
+            url=base_url(instance.host, instance.port or 0),
             pid=worker.pid if worker else None,
             start_time=worker.started_at if worker else None,
             num_workers=len(workers) if len(workers) > 1 else None,

@@ -27,8 +27,7 @@ from nemo_gym.config.server_spec import ServerSpec as ServerSpec
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
 from nemo_gym.errors import ConfigError
-from nemo_gym.runtime.child_imports import children_can_import
-from nemo_gym.runtime.class_loader import load_server_class
+from nemo_gym.runtime.class_loader import children_can_import, load_server_class
 from nemo_gym.runtime.requirements import imports_of
 from nemo_gym.runtime.tracing import tracing_of
 from nemo_gym.server.app import ServerApp

@@ -9,8 +9,7 @@ from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, track_retries
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.server.asgi import Receive, Scope, Send, cancel_on_disconnect, limit_body, read_body
-from nemo_gym.server.asgi_calls import call_asgi
+from nemo_gym.server.asgi import Receive, Scope, Send, call_asgi, cancel_on_disconnect, limit_body, read_body
 from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint, direct_scope, set_cookies

@@ -1,13 +1,13 @@
-"""ASGI in and out: read a request's body, notice that its client has gone, send a reply."""
+"""ASGI in and out: read a request's body, notice that its client has gone, send a reply;
+or call an app in this process, without a socket."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_gym.client.reply import content_type_of
 from nemo_gym.client.server_client import ServerReply
-from nemo_gym.server.error_responses import RefusedError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -19,6 +19,14 @@ BODY_TIMEOUT_S = 120.0
 WATCH_AFTER_S = 0.2
 """A request that is done sooner is not worth a watcher."""
 SESSION_COOKIE_ATTRIBUTES = "path=/; Max-Age=1209600; httponly; samesite=lax"
+
+
+class RefusedError(Exception):
+    """A request that is refused before any handler sees it."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
 
 
 async def read_body(receive: Receive) -> bytes:
@@ -105,3 +113,30 @@ def reply_headers(reply: ServerReply, content_type: str, session_cookie: str) ->
         attributes = SESSION_COOKIE_ATTRIBUTES if name == session_cookie else "path=/"
         headers.append((b"set-cookie", f"{name}={value}; {attributes}".encode()))
     return headers
+
+
+class AsgiReply(NamedTuple):
+    """What an ASGI app has sent."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+async def call_asgi(app: App, scope: Scope, body: bytes) -> AsgiReply:
+    """Run an ASGI app on a request and collect its reply. The client never disconnects."""
+    requests: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+    started: dict[str, Any] = {"status": 500, "headers": []}
+    parts: list[bytes] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        return requests.pop() if requests else await asyncio.Future()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            started.update(message)
+        else:
+            parts.append(message.get("body", b""))
+
+    await app(scope, receive, send)
+    return AsgiReply(started["status"], list(started["headers"]), b"".join(parts))

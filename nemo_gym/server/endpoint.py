@@ -16,7 +16,7 @@ from nemo_gym.common.metrics import RequestStats
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
 from nemo_gym.llm_api.json_codec import Decoder, encode
-from nemo_gym.server.asgi_calls import call_asgi
+from nemo_gym.server.asgi import call_asgi
 from nemo_gym.server.fastapi_parameters import with_fastapi_parameters
 from nemo_gym.server.rollout_prefix import current_rollout_id
 from nemo_gym.server.session import Session, SessionState

@@ -3,7 +3,7 @@
 import logging
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any, NamedTuple
 
 from nemo_gym.client.reply import ServerReply, parse_error
@@ -25,11 +25,10 @@ from nemo_gym.errors import (
     default_status,
 )
 from nemo_gym.llm_api.endpoint_errors import setup_code
+from nemo_gym.server.asgi import RefusedError, Send
 from nemo_gym.server.endpoint import BadBodyError
 
 logger = logging.getLogger(__name__)
-
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_INPUT = 300
 MAX_DETAILS = 20
@@ -51,14 +50,6 @@ _STATUSES: dict[str | None, int] = {
 class Failure(NamedTuple):
     status: int
     body: Any
-
-
-class RefusedError(Exception):
-    """A request that is refused before any handler sees it."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status, self.detail = status, detail
 
 
 def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:

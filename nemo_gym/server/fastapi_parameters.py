@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from nemo_gym.client.server_client import ServerReply
-from nemo_gym.server.asgi_calls import call_asgi
+from nemo_gym.server.asgi import call_asgi
 
 _MARKERS = frozenset(("Depends", "Security", "Header", "Query", "Cookie", "Path"))
 _PROVIDED_TYPES = frozenset(("BackgroundTasks", "HTTPConnection", "SecurityScopes"))

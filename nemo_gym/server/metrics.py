@@ -1,6 +1,6 @@
 """The metrics of a worker: its rollouts and requests, its event loop, its pools and its process."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 

@@ -1,16 +1,19 @@
 """The endpoints of a model server. Its handlers return complete answers in two dialects; streams and `/v1/messages`
-are derived from them here, so every model server has them."""
+are derived from them here, so every model server has them. Errors have the form of the LLM API that the path belongs
+to, with the status and the message of the endpoint; our own fields stay beside them for callers in this package."""
 
+import math
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import unquote
 from uuid import uuid4
 
 import orjson
 from pydantic import ValidationError
 
-from nemo_gym.client.reply import read_reply
+from nemo_gym.client.reply import REFUSALS, read_reply
 from nemo_gym.client.server_client import ServerReply
+from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.llm_api.base import JsonObject, WireModel
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion
 from nemo_gym.llm_api.json_codec import encode
@@ -18,12 +21,24 @@ from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreatePar
 from nemo_gym.llm_api.responses_anthropic import MessagesParams, message_of, responses_params
 from nemo_gym.llm_api.sse import EventStream
 from nemo_gym.llm_api.stream_events import chat_events, completion_events, message_events, response_events
-from nemo_gym.server.dialect_errors import in_dialect
 from nemo_gym.server.endpoint import BadBodyError, Call, Endpoint, plain_result
 
 T = TypeVar("T")
 AsEvents = Callable[[JsonObject, JsonObject], Iterable[bytes]]
 """Makes the events of an answer, given the answer and the request."""
+Dialect = Literal["openai", "anthropic"]
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+_NAMED = ("type", "param", "code")
 
 
 class StreamableEndpoint(Endpoint):
@@ -179,3 +194,53 @@ def _is_failure(result: Any) -> bool:
 def _read(result: Any, path: str, kind: type[T]) -> T:
     """A handler's answer in its type. Anything else cannot be converted."""
     return read_reply(result if isinstance(result, ServerReply) else ServerReply("", 200, result), path, kind, "model")
+
+
+def in_dialect(reply: ServerReply, error: Exception | None, dialect: Dialect) -> ServerReply:
+    """The error response to a client of that API. Without `error` the handler has made the response itself."""
+    upstream = _upstream_of(error)
+    try:
+        found: Any = orjson.loads(reply.content())
+    except orjson.JSONDecodeError:  # a handler's own response
+        return reply
+    body: JsonObject = found if isinstance(found, dict) else {"detail": found}
+    error_field = body.get("error")
+    ours: JsonObject = error_field if isinstance(error_field, dict) else {"message": _message(body)}
+    status, headers = reply.status, dict(reply.headers)
+    if upstream is not None and upstream.status >= 400:
+        status = upstream.status
+    elif isinstance(error, BadBodyError) or (isinstance(error, RolloutError) and error.cause == "input"):
+        status = 400
+    if upstream is not None and upstream.retry_after_s is not None:
+        headers["retry-after"] = str(math.ceil(upstream.retry_after_s))
+    defaults = {"type": _TYPES.get(status, "api_error"), "param": None, "code": None}
+    body["error"] = {**defaults, **ours, **_endpoint_fields(upstream)}
+    if dialect == "anthropic":
+        body = {"type": "error", **body}
+    return ServerReply(reply.server, status, body, headers=headers)
+
+
+def _upstream_of(error: BaseException | None) -> UpstreamError | None:
+    """The endpoint's error, also if a handler has wrapped it."""
+    while error is not None and not isinstance(error, UpstreamError):
+        error = error.__cause__
+    return error
+
+
+def _message(body: JsonObject) -> str:
+    detail = body.get("detail", body)
+    if isinstance(detail, list):
+        return "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in detail)
+    return detail if isinstance(detail, str) else orjson.dumps(detail).decode()
+
+
+def _endpoint_fields(upstream: UpstreamError | None) -> JsonObject:
+    """The names that the endpoint gives its error, except codes that have a meaning among our own servers."""
+    if upstream is None:
+        return {}
+    try:
+        fields = orjson.loads(upstream.body)["error"]
+        found = {name: fields[name] for name in _NAMED if fields.get(name) is not None}
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return {}
+    return {} if found.get("code") in REFUSALS else found

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 from nemo_gym.client.server_client import END_SESSION_HEADER, TOKEN_HEADER
 from nemo_gym.common.deadline import TIME_LEFT_HEADER, Deadline
-from nemo_gym.server.asgi import Scope, body_too_large
-from nemo_gym.server.error_responses import RefusedError
+from nemo_gym.server.asgi import RefusedError, Scope, body_too_large
 
 Headers = Mapping[bytes, bytes]
 

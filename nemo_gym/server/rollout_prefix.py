@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -20,9 +20,7 @@ from nemo_gym.config.keys import (
     TOKEN_CAPTURE_PATH_SEGMENT,
 )
 from nemo_gym.llm_api.json_codec import set_fields
-
-if TYPE_CHECKING:
-    from nemo_gym.server.asgi import App, Receive, Scope, Send
+from nemo_gym.server.asgi import App, Receive, Scope, Send
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PREFIX = re.compile(rf"/{ROLLOUT_PATH_PREFIX}/([^/]+)(?:/{TOKEN_CAPTURE_PATH_SEGMENT})?(/.*)")
@@ -93,10 +91,10 @@ def rollout_context(rollout_id: str | None) -> Iterator[None]:
 class RolloutContextMiddleware:
     """Takes the prefix off the paths of an app that is served on its own. Our servers do so before any middleware."""
 
-    def __init__(self, app: "App") -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = split_prefix(scope["path"]) if scope["type"] == "http" else None
         if found is None:
             return await self._app(scope, receive, send)
@@ -104,7 +102,7 @@ class RolloutContextMiddleware:
             return await self._app(without_prefix(scope, found), receive, send)
 
 
-def without_prefix(scope: "Scope", found: PrefixedPath) -> "Scope":
+def without_prefix(scope: Scope, found: PrefixedPath) -> Scope:
     """The scope of a request as its endpoint sees it: the rollout is a path parameter."""
     params = {**scope.get("path_params", {}), "rollout_id": found.rollout_id}
     return {**scope, "path": found.path, "raw_path": found.path.encode(), "path_params": params}

@@ -16,8 +16,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.server.asgi import Receive, Scope, Send, limit_body, read_body
-from nemo_gym.server.error_responses import RefusedError
+from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body
 from nemo_gym.server.request_checks import check_json, check_origin, check_token
 from nemo_gym.viewer import display, live, queries
 from nemo_gym.viewer.assets import content_security_policy, load_assets

@@ -14,7 +14,7 @@ from nemo_gym.client.head import base_url, run_token
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.rollouts.live import live_folder
-from nemo_gym.runtime.run_metrics import metrics_page
+from nemo_gym.runtime.head_server import metrics_page
 
 ASK_TIMEOUT_S = 5.0
 _SAMPLE = re.compile(r"(\w+?)(?:\{(.*)\})? (\S+)$")
