@@ -1,8 +1,6 @@
 """A worker that joins a run: the command that Slurm, Kubernetes or a shell on another machine starts."""
 
-import asyncio
 import contextlib
-import signal
 import sys
 from functools import partial
 
@@ -14,7 +12,7 @@ from nemo_gym.common import event_loop
 from nemo_gym.config.types import CommandConfig, Port
 from nemo_gym.rollouts.worker import serve_rows
 from nemo_gym.runtime.membership import WorkerPlan, join_and_serve, plan_worker, token_of
-from nemo_gym.server.uvicorn_runner import bind
+from nemo_gym.server.uvicorn_runner import bind, set_by_signals
 
 
 class WorkerConfig(CommandConfig):
@@ -60,9 +58,7 @@ def worker() -> None:
 
 
 async def _serve(plan: WorkerPlan, options: WorkerConfig) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = set_by_signals()
     with contextlib.ExitStack() as opened:
         if options.health_port is not None:
             opened.enter_context(health_thread(bind(plan.host, options.health_port)))

@@ -34,12 +34,10 @@ async def connect_servers(config: DictConfig) -> AsyncIterator[ServerClient]:
     head = BaseServerConfig.model_validate(dict(config.head_server))
     is_running = not config.get(CONFIG_PATHS_KEY_NAME) or _runs_the_same(config, head)
     with tracing_of(config):
-        async with _running(config, head) if is_running else _started(config) as client:
+        async with (
+            ServerClient.load_from_global_config(head, http=HttpClient.of(config)) if is_running else _started(config)
+        ) as client:
             yield client
-
-
-def _running(config: DictConfig, head: BaseServerConfig) -> ServerClient:
-    return ServerClient.load_from_global_config(head, http=HttpClient.of(config))
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.client.head import RUN_TOKEN_ENV_VAR
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
+from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.config.interpolation import resolve
@@ -50,7 +51,8 @@ class Launcher(OwnedResources):
         self.config, self._echo, self._hung_after_s = config.copy(), echo, hung_after_s
         self._instances = server_instances(config)
         self.token: str | None = config.get("run_token") or os.environ.get(RUN_TOKEN_ENV_VAR)
-        if not self.token and (wants_ray(config) or not all(is_loopback(host) for host in self._hosts())):
+        hosts = (config.head_server.host, *(instance.host for instance in self._instances))
+        if not self.token and (wants_ray(config) or not all(map(is_loopback, hosts))):
             self.token = secrets.token_urlsafe(24)
         if self.token:
             set_process_secrets(process_secrets() | Secrets(frozenset((self.token,))))
@@ -84,12 +86,12 @@ class Launcher(OwnedResources):
 
     def workers(self) -> list[dict[str, Any]]:
         """The workers, as the head server lists them."""
-        own = [worker.address() for worker in self._workers if worker.spec.rows_fd is not None]
+        own = [worker.address for worker in self._workers if worker.spec.rows_fd is not None]
         return [address._asdict() for address in (*own, *self._members.addresses())]
 
     async def metrics(self) -> bytes:
         """The metrics of all processes of the run, in the text format of Prometheus."""
-        workers = (*(worker.address() for worker in self._workers), *self._members.addresses())
+        workers = (*(worker.address for worker in self._workers), *self._members.addresses())
         return await run_metrics({str(address.worker): address.url for address in workers}, token=self.token)
 
     async def _open(self) -> None:
@@ -140,26 +142,29 @@ class Launcher(OwnedResources):
         on_ray = wants_ray(self.config) and group.is_shared  # then the rows go to the actors
         count = 1 if on_ray else worker_count(self.config, group.servers)
         own = [[self._exit.enter_context(bind(host, 0)) for _ in range(2)] for _ in range(count)]
-        urls = {str(first + number): base_url(*_address(http)) for number, (http, _) in enumerate(own)}
-        label = group.servers[0].name if len(group.servers) == 1 and count == 1 else "worker {}"
+        names = tuple(server.name for server in group.servers)
+        addresses = [
+            WorkerAddress(index, base_url(*_address(http)), base_url(*_address(rows)).removeprefix("http://"), names)
+            for index, (http, rows) in enumerate(own, first)
+        ]
+        label = names[0] if len(names) == count == 1 else "worker {}"
         return [
             WorkerProcess(
-                label.format(index),
+                label.format(address.worker),
                 replace(
                     spec,
                     servers=group.servers,
-                    worker=index,
+                    worker=address.worker,
                     http_fd=http.fileno(),
                     rows_fd=None if on_ray else rows.fileno(),
-                    others={other: url for other, url in urls.items() if other != str(index)},
+                    others={str(each.worker): each.url for each in addresses if each != address},
                 ),
+                address,
                 python=group.python,
                 echo=self._echo,
-                url=urls[str(index)],
-                rows=base_url(*_address(rows)).removeprefix("http://"),
                 hung_after_s=self._hung_after_s,
             )
-            for index, (http, rows) in enumerate(own, first)
+            for address, (http, rows) in zip(addresses, own, strict=True)
         ]
 
     async def _stop_workers(self) -> None:
@@ -178,10 +183,6 @@ class Launcher(OwnedResources):
         if not done:
             names = "; ".join(worker.names for worker in self._workers if not worker.ready.is_set())
             raise StartupError(f"Not ready within {READY_TIMEOUT_S:g} s: {names}.")
-
-    def _hosts(self) -> Iterator[str]:
-        yield self.config.head_server.host
-        yield from (instance.host for instance in self._instances)
 
     def _bind_head(self) -> socket.socket:
         host, port = self.config.head_server.host, self.config.head_server.port

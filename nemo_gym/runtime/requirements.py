@@ -14,20 +14,8 @@ from nemo_gym.errors import ConfigError
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-UNDECLARED = {
-    "datasets": "datasets",
-    "httpx": "httpx",
-    "huggingface_hub": "huggingface_hub",
-    "numpy": "numpy",
-    "openai": "openai",
-    "pandas": "pandas",
-    "PIL": "pillow",
-    "ray": "ray[default]",
-    "regex": "regex",
-    "requests": "requests",
-    "tqdm": "tqdm",
-    "yaml": "pyyaml",
-}
+_SAME_NAME = ("datasets", "httpx", "huggingface_hub", "numpy", "openai", "pandas", "regex", "requests", "tqdm")
+UNDECLARED = {name: name for name in _SAME_NAME} | {"PIL": "pillow", "ray": "ray[default]", "yaml": "pyyaml"}
 """Modules that public folders import and do not list, because the public package brings them, and their packages."""
 
 _THIS_PACKAGE = re.compile(r"nemo[-_.]gym(?![\w-])", re.IGNORECASE)

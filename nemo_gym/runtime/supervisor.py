@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nemo_gym.client.pool import HttpClient
@@ -33,6 +33,7 @@ HUNG_AFTER_S = 120.0
 PINGS_PER_LIMIT = 12
 MAX_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
+_READY_LINE = one_line(READY)
 
 
 @dataclass(slots=True)
@@ -56,15 +57,14 @@ class WorkerProcess:
         self,
         label: str,
         spec: StackSpec,
+        address: WorkerAddress,
         *,
         python: str,
         echo: Callable[[str], None],
-        url: str = "",
-        rows: str = "",
         hung_after_s: float = HUNG_AFTER_S,
     ) -> None:
-        self.label, self.spec, self._python, self._echo = label, spec, python, echo
-        self._url, self._rows, self._hung_after_s = url, rows, hung_after_s
+        self.label, self.spec, self._address, self._python, self._echo = label, spec, address, python, echo
+        self._hung_after_s = hung_after_s
         self.started_at = 0.0
         self.ready = asyncio.Event()
         """Set while the worker serves."""
@@ -79,13 +79,13 @@ class WorkerProcess:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     @property
-    def names(self) -> str:
-        return ", ".join(f"'{server.name}'" for server in self.spec.servers)
-
     def address(self) -> WorkerAddress:
         """Where it is, as the head server lists it."""
-        servers = tuple(server.name for server in self.spec.servers)
-        return WorkerAddress(self.spec.worker, self._url, self._rows, servers, self.pid)
+        return self._address._replace(pid=self.pid)
+
+    @property
+    def names(self) -> str:
+        return ", ".join(f"'{server}'" for server in self._address.servers)
 
     async def watch(self) -> None:
         """Keep the worker running until `stop`. Raises StartupError if restarting it makes no sense."""
@@ -153,7 +153,15 @@ class WorkerProcess:
         return code
 
     async def _read_output(self, stdout: asyncio.StreamReader) -> None:
-        async for line in _lines(stdout):
+        """Line by line, however long: an overlong one is cut, not an error."""
+        while True:
+            try:
+                data = await stdout.readline()
+            except ValueError:
+                data = b"... (a line too long to show)\n"
+            if not data:
+                return
+            line = one_line(redact(data.decode(errors="replace").rstrip("\n")))
             if line == _READY_LINE:
                 self._was_ready = True
                 self.ready.set()
@@ -165,8 +173,8 @@ class WorkerProcess:
         """It may be stopped, or a handler may block its event loop for ever. The second ping is for a process that was
         stopped itself: the reply to the first one may be there."""
         await self.ready.wait()
-        limit_s = self._hung_after_s
-        while await _answers(self._url, limit_s) or await _answers(self._url, limit_s / 10):  # noqa: ASYNC110
+        limit_s, url = self._hung_after_s, self._address.url
+        while await _answers(url, limit_s) or await _answers(url, limit_s / 10):  # noqa: ASYNC110
             await asyncio.sleep(limit_s / PINGS_PER_LIMIT)
         logger.error("%s (process %d) has not answered for %g s; killing it", self.label, pid, limit_s)
         _signal_group(pid, signal.SIGKILL)
@@ -180,21 +188,6 @@ async def _answers(url: str, timeout_s: float) -> bool:
         except UpstreamError as error:  # else it refused the connection
             return error.cause != "timeout"
     return True
-
-
-_READY_LINE = one_line(READY)
-
-
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Lines of output, however long: an overlong one is cut, not an error."""
-    while True:
-        try:
-            line = await stream.readline()
-        except ValueError:
-            line = b"... (a line too long to show)\n"
-        if not line:
-            return
-        yield one_line(redact(line.decode(errors="replace").rstrip("\n")))
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

@@ -6,7 +6,6 @@ stops when standard input is closed, so it ends with its supervisor."""
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from nemo_gym.errors import GymError
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.server.asgi import App
 from nemo_gym.server.forwarding import by_server_header
-from nemo_gym.server.uvicorn_runner import serving
+from nemo_gym.server.uvicorn_runner import serving, set_by_signals
 
 EXIT_CONFIG = 78
 """Exit code of a worker that would fail the same way if it were started again (EX_CONFIG of sysexits.h)."""
@@ -55,17 +54,15 @@ async def serve(spec: StackSpec, stop: asyncio.Event, serve_rows: ServeRows, on_
 
 
 async def _serve_supervised(spec: StackSpec, serve_rows: ServeRows) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_reader(sys.stdin.fileno(), lambda: _stop_at_end_of_input(stop))
+    stop, loop, stdin = set_by_signals(), asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def stop_at_end_of_input() -> None:
+        if not os.read(stdin, 4096):
+            loop.remove_reader(stdin)
+            stop.set()
+
+    loop.add_reader(stdin, stop_at_end_of_input)
     await serve(spec, stop, serve_rows, lambda: print(READY, flush=True))  # noqa: T201 - read by the supervisor
-
-
-def _stop_at_end_of_input(stop: asyncio.Event) -> None:
-    if not os.read(sys.stdin.fileno(), 4096):
-        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        stop.set()
 
 
 def _enter_folder(spec: StackSpec) -> None:

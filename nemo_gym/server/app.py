@@ -37,17 +37,15 @@ class ServerApp:
         core: ServerCore,
         endpoints: Iterable[Endpoint],
         *,
-        fastapi_app: Any = None,
-        answer_get: Callable[[str], Any] | None = None,
-        lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
-        token: str | None = None,
-        limits: ServerLimits | None = None,
-        concurrency: int | None = None,
+        fastapi_app: Any,
+        answer_get: Callable[[str], Any],
+        lifespan: Callable[[], AbstractAsyncContextManager[Any]],
+        token: str | None,
+        limits: ServerLimits,
+        concurrency: int | None,
     ) -> None:
-        self.concurrency = concurrency
-        self.core, self.name, self._lifespan = core, core.name, lifespan
-        self.token, self.limits = token, limits or ServerLimits()
-        self._answer_get = answer_get or (lambda _path: None)
+        self.core, self.name, self.token, self.limits, self.concurrency = core, core.name, token, limits, concurrency
+        self._answer_get, self._lifespan = answer_get, lifespan
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.is_stateful = fastapi_app is not None or any(one.needs_session for one in self.endpoints.values())
         self.fastapi = own = None if fastapi_app is None else FastApiApp(fastapi_app)

@@ -139,7 +139,7 @@ class SimpleServer(BaseServer):
             answer_get=self.answer_get,
             lifespan=self.lifespan,
             token=token,
-            limits=limits,
+            limits=limits or ServerLimits(),
             concurrency=self.concurrency(),
         )
 

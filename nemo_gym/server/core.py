@@ -99,10 +99,7 @@ class ServerCore:
 
     def failed(self, error: Exception, *, cause: Cause = "internal") -> ServerReply:
         """The error response to an exception."""
-        reply = ServerReply(self.name, *failure_of(error, server=self.name, key=self.session_cookie, cause=cause))
-        if isinstance(headers := getattr(error, "headers", None), dict):  # of an HTTPException
-            reply.headers = headers
-        return reply
+        return failure_of(error, server=self.name, key=self.session_cookie, cause=cause)
 
     async def send(
         self, reply: ServerReply, receive: Receive, send: Send, *, deadline: Deadline | None = None

@@ -4,7 +4,7 @@ import logging
 import sys
 import traceback
 from collections.abc import MutableMapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from nemo_gym.client.reply import ServerReply, parse_error
 from nemo_gym.common.redaction import process_redactor
@@ -47,17 +47,12 @@ _STATUSES: dict[str | None, int] = {
 """By code, else by cause. All other failures are 502."""
 
 
-class Failure(NamedTuple):
-    status: int
-    body: Any
-
-
-def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:
+def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> ServerReply:
     """The response for `error`, without secrets. An unexpected exception is logged with its traceback."""
-    failure = _failure_of(error, server=server, key=key, cause=cause)
-    if isinstance(failure.body, bytes):
-        return Failure(failure.status, redact_body(failure.body))
-    return Failure(failure.status, process_redactor().value(failure.body))
+    status, body = _failure_of(error, server=server, key=key, cause=cause)
+    redacted = redact_body(body) if isinstance(body, bytes) else process_redactor().value(body)
+    headers = getattr(error, "headers", None)  # of an HTTPException
+    return ServerReply(server, status, redacted, headers=headers if isinstance(headers, dict) else {})
 
 
 def cause_of(reply: ServerReply, default: Cause) -> str:
@@ -96,17 +91,17 @@ def redact_body(body: bytes) -> bytes:
     return redactor.text(body.decode(errors="replace")).encode()
 
 
-def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Failure:
+def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> tuple[int, Any]:
     raised: Any = error
     found: RolloutError | None
     if isinstance(error, ToolError):
-        return Failure(400, str(error).encode())
+        return 400, str(error).encode()
     if isinstance(error, BadBodyError):
-        return Failure(422, {"detail": _details(error)})
+        return 422, {"detail": _details(error)}
     if isinstance(error, RefusedError):
-        return Failure(error.status, {"detail": error.detail})
+        return error.status, {"detail": error.detail}
     if _is_a(error, "starlette.exceptions", "HTTPException"):
-        return Failure(raised.status_code, {"detail": raised.detail})
+        return raised.status_code, {"detail": raised.detail}
     if isinstance(error, RolloutError):
         found = error
     elif isinstance(error, UpstreamError):
@@ -120,10 +115,10 @@ def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> Fai
         found = parse_error(content)
         if found is None:
             text = content.decode(errors="replace")
-            return Failure(500, f"Hit an exception in {key} calling an inner server: {text}")
+            return 500, f"Hit an exception in {key} calling an inner server: {text}"
     else:
         _log_unexpected(error, server, cause)
-        return Failure(500, repr(error))
+        return 500, repr(error)
     return _response_to(found, server)
 
 
@@ -151,7 +146,7 @@ def _upstream_failure(error: UpstreamError, cause: Cause) -> RolloutError:
     return RolloutError(kind, str(error), retryable=not is_refusal, code=setup_code(error), status=status)
 
 
-def _response_to(error: RolloutError, server: str) -> Failure:
+def _response_to(error: RolloutError, server: str) -> tuple[int, Any]:
     body = {
         "cause": error.cause,
         "message": str(error),
@@ -164,7 +159,7 @@ def _response_to(error: RolloutError, server: str) -> Failure:
         **({"response": error.response} if error.response is not None else {}),
     }
     status = _STATUSES.get(error.code) or _STATUSES.get(error.cause, 502)
-    return Failure(status, {"detail": str(error), "error": body})
+    return status, {"detail": str(error), "error": body}
 
 
 def _details(bad: BadBodyError) -> list[dict[str, Any]]:

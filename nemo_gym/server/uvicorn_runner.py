@@ -87,8 +87,14 @@ async def serve_until_interrupted(
     apps: Mapping[Any, Any], sockets: list[socket.socket], limits: ServerLimits | None = None
 ) -> None:
     """Serve until SIGINT or SIGTERM, then finish what is in flight."""
+    stop = set_by_signals()
+    async with serving(apps, sockets, limits):
+        await stop.wait()
+
+
+def set_by_signals() -> asyncio.Event:
+    """An event of the running loop that SIGINT and SIGTERM set."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with serving(apps, sockets, limits):
-        await stop.wait()
+    return stop
