@@ -218,10 +218,7 @@ def token_of(config: DictConfig) -> str:
 
 
 async def join_and_serve(
-    plan: WorkerPlan,
-    serve_rows: ServeRows,
-    stop: asyncio.Event,
-    on_ready: Callable[[int], None],
+    plan: WorkerPlan, serve_rows: ServeRows, stop: asyncio.Event, on_ready: Callable[[int], None]
 ) -> None:
     """Join the run and serve until `stop` is set or the run is gone."""
     async with contextlib.AsyncExitStack() as opened:

@@ -94,11 +94,7 @@ class Stack(OwnedResources):
         self._exit.enter_context(children_can_import(spec.servers))
         http = await self._exit.enter_async_context(HttpClient.of(spec.config))
         self.client = ServerClient(
-            global_config_dict=spec.config,
-            addresses=spec.addresses,
-            local=self.apps,
-            http=http,
-            token=spec.token,
+            global_config_dict=spec.config, addresses=spec.addresses, local=self.apps, http=http, token=spec.token
         )
         compute = await self._exit.enter_async_context(_compute(spec.config))
         secret = bytes.fromhex(spec.secret) if spec.secret else secrets.token_bytes(32)

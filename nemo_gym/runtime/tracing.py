@@ -89,12 +89,7 @@ class _OpenTelemetry:
             context = self._propagator.extract(carrier, get_current())
         # not recorded by OpenTelemetry itself, which would write the message of an exception with the secrets in it
         with self._tracer.start_as_current_span(
-            name,
-            context,
-            self._kinds[kind],
-            dict(attributes),
-            record_exception=False,
-            set_status_on_exception=False,
+            name, context, self._kinds[kind], dict(attributes), record_exception=False, set_status_on_exception=False
         ) as span:
             try:
                 yield span
