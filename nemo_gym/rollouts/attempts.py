@@ -41,7 +41,6 @@ from nemo_gym.rollouts.types import (
     Row,
     Scored,
     add_row_fields,
-    raw_json_or_text,
     results_of,
     single_line_record,
 )
@@ -147,17 +146,14 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         else:
             stats, seconds = retry_stats, _seconds_since(started)
             return Scored(row.id, record, figures, number, stats.retries, stats.throttled, seconds)
-    seconds = _seconds_since(started)
-    return NoResult(
-        row.id,
+    return NoResult.of(
+        row,
         failure.cause,
         str(failure),
-        failure.server,
-        failure.code,
+        seconds=_seconds_since(started),
+        server=failure.server,
+        code=failure.code,
         attempt=number,
-        started_at=time.time() - seconds,
-        seconds=seconds,
-        row=raw_json_or_text(row.body),
         retryable=failure.retryable,
         response=failure.response,
         status=failure.status,

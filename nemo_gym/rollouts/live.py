@@ -24,7 +24,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import cache_dir
 from nemo_gym.rollouts.row_protocol import RowRequest
 from nemo_gym.rollouts.stages import coroutine_frames, current_stage, local_metrics
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_text
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
 from nemo_gym.rollouts.worker_link import WorkerLink
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,10 @@ class LiveRollouts:
             except asyncio.CancelledError:
                 if not rollout.is_cancelled or task.uncancel() > 0:
                     raise
-                outcome = _cancelled(rollout)
+                seconds = time.monotonic() - rollout.started
+                outcome = NoResult.of(
+                    row, "timeout", "Cancelled by the user.", seconds=seconds, code=CANCELLED, retryable=False
+                )
             finally:
                 del self._in_flight[number]
                 self._ended[int(time.monotonic())] += 1
@@ -117,20 +120,6 @@ class LiveRollouts:
         self._slowest.append({**ended, "seconds": outcome.seconds, "outcome": how})
         self._slowest.sort(key=lambda one: -one["seconds"])
         del self._slowest[MAX_SLOWEST:]
-
-
-def _cancelled(rollout: InFlight) -> NoResult:
-    row, seconds = rollout.row, time.monotonic() - rollout.started
-    return NoResult(
-        row.id,
-        "timeout",
-        "Cancelled by the user.",
-        code=CANCELLED,
-        started_at=time.time() - seconds,
-        seconds=seconds,
-        row=raw_json_or_text(row.body),
-        retryable=False,
-    )
 
 
 def _described(number: int, rollout: InFlight, now: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, raw_json_or_text
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
 
 Run = Callable[[Row], Awaitable[Outcome]]
 Action = Literal["hedge", "give_up"]
@@ -54,7 +54,7 @@ def with_straggler_policy(run: Run, *, durations: DurationPercentiles, percentil
 
     async def run_watched(row: Row) -> Outcome:
         nonlocal in_flight
-        started_at, started = time.time(), time.monotonic()
+        started = time.monotonic()
         first = asyncio.ensure_future(run(row))
         in_flight += 1
         try:
@@ -63,11 +63,9 @@ def with_straggler_policy(run: Run, *, durations: DurationPercentiles, percentil
             elif action == "hedge":
                 outcome = await _first_scored([first, asyncio.ensure_future(run(row))])
             else:
-                seconds = time.monotonic() - started
                 durations.add(math.inf)
                 message = f"Given up: it took longer than {percentile:g} % of the others."
-                body = raw_json_or_text(row.body)
-                return NoResult(row.id, "timeout", message, started_at=started_at, seconds=seconds, row=body)
+                return NoResult.of(row, "timeout", message, seconds=time.monotonic() - started)
         finally:
             in_flight -= 1
             first.cancel()

@@ -3,9 +3,10 @@
 import hashlib
 import json
 import re
+import time
 from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import orjson
@@ -178,19 +179,18 @@ class NoResult(msgspec.Struct, frozen=True):
     throttled: int = 0
     """How often a server was overloaded."""
 
+    @classmethod
+    def of(cls, row: Row, cause: Cause, message: str, *, seconds: float, **fields: Any) -> Self:
+        """The failure of an attempt that has just ended after `seconds`."""
+        body, started_at = raw_json_or_text(row.body), time.time() - seconds
+        return cls(row.id, cause, message, started_at=started_at, seconds=seconds, row=body, **fields)
+
     def line(self) -> bytes:
-        fields = {
-            "cause": self.cause,
-            "code": self.code,
-            "message": self.message,
-            "server": self.server,
-            "attempt": self.attempt,
-            "is_final": self.is_final,
-            "started_at": round(self.started_at, 3),
-            "seconds": round(self.seconds, 6),
-            "row": self.row,
-            **({} if self.response is None else {"response": self.response}),
-        }
+        names = ("cause", "code", "message", "server", "attempt", "is_final", "started_at", "seconds", "row")
+        fields = {name: getattr(self, name) for name in names}
+        fields |= {"started_at": round(self.started_at, 3), "seconds": round(self.seconds, 6)}
+        if self.response is not None:
+            fields["response"] = self.response
         indices = {TASK_INDEX_KEY_NAME: self.id.task_index, ROLLOUT_INDEX_KEY_NAME: self.id.repeat_index}
         return orjson.dumps({**indices, **self.id.metadata(), **fields}) + b"\n"
 
