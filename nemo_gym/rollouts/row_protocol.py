@@ -17,7 +17,7 @@ import orjson
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored, raw_json_or_text
 
-VERSION = 3
+VERSION = 4
 LENGTHS = struct.Struct("!II")
 MAX_HELLO_BYTES = 4096
 MAX_FRAME_BYTES = 2**29
@@ -45,7 +45,7 @@ class Kind(IntEnum):
     PING = 7
     PONG = 8
     DRAINING = 9
-    """Worker: it is about to stop, so send no more rows."""
+    """Worker: it is about to stop, so send no more rows. Collector: the rows before this frame were the last."""
     STAGES = 10
     """Collector: which stage are your rollouts in? Worker: the stages of the oldest, by number."""
 

@@ -41,6 +41,8 @@ class RowServer:
         self._client, self._token = client, token
         self._hello = [Kind.HELLO, VERSION, worker, os.getpid(), capacity, list(client.local)]
         self._collectors: dict[FrameConnection, dict[int, asyncio.Task[None]]] = {}
+        self._may_send_rows: set[FrameConnection] = set()
+        """While draining: the collectors that may not know it yet."""
 
     @asynccontextmanager
     async def serving(self, listening: socket.socket, *, drain_s: float) -> AsyncIterator[None]:
@@ -78,6 +80,8 @@ class RowServer:
                 task.cancel()
         elif head[0] == Kind.PING:
             connection.send([Kind.PONG])
+        elif head[0] == Kind.DRAINING:
+            self._may_send_rows.discard(connection)
         elif head[0] == Kind.STAGES:
             now, oldest = time.monotonic(), itertools.islice(running.items(), MAX_STAGES)
             connection.send([Kind.STAGES, {str(number): current_stage(task, now) for number, task in oldest}])
@@ -106,6 +110,7 @@ class RowServer:
         return None
 
     def _on_lost(self, connection: FrameConnection, _error: Exception | None) -> None:
+        self._may_send_rows.discard(connection)
         for task in self._collectors.pop(connection, {}).values():
             task.cancel()
 
@@ -125,14 +130,18 @@ class RowServer:
             self._collectors.get(connection, {}).pop(request.number, None)
 
     async def _drain(self, seconds: float) -> None:
+        self._may_send_rows |= self._collectors.keys()
         for connection in self._collectors:
             connection.send([Kind.DRAINING])
         try:
             async with asyncio.timeout(seconds):
-                while self.in_flight:  # noqa: ASYNC110 - an event would cost every rollout something
+                while self.in_flight or self._may_send_rows:  # noqa: ASYNC110 - an event would cost every rollout something
                     await asyncio.sleep(DRAIN_POLL_S)
         except TimeoutError:
-            logger.warning("%d rollouts took longer than %g s to finish and are cancelled", self.in_flight, seconds)
+            if self.in_flight:
+                logger.warning(
+                    "%d rollouts took longer than %g s to finish and are cancelled", self.in_flight, seconds
+                )
         tasks = [task for running in self._collectors.values() for task in running.values()]
         for connection in list(self._collectors):
             connection.close()

@@ -148,6 +148,7 @@ class WorkerLink:
                 self._on_change(self)
             case Kind.DRAINING:
                 self.is_ready = False
+                connection.send([Kind.DRAINING])
             case Kind.STAGES:
                 self.stages = head[1]
                 self._stages_received.set()

@@ -153,6 +153,20 @@ async def test_a_worker_that_stops_finishes_what_it_can_and_the_rest_is_lost_to_
             assert (lost.code, lost.retryable, lost.attempt) == ("worker_lost", True, 2)
 
 
+async def test_a_row_that_was_sent_before_the_collector_knew_that_the_worker_stops_is_made() -> None:
+    async with workers() as made:
+        running = await made.add(drain_s=PATIENCE_S)
+        reader, writer = await asyncio.open_connection(*made.addresses[0].rows_address)
+        writer.write(HELLO)
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+            assert (await next_frame(reader))[0] == Kind.HELLO
+            group.create_task(running.aclose())
+            assert (await next_frame(reader))[0] == Kind.DRAINING
+            writer.write(frame([Kind.ROW, 7, "agent", 0, 0, "", 5.0, 1], b"{}") + frame([Kind.DRAINING]))
+            assert (await next_frame(reader))[:2] == [Kind.SCORED, 7]
+        writer.close()
+
+
 async def test_rows_wait_until_a_worker_is_ready() -> None:
     async with workers() as made:
         pool = made.pool()
@@ -210,6 +224,13 @@ def frame(head: Any, body: bytes = b"") -> bytes:
 
 
 HELLO = frame([Kind.HELLO, VERSION, ""])
+
+
+async def next_frame(reader: asyncio.StreamReader) -> list[Any]:
+    head_bytes, body_bytes = LENGTHS.unpack(await reader.readexactly(LENGTHS.size))
+    head: list[Any] = orjson.loads(await reader.readexactly(head_bytes))
+    await reader.readexactly(body_bytes)
+    return head
 
 
 @pytest.mark.parametrize(
