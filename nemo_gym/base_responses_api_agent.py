@@ -7,7 +7,7 @@ import asyncio
 import re
 import time
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -24,6 +24,7 @@ from nemo_gym.config.types import BaseRunServerInstanceConfig, ModelServerRef, R
 from nemo_gym.errors import RolloutError
 from nemo_gym.gateway.model_call_capture import CaptureStore, run_with_captured_calls
 from nemo_gym.gateway.rollout_urls import RolloutUrlsMixin
+from nemo_gym.llm_api.base import sum_of
 from nemo_gym.llm_api.json_codec import EncodedItems, changed, encode, set_fields
 from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
@@ -51,6 +52,8 @@ MAX_SILENT_STEPS = 3
 STEPS_WITHOUT_PAUSE = 8
 """A model and tools in this worker may never suspend a rollout. After so many steps the event loop gets its turn, so
 that timers and other rollouts run."""
+USAGES_KEPT = 16
+"""Usages are added up so many at a time, which takes fewer steps than one by one."""
 UNFINISHED = ("failed", "cancelled", "queued", "in_progress")
 """Statuses of a reply that is not the model's answer."""
 TOOL_NAME = re.compile(r"[\w.-]+")
@@ -166,10 +169,10 @@ class Conversation:
     num_given: int
     reply: NeMoGymResponse | None = None
     """The model's last reply."""
-    usage: NeMoGymResponseUsage | None = None
     steps: int = 0
     """How often the model was called."""
     model_seconds: float = 0.0
+    _usages: list[NeMoGymResponseUsage] = field(default_factory=list)
 
     @classmethod
     def of(cls, model_server: str, params: NeMoGymResponseCreateParamsNonStreaming) -> Self:
@@ -192,15 +195,23 @@ class Conversation:
         """Everything since."""
         return self.items[self.num_given :]
 
+    @property
+    def usage(self) -> NeMoGymResponseUsage | None:
+        """What all calls of the model have used."""
+        return sum_of(self._usages) if self._usages else None
+
     def add_message(self, text: str) -> None:
         """Say something to the model, as its user."""
         self.items.append(NeMoGymEasyInputMessage(role="user", content=text, type="message"))
 
     def add(self, reply: NeMoGymResponse, *, seconds: float) -> None:
         """Take in a reply of the model."""
-        self.reply, usage = reply, reply.usage
+        self.reply = reply
         self.items.extend(reply.output)
-        self.usage = self.usage + usage if self.usage and usage else self.usage or usage
+        if reply.usage:
+            self._usages.append(reply.usage)
+            if len(self._usages) == USAGES_KEPT:
+                self._usages = [sum_of(self._usages)]
         self.steps += 1
         self.model_seconds += seconds
 
@@ -307,10 +318,9 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
                 await asyncio.sleep(0)
             reply = await self.ask_model(talk, jar)
             calls = [item for item in reply.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
-            has_message = any(item.type == "message" for item in reply.output)
             if reply.incomplete_details:
                 return "incomplete"
-            if has_message and not calls:
+            if not calls and any(item.type == "message" for item in reply.output):
                 return "message"
             silent_steps = 0 if calls else silent_steps + 1
             if silent_steps == MAX_SILENT_STEPS:

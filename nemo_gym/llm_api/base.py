@@ -1,6 +1,9 @@
 """What all types that travel have in common. Fields that we do not declare are kept and sent on."""
 
 from collections.abc import Mapping
+from functools import reduce
+from itertools import chain
+from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, GetCoreSchemaHandler, SerializeAsAny, Tag
@@ -162,17 +165,22 @@ class Usage(WireModel):
     """Tokens used. The usage of several calls is their sum: `first + second`."""
 
     def __add__(self, other: Self) -> Self:
-        total: Self = _summed(self, other)
+        total: Self = sum_of([self, other])
         return total
 
 
-def _summed(one: Any, other: Any) -> Any:
+def sum_of(values: list[Any]) -> Any:
     """Numbers are added, objects field by field. Of anything else the later value counts, if there is one."""
-    if isinstance(one, BaseModel) and isinstance(other, BaseModel):
-        fields = _summed_fields(_fields(one), _fields(other))
-        return changed(one, **fields) if fields else one
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one | _summed_fields(one, other)
+    if set(map(type, values)) == {int}:
+        return sum(values)
+    if all(isinstance(value, BaseModel) for value in values):
+        fields = _sums_of_fields([_fields(value) for value in values])
+        return changed(values[0], **fields) if fields else values[0]
+    if all(isinstance(value, dict) for value in values):
+        return values[0] | _sums_of_fields(values)
+    if len(values) != 2:
+        return reduce(lambda one, other: sum_of([one, other]), values)
+    one, other = values
     if isinstance(one, _NUMBERS) and isinstance(other, _NUMBERS):
         return one + other
     if isinstance(one, _NUMBERS) or isinstance(other, _NUMBERS):
@@ -185,17 +193,19 @@ def _fields(value: BaseModel) -> JsonObject:
     return value.__dict__ | extra if extra else value.__dict__
 
 
-def _summed_fields(one: JsonObject, other: JsonObject) -> JsonObject:
-    """The fields that are not as they were: 0 and null change none that there is."""
-    fields = {}
-    for name, value in other.items():
-        before = one.get(name)
-        if type(value) is int and type(before) is int:
-            if value:
-                fields[name] = before + value
-        elif (total := _summed(before, value)) is not before or name not in one:
-            fields[name] = total
-    return fields
+def _sums_of_fields(records: list[JsonObject]) -> JsonObject:
+    """The sums that are not as in the first record. What that does not say is unknown."""
+    first = records[0]
+    sums = {}
+    for name in dict.fromkeys(chain(*records)):
+        try:
+            found = list(map(itemgetter(name), records))
+        except KeyError:
+            found = [record[name] for record in records if name in record]
+        total = sum_of(found if name in first else [None, *found])
+        if name not in first or total != first[name]:
+            sums[name] = total
+    return sums
 
 
 def type_of(value: Any) -> Any:

@@ -84,22 +84,20 @@ class EncodedItems(list[Any]):
         if self._num_changes != Changes.count or self._known != self[:known] or self._lists != self._copies:
             self._forget()
             known = 0
-        if len(self) > known:
-            new = self[known:]
-            self._known += new
-            for item in new:
+        new = self[known:]
+        self._known += new
+        for item in new:
+            if isinstance(item, BaseModel) and list in map(type, item.__dict__.values()):
                 self._watch(item)
 
-    def _watch(self, value: Any) -> None:
+    def _watch(self, value: BaseModel) -> None:
         """Notice a change of a list in an item or a request."""
-        for field in value.__dict__.values() if isinstance(value, BaseModel) else ():
-            if type(field) is list:
-                self._lists += (field,)
-                self._copies += (field.copy(),)
+        lists = tuple(field for field in value.__dict__.values() if type(field) is list)
+        self._lists += lists
+        self._copies += tuple(map(list.copy, lists))
 
     def other_fields(self, request: Any, *, excluded: frozenset[str]) -> bytes:
-        """JSON of what `request`, whose input they are, was given besides."""
-        self._refresh()
+        """JSON of what `request`, whose input they are, was given besides. Ask for the items first."""
         if self._request() is not request or self._others[0] is not excluded:
             self._watch(request)
             self._request, self._others = ref(request), (excluded, _other_fields(request, excluded))
@@ -180,10 +178,11 @@ def request_pieces(request: Any, encode_item: EncodeItem, *, model: str | None =
     """The same in pieces, of which those of a growing conversation are shared by all its requests."""
     items = request.input if type(request.input) is EncodedItems else EncodedItems(request.input)
     excluded = _INPUT if model is None else _INPUT_AND_MODEL
+    encoded = items.encoded(encode_item)
     rest = items.other_fields(request, excluded=excluded)
     start = b"{" if model is None else b'{"model":%b,' % _json_text(model)
     end = b"]," + rest[1:] if len(rest) > 2 else b"]}"
-    return start + b'"input":[', *items.encoded(encode_item), end
+    return start + b'"input":[', *encoded, end
 
 
 def _other_fields(request: Any, excluded: frozenset[str]) -> bytes:

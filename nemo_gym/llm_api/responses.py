@@ -249,7 +249,9 @@ def for_resubmission(item: ResponseItem) -> JsonObject:
 
 def encode_for_resubmission(item: ResponseItem) -> bytes:
     """JSON of the item as a model endpoint takes it back."""
-    return encode(item if is_resubmittable(item) else for_resubmission(item), exclude_unset=True)
+    if isinstance(item, _NOT_RESUBMITTABLE):
+        return encode(for_resubmission(item))
+    return item.__pydantic_serializer__.to_json(item, exclude_unset=True, warnings=False)
 
 
 @with_config(ConfigDict(extra="allow"))
