@@ -5,8 +5,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+import msgspec
 import orjson
 from msgspec.structs import replace
 from pydantic import BaseModel
@@ -36,6 +37,7 @@ from nemo_gym.rollouts.failure_messages import setup_message
 from nemo_gym.rollouts.store import WriteOutcome
 from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_policy
 from nemo_gym.rollouts.types import (
+    METADATA_FIELDS,
     NoResult,
     Outcome,
     Row,
@@ -133,7 +135,8 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
     with track_retries() as retry_stats:
         try:
             reply = await call_agent(client, row.agent, with_indices(row, number), timeout_s=timeout_s)
-            record, figures, fields = scored_record(reply)
+            scored = scored_record(reply)
+            record, fields = scored.record, scored.fields
             if ROW_FIELDS not in fields and row.id.task_index >= 0:  # with it an environment says that it wants none
                 record = add_row_fields(record, fields, row.body)
         except RolloutError as error:
@@ -145,7 +148,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             failure = RolloutError("internal", repr(error))
         else:
             stats, seconds = retry_stats, _seconds_since(started)
-            return Scored(row.id, record, figures, number, stats.retries, stats.throttled, seconds)
+            return Scored(row.id, record, scored.figures, number, stats.retries, stats.throttled, seconds)
     return NoResult.of(
         row,
         failure.cause,
@@ -210,7 +213,7 @@ def _reported_failure(result: Mapping[str, Any], server: str) -> RolloutError:
     return error
 
 
-class ScoredRecord(NamedTuple):
+class ScoredRecord(msgspec.Struct, frozen=True):
     """A record on one line, the figures in it, and the names of its fields."""
 
     record: bytes
@@ -220,14 +223,11 @@ class ScoredRecord(NamedTuple):
 
 def scored_record(reply: ServerReply) -> ScoredRecord:
     """The record in an agent's reply. A live object is not decoded again for its figures."""
-    fields = _live_fields(reply.value)
-    if fields is None:
-        fields = parse_scored(reply)
-        figures = numeric_fields(fields)
-    else:
-        figures = _live_figures(fields)
-        check_reward(figures.get("reward"), server=reply.server)
-    return ScoredRecord(single_line_record(reply.content(), fields), figures, fields)
+    live = _live_record(reply)
+    if live is not None:
+        return live
+    fields = parse_scored(reply)
+    return ScoredRecord(single_line_record(reply.content(), fields), numeric_fields(fields), fields)
 
 
 def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,31 +246,35 @@ def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
 
 _USAGE_FIELDS = ("input_tokens", "output_tokens", "total_tokens", "output_tokens_details")
 _JSON_SCALARS = frozenset((str, int, float, bool, type(None)))
-_JSON_CONTAINERS = (BaseModel, dict, list)
-_SPECIAL_FIELDS = frozenset((NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY, ROW_FIELDS))
+_JSON_CONTAINERS = (dict, list, BaseModel)
+_SPECIAL_FIELDS = frozenset((NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY, ROW_FIELDS, *METADATA_FIELDS))
 _NO_FIELD = FieldInfo()
 
 
-def _live_fields(value: Any) -> dict[str, Any] | None:
-    """The fields of a model whose JSON has the same names and values; None for anything else."""
-    if not isinstance(value, BaseModel) or not _has_plain_json(type(value)):
+def _live_record(reply: ServerReply) -> ScoredRecord | None:
+    """The record of a model whose JSON has the same names and values; None for anything else."""
+    value = reply.value
+    if not _has_plain_json(type(value)):  # type: ignore[arg-type]
         return None
     extra = value.__pydantic_extra__
-    fields = {**value.__dict__, **extra} if extra else value.__dict__
-    for item in fields.values():
-        if type(item) not in _JSON_SCALARS and not isinstance(item, _JSON_CONTAINERS):
+    fields: dict[str, Any] = {**value.__dict__, **extra} if extra else value.__dict__
+    if not _SPECIAL_FIELDS.isdisjoint(fields):
+        return None
+    figures: dict[str, Any] = {}
+    for name, item in fields.items():
+        if type(item) in _JSON_SCALARS:
+            figures[name] = item
+        elif not isinstance(item, _JSON_CONTAINERS):
             return None
-    return fields if _SPECIAL_FIELDS.isdisjoint(fields) else None
-
-
-def _live_figures(fields: Mapping[str, Any]) -> dict[str, Any]:
+    check_reward(figures.get("reward"), server=reply.server)
     response: NeMoGymResponse = fields["response"]
     usage, details = response.usage, response.incomplete_details
-    figures = {name: item for name, item in fields.items() if type(item) in _JSON_SCALARS}
-    ended_by = (response.__pydantic_extra__ or {}).get("ended_by")
-    ending = {"incomplete_details": details and details.model_dump(), "ended_by": ended_by}
-    figures["response"] = {**ending, "usage": usage and _usage(usage)}
-    return figures
+    figures["response"] = {
+        "incomplete_details": details and details.model_dump(),
+        "ended_by": (response.__pydantic_extra__ or {}).get("ended_by"),
+        "usage": usage and _usage(usage),
+    }
+    return ScoredRecord(reply.content(), figures, fields)
 
 
 def _usage(usage: NeMoGymResponseUsage) -> dict[str, Any]:
@@ -284,8 +288,10 @@ def _usage(usage: NeMoGymResponseUsage) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=512)
-def _has_plain_json(kind: type[BaseModel]) -> bool:
-    """True if a class has no alias, no computed field and no serializer of its own, and a response as usual."""
+def _has_plain_json(kind: type) -> bool:
+    """True for a model that has no alias, no computed field and no serializer of its own, and a response as usual."""
+    if not issubclass(kind, BaseModel):
+        return False
     custom = kind.__pydantic_decorators__
     if custom.field_serializers or custom.model_serializers or custom.computed_fields:
         return False

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -51,6 +51,22 @@ class ClusteredMean:
         self._totals += total_off * (total - self._total)
         self._totals_sizes += total_off * (size - self._size)
         self._sizes += size_off * (size - self._size)
+
+    def add_samples(self, values: Sequence[float]) -> None:
+        """Add clusters of one sample each, at least one: as `add`, but in a fraction of the time."""
+        count, first = len(values), values[0]
+        offsets = [value - first for value in values]  # zeros, if all are the same
+        offset = sum(offsets) / count
+        total_off, size_off = first + offset - self._total, 1 - self._size
+        share = count / (self.clusters + count)
+        weight = self.clusters * share
+        self._total += total_off * share
+        self._size += size_off * share
+        self._totals += sum([(each - offset) ** 2 for each in offsets]) + total_off * total_off * weight
+        self._totals_sizes += total_off * size_off * weight
+        self._sizes += size_off * size_off * weight
+        self.clusters += count
+        self.samples += count
 
     @property
     def mean(self) -> float:
@@ -159,9 +175,10 @@ class LogHistogram:
         self._buckets: Counter[int] = Counter()
         self._largest = -math.inf
 
-    def add(self, value: float) -> None:
-        self._largest = max(self._largest, value)
-        self._buckets[math.ceil(math.log(min(max(value, self.LEAST), self.MOST)) / self._LOG_GROWTH)] += 1
+    def add(self, *values: float) -> None:
+        self._largest = max(self._largest, *values)
+        least, most, log, growth = self.LEAST, self.MOST, math.log, self._LOG_GROWTH
+        self._buckets.update([math.ceil(log(min(max(value, least), most)) / growth) for value in values])
 
     def percentile(self, percent: float) -> float | None:
         """The least value that at least `percent` of all values do not exceed; None if there are none."""

@@ -3,8 +3,9 @@ until all of its repeats have come to an outcome, then only what it adds to the 
 
 import copy
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -30,6 +31,8 @@ LARGEST = 1e100
 """Numbers beyond are passed over: the sums of their squares would be no numbers any more."""
 _NUMBER_TYPES = frozenset((int, float, bool))
 TOKENS = ("input", "output", "reasoning", "total")
+BATCH_SIZE = 1024
+"""How many rollouts are added up at once: one by one it takes ten times as long."""
 
 
 class _Sums(dict[str, list[float]]):
@@ -37,12 +40,11 @@ class _Sums(dict[str, list[float]]):
 
     def add(self, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            found = self.get(name)
-            if found is None:
-                self[name] = [value, 1]
-            else:
-                found[0] += value
-                found[1] += 1
+            self.add_all(name, (value,))
+
+    def add_all(self, name: str, values: Sequence[float]) -> None:
+        total, count = self.get(name, (0, 0))
+        self[name] = [total + sum(values), count + len(values)]
 
 
 @dataclass(slots=True)
@@ -114,6 +116,9 @@ class RunningMetrics:
         """Rollouts that a token or step limit ended."""
         self._attempts = self._retries = 0
         self._latency = LogHistogram()
+        self._batch: list[Mapping[str, Any]] = []
+        """Figures of rollouts that are not added up yet, and how long they took."""
+        self._seconds: list[float] = []
         self.blocked: dict[str, dict[str, float]] = {}
         """The handlers that blocked the event loop, if the servers are in this process."""
         self.stages: dict[str, dict[str, float]] = {}
@@ -138,19 +143,20 @@ class RunningMetrics:
         self._attempts += attempts
         self._retries += retries
         if seconds is not None:
-            self._latency.add(seconds)
-        numbers = _numbers(figures)
-        self._tokens.add(_tokens(figures))
-        self._not_booleans.update([name for name, value in numbers.items() if type(value) is not bool])
+            self._seconds.append(seconds)
         if figures.get(JUDGE_FAILURE_FIELD):
             self.judge_failures[figures[JUDGE_FAILURE_FIELD]] += 1
-        task = self._open.get(task_index) or _Task()
+        if self.num_repeats != 1:
+            self._add_to_task(task_index, figures)
+        self._batch.append(figures)
+        if len(self._batch) == BATCH_SIZE:
+            self._add_batch()
+
+    def _add_to_task(self, task_index: int | None, figures: Mapping[str, Any]) -> None:
+        task, numbers = self._open.get(task_index) or _Task(), _numbers(figures)
         task.sums.add(numbers)
         reward = numbers.get("reward")
         if reward is not None:
-            self._rewarded += 1
-            self._reward_total += reward
-            self._rewards_are_proportions &= 0 <= reward <= 1
             passed = reward >= self.pass_threshold
             task.rewards += 1
             task.passed += passed
@@ -160,6 +166,28 @@ class RunningMetrics:
                     break
         self._add_outcome(task_index, task)
 
+    def _add_batch(self) -> None:
+        """Add up name by name what has gathered. If every task has one rollout only, so are the estimates."""
+        batch, self._batch = self._batch, []
+        seconds, self._seconds = self._seconds, []
+        if seconds:
+            self._latency.add(*seconds)
+        for name, values in _columns([_tokens(figures) for figures in batch]).items():
+            self._tokens.add_all(name, values)
+        columns = _columns(batch)
+        for name, values in columns.items():
+            if set(map(type, values)) != {bool}:
+                self._not_booleans.add(name)
+            if self.num_repeats == 1:
+                self._estimates.fields[name].add_samples(values)
+        if rewards := columns.get("reward"):
+            self._rewarded += len(rewards)
+            self._reward_total += sum(rewards)
+            self._rewards_are_proportions &= min(rewards) >= 0 and max(rewards) <= 1
+        if rewards and self.num_repeats == 1:
+            self._estimates.tasks += len(rewards)
+            self._estimates.passes[1].add_samples([reward >= self.pass_threshold for reward in rewards])
+
     def add_failure(
         self, cause: Cause, *, code: str | None = None, task_index: int | None = None, attempts: int = 0
     ) -> None:
@@ -168,7 +196,8 @@ class RunningMetrics:
         self._attempts += attempts
         if cause == "judge" and code is not None:
             self.judge_failures[code] += 1
-        self._add_outcome(task_index, self._open.get(task_index) or _Task())
+        if self.num_repeats != 1:
+            self._add_outcome(task_index, self._open.get(task_index) or _Task())
 
     def _add_outcome(self, index: int | None, task: _Task) -> None:
         task.outcomes += 1
@@ -180,6 +209,7 @@ class RunningMetrics:
 
     def mean_reward(self) -> float | None:
         """The mean reward so far, earlier records of a resumed run included."""
+        self._add_batch()
         return None if not self._rewarded else self._reward_total / self._rewarded
 
     def means(self) -> dict[str, float]:
@@ -190,6 +220,7 @@ class RunningMetrics:
 
     def summary(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
+        self._add_batch()
         estimates = copy.deepcopy(self._estimates)
         for task in self._open.values():
             estimates.add(task)
@@ -236,7 +267,19 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """The numbers under each name, without metadata."""
+    names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if not name.startswith("_")]
+    columns: dict[str, list[float]] = {}
+    for name in names:
+        values: list[Any] = [value for row in rows if type(value := row.get(name)) in _NUMBER_TYPES]
+        numbers = [value for value in values if -LARGEST <= value <= LARGEST]
+        if numbers:
+            columns[name] = numbers
+    return columns
+
+
+def _tokens(record: Mapping[str, Any]) -> dict[str, Any]:
     response = record.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
     if not isinstance(usage, dict):
@@ -244,7 +287,7 @@ def _tokens(record: Mapping[str, Any]) -> dict[str, float]:
     details = usage.get("output_tokens_details")
     reasoning = (details if isinstance(details, dict) else usage).get("reasoning_tokens")
     values = (usage.get("input_tokens"), usage.get("output_tokens"), reasoning, usage.get("total_tokens"))
-    return {name: count for name, count in zip(TOKENS, values, strict=True) if type(count) is int}
+    return dict(zip(TOKENS, values, strict=True))
 
 
 def _as_json(estimate: ClusteredMean, *, is_proportion: bool) -> dict[str, Any]:

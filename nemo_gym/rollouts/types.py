@@ -5,7 +5,6 @@ import json
 import re
 import time
 from collections.abc import Container, Iterable, Mapping
-from functools import lru_cache
 from typing import Any, Self
 
 import msgspec
@@ -26,7 +25,6 @@ _METADATA = (
     f'"{TASK_INDEX_FIELD}":%d,"{REPEAT_INDEX_KEY_NAME}":%d,"{ROW_HASH_KEY_NAME}":"%b",'
     '"_attempts":%d,"_retries":%d,"_seconds":%.6f}\n'
 ).encode()
-_NAMES = orjson.dumps(ROW_FIELDS) + b":"
 _ROW_ID = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
 
 
@@ -78,7 +76,6 @@ def single_line_record(record: bytes, fields: Iterable[str]) -> bytes:
 
 
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_json_name = lru_cache(maxsize=1024)(orjson.dumps)
 
 
 def add_row_fields(record: bytes, fields: Container[str], row: bytes) -> bytes:
@@ -87,11 +84,13 @@ def add_row_fields(record: bytes, fields: Container[str], row: bytes) -> bytes:
         given = _raw_fields(row)
     except ValueError:
         return record
-    own = [name for name in given if name not in fields and name not in _NOT_COPIED]
+    own: dict[str, Any] = {
+        name: value for name, value in given.items() if name not in fields and name not in _NOT_COPIED
+    }
     if not own:
         return record
-    copied = [part for name in own for part in (_json_name(name), b":", given[name], b",")]
-    return b"".join((record[:-1], b",", *copied, _NAMES, orjson.dumps(own), b"}"))
+    own[ROW_FIELDS] = [*own]
+    return b"%b,%b" % (record[:-1], msgspec.json.encode(own)[1:])
 
 
 def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -163,3 +163,24 @@ def test_clusters_of_different_size_that_do_not_differ_leave_no_error() -> None:
             for size in sizes:
                 estimate.add(value * size, size)
             assert estimate.standard_error == 0
+
+
+@given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1), min_size=1))
+def test_samples_added_at_once_are_the_same_as_one_by_one(batches: list[list[float]]) -> None:
+    at_once, one_by_one = ClusteredMean(), ClusteredMean()
+    at_once.add(7.0, 3)
+    one_by_one.add(7.0, 3)
+    for batch in batches:
+        at_once.add_samples(batch)
+        for value in batch:
+            one_by_one.add(value)
+    assert (at_once.samples, at_once.clusters) == (one_by_one.samples, one_by_one.clusters)
+    assert at_once.mean == pytest.approx(one_by_one.mean, rel=1e-6, abs=1e-6)
+    assert at_once.standard_error == pytest.approx(one_by_one.standard_error, rel=1e-6, abs=1e-3)
+
+
+def test_equal_samples_added_at_once_have_no_error() -> None:
+    estimate = ClusteredMean()
+    for _ in range(3):
+        estimate.add_samples([0.1] * 7)
+    assert (estimate.mean, estimate.standard_error) == (0.1, 0.0)
