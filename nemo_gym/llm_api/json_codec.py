@@ -63,7 +63,7 @@ class EncodedItems(list[Any]):
     lies deeper, in a plain dict, is not looked at.
     """
 
-    __slots__ = ("_copies", "_derived", "_encoded", "_known", "_lists", "_num_changes", "_others", "_request")
+    __slots__ = ("_copies", "_derived", "_encoded", "_known", "_lists", "_num_changes", "_of_request", "_request")
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__(items)
@@ -76,7 +76,7 @@ class EncodedItems(list[Any]):
         self._encoded: dict[EncodeItem, _Joined] = {}
         self._derived: dict[Hashable, Any] = {}
         self._request: Callable[[], Any] = lambda: None
-        self._others: tuple[frozenset[str], bytes] = (frozenset(), b"")
+        self._of_request: dict[Hashable, Any] = {}
 
     def _refresh(self) -> None:
         """Forget what was made of the items if it is no longer true."""
@@ -96,12 +96,15 @@ class EncodedItems(list[Any]):
         self._lists += lists
         self._copies += tuple(map(list.copy, lists))
 
-    def other_fields(self, request: Any, *, excluded: frozenset[str]) -> bytes:
-        """JSON of what `request`, whose input they are, was given besides. Ask for the items first."""
-        if self._request() is not request or self._others[0] is not excluded:
+    def made_of(self, request: Any, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made of the request whose input they are, without the items. Ask for those first."""
+        if self._request() is not request:
             self._watch(request)
-            self._request, self._others = ref(request), (excluded, _other_fields(request, excluded))
-        return self._others[1]
+            self._request, self._of_request = ref(request), {}
+        if key not in self._of_request:
+            self._of_request[key] = make()
+        found: T = self._of_request[key]
+        return found
 
     def derived(self, key: Hashable, make: Callable[[], T]) -> T:
         """What was made of the items under this key, which is kept as long as they are."""
@@ -179,7 +182,7 @@ def request_pieces(request: Any, encode_item: EncodeItem, *, model: str | None =
     items = request.input if type(request.input) is EncodedItems else EncodedItems(request.input)
     excluded = _INPUT if model is None else _INPUT_AND_MODEL
     encoded = items.encoded(encode_item)
-    rest = items.other_fields(request, excluded=excluded)
+    rest = items.made_of(request, excluded, lambda: _other_fields(request, excluded))
     start = b"{" if model is None else b'{"model":%b,' % _json_text(model)
     end = b"]," + rest[1:] if len(rest) > 2 else b"]}"
     return start + b'"input":[', *encoded, end

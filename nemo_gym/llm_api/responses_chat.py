@@ -27,7 +27,7 @@ from nemo_gym.llm_api.chat import (
     NeMoGymCompletionUsage,
 )
 from nemo_gym.llm_api.endpoint_errors import CutOff
-from nemo_gym.llm_api.json_codec import EncodedItems, set_fields
+from nemo_gym.llm_api.json_codec import EncodedItems, changed, set_fields
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,
     NeMoGymEasyInputMessage,
@@ -39,6 +39,7 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseFunctionToolCall,
     NeMoGymResponseInputItem,
+    NeMoGymResponseInputText,
     NeMoGymResponseOutputMessage,
     NeMoGymResponseOutputRefusal,
     NeMoGymResponseOutputText,
@@ -114,6 +115,21 @@ def chat_params(
     tags, or with `reasoning_field` as `reasoning_content`. `with_tokens` sends along the tokens of an item, for
     endpoints that can take them in place of its text.
     """
+    items = params.input if isinstance(params.input, EncodedItems) else EncodedItems(_given_items(params.input))
+    messages = _messages(items, params.instructions, with_tokens, reasoning_field)
+    others = items.made_of(params, (chat_params, max_tokens_key), lambda: _other_params(params, max_tokens_key))
+    return changed(others, messages=messages)
+
+
+def _given_items(given: str | list[NeMoGymResponseInputItem]) -> list[NeMoGymResponseInputItem]:
+    if not isinstance(given, str):
+        return given
+    return [NeMoGymEasyInputMessage(role="user", content=[NeMoGymResponseInputText(text=given)])]
+
+
+def _other_params(
+    params: NeMoGymResponseCreateParamsNonStreaming, max_tokens_key: str
+) -> NeMoGymChatCompletionCreateParamsNonStreaming:
     stored = [name for name in _NEEDS_A_STORE if getattr(params, name)]
     if stored:
         raise UnsupportedError(f"'{stored[0]}'", "the whole conversation in 'input'")
@@ -121,7 +137,7 @@ def chat_params(
     wants_logprobs = params.top_logprobs is not None or "message.output_text.logprobs" in (params.include or ())
     given: JsonObject = {
         **{name: getattr(params, name) for name in _SAME_NAME},
-        "messages": _messages(params, with_tokens, reasoning_field),
+        "messages": [],
         max_tokens_key: params.max_output_tokens,
         "logprobs": wants_logprobs or None,
         "reasoning_effort": (params.reasoning or {}).get("effort"),
@@ -134,16 +150,16 @@ def chat_params(
 
 
 def _messages(
-    params: NeMoGymResponseCreateParamsNonStreaming, with_tokens: bool, reasoning_field: bool
+    items: EncodedItems, instructions: str | None, with_tokens: bool, reasoning_field: bool
 ) -> list[JsonObject]:
     """Of a conversation that grows, only the items that are new are converted."""
-    given = [{"role": "system", "content": params.instructions}] if params.instructions else []
-    if isinstance(params.input, str):
-        return [*given, {"role": "user", "content": [{"type": "text", "text": params.input}]}]
-    grown = params.input if isinstance(params.input, EncodedItems) else EncodedItems(params.input)
-    key = (ChatMessages, with_tokens, reasoning_field, params.instructions)
-    messages = grown.derived(key, lambda: ChatMessages(with_tokens, reasoning_field, EncodedItems(given)))
-    messages.extend(grown[messages.num_items :])
+
+    def start() -> ChatMessages:
+        given = [{"role": "system", "content": instructions}] if instructions else []
+        return ChatMessages(with_tokens, reasoning_field, EncodedItems(given))
+
+    messages = items.derived((ChatMessages, with_tokens, reasoning_field, instructions), start)
+    messages.extend(items[messages.num_items :])
     return messages.finished()
 
 
@@ -210,9 +226,11 @@ class ChatMessages:
 
     def finished(self) -> list[JsonObject]:
         """All messages. One of the model at the end is not ended by this: more of it may follow."""
+        if not (self._thoughts or self._texts or self._refusals or self._calls):
+            return self.messages
         ended = replace(self, messages=EncodedItems())
         ended.flush_assistant()
-        return [*self.messages, *ended.messages] if ended.messages else self.messages
+        return [*self.messages, *ended.messages]
 
     def _add(self, item: ResponseItem) -> None:
         if isinstance(item, NeMoGymFunctionCallOutput):

@@ -1,12 +1,13 @@
 """A model behind chat endpoints such as vLLM's: one or several replicas, with the exact tokens if it is to train."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from time import time
 from typing import Any
 from uuid import uuid4
 
 import orjson
-from pydantic import BaseModel, PrivateAttr
+from pydantic import BaseModel
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.errors import RolloutError, UpstreamError
@@ -103,17 +104,22 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     config: VLLMModelConfig
 
-    _pool: EndpointPool = PrivateAttr()
-    _converter: VLLMConverter = PrivateAttr()
-
     def model_post_init(self, context: Any, /) -> None:
+        self._pool  # noqa: B018 - an invalid URL is an error at start
+
+    # Cached properties, since pydantic finds private attributes in several steps.
+    @cached_property
+    def _pool(self) -> EndpointPool:
         config = self.config
-        self._pool = EndpointPool.of(
+        return EndpointPool.of(
             config.base_url, api_key=config.api_key, settings=config, http=lambda: self.server_client.http
         )
-        self._converter = VLLMConverter(
-            return_token_id_information=config.return_token_id_information,
-            uses_reasoning_parser=config.uses_reasoning_parser,
+
+    @cached_property
+    def _converter(self) -> VLLMConverter:
+        return VLLMConverter(
+            return_token_id_information=self.config.return_token_id_information,
+            uses_reasoning_parser=self.config.uses_reasoning_parser,
         )
 
     @property
@@ -122,7 +128,7 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     @_clients.setter
     def _clients(self, clients: list[NeMoGymAsyncOpenAI]) -> None:
-        self._pool = EndpointPool(clients, self.config)
+        self.__dict__["_pool"] = EndpointPool(clients, self.config)
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
         params = self._converter.responses_to_chat_completion_create_params(body)
