@@ -87,8 +87,8 @@ class ServerApp:
     def release(self, token: str) -> Awaitable[object] | None:
         """End a session. If it is in another worker, the result is to be awaited."""
         cookies = {self.core.session_cookie: token}
-        if self.others is not None and (worker := self._other_worker(cookies)) is not None:
-            return self.others.send(worker, self.name, "DELETE", "/session", body=None, cookies=cookies, headers={})
+        if self.others is not None and self._other_worker(cookies) is not None:
+            return self.direct("DELETE", "/session", None, cookies)
         self.core.sessions.release(token)
         return None
 

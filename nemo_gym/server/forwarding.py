@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from nemo_gym.client.head import token_headers
-from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CALL_TIMEOUT_S, ServerReply
 from nemo_gym.client.workers import SERVER_HEADER
@@ -39,39 +38,6 @@ class OtherWorkers:
         self._http, self._token, self._look_up = http, token, look_up
         self._looked_up_at = -math.inf
 
-    async def send(
-        self,
-        worker: int,
-        server: str,
-        method: str,
-        target: str,
-        *,
-        body: bytes | None,
-        cookies: Mapping[str, str],
-        headers: Mapping[str, str],
-    ) -> HttpReply:
-        """The reply of another worker. If it cannot be reached or dies, the session is lost with it."""
-        url = self._urls.get(worker) or await self._find(worker)
-        if url is None:
-            raise SessionLostError(f"'{server}' lost a session: its worker {worker} is gone.", server=server)
-        own_headers = {SERVER_HEADER: server, FORWARDED.decode(): "1", **token_headers(self._token)}
-        try:
-            return await self._http.fetch(
-                method,
-                url + target,
-                body=body,
-                headers={**headers, **own_headers},
-                cookies=cookies,
-                timeout_s=CALL_TIMEOUT_S,
-                server=server,
-                use_proxy=False,
-            )
-        except UpstreamError as error:
-            if error.cause == "timeout":
-                raise
-            message = f"'{server}' lost a session: its worker {worker} died ({error.body})."
-            raise SessionLostError(message, server=server) from error
-
     async def _find(self, worker: int) -> str | None:
         """A worker that joined since. Tokens of workers that are gone must not cost a request to the head each."""
         if self._look_up is not None and time.monotonic() - self._looked_up_at > LOOK_UP_EVERY_S:
@@ -83,15 +49,32 @@ class OtherWorkers:
     async def forward(
         self, worker: int, server: str, scope: Scope, receive: Receive, send: Send, cookies: Mapping[str, str]
     ) -> None:
-        """Send a request on and its reply back, unchanged."""
+        """Send a request on and its reply back, unchanged. If the other worker is gone or dies, so is the session."""
+        url = self._urls.get(worker) or await self._find(worker)
+        if url is None:
+            raise SessionLostError(f"'{server}' lost a session: its worker {worker} is gone.", server=server)
         query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
         target = scope.get("raw_path", scope["path"].encode()).decode("latin-1") + query
         headers = _passed_on((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+        own_headers = {SERVER_HEADER: server, FORWARDED.decode(): "1", **token_headers(self._token)}
         body = await read_body(receive)
         async with cancel_on_disconnect(receive):
-            reply = await self.send(
-                worker, server, scope["method"], target, body=body or None, cookies=cookies, headers=dict(headers)
-            )
+            try:
+                reply = await self._http.fetch(
+                    scope["method"],
+                    url + target,
+                    body=body or None,
+                    headers={**dict(headers), **own_headers},
+                    cookies=cookies,
+                    timeout_s=CALL_TIMEOUT_S,
+                    server=server,
+                    use_proxy=False,
+                )
+            except UpstreamError as error:
+                if error.cause == "timeout":
+                    raise
+                message = f"'{server}' lost a session: its worker {worker} died ({error.body})."
+                raise SessionLostError(message, server=server) from error
             replied = [(name.lower().encode(), value.encode()) for name, value in _passed_on(reply.headers.items())]
             replied.append((b"content-length", str(len(reply.body)).encode()))
             await send({"type": "http.response.start", "status": reply.status, "headers": replied})

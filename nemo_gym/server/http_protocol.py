@@ -27,16 +27,7 @@ class LimitedConfig(uvicorn.Config):
 
     def __init__(self, app: Any, limits: ServerLimits) -> None:
         super().__init__(
-            app,
-            http=LimitedProtocol,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            ws="none",
-            timeout_keep_alive=KEEP_ALIVE_S,
+            app, log_config=None, access_log=False, proxy_headers=False, ws="none", timeout_keep_alive=KEEP_ALIVE_S
         )
         self.load()
         self.limits, self.max_connections = limits, limits.connections()
