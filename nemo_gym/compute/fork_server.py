@@ -8,7 +8,6 @@ Why not Pebble or `multiprocessing`: neither limits CPU time, adds modules to a 
 fixed hash seed, and Pebble is LGPL."""
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import importlib
@@ -267,6 +266,8 @@ def _peak_memory_bytes() -> int:
 def _die_with(parent: int) -> None:
     """Have this process killed when its parent ends. Where the system cannot do that, only idle workers notice."""
     if sys.platform == "linux":
+        import ctypes  # which a process that only sends tasks does not need
+
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
