@@ -173,10 +173,16 @@ class Judge:
     async def _response(
         self, client: ServerClient, params: NeMoGymResponseCreateParamsNonStreaming
     ) -> NeMoGymResponse:
-        rollout = current_deadline()
+        rollout, limit_s = current_deadline(), self._config.judge_timeout_s
+
+        def call() -> Awaitable[NeMoGymResponse]:
+            return client.call(
+                self._server, "/v1/responses", params, answer=NeMoGymResponse, cause="judge", timeout_s=limit_s
+            )
+
         try:
-            async with timeout(self._config.judge_timeout_s, what=f"The judge '{self._server}'"), self._slots:
-                return await self._call(client, params)
+            async with timeout(limit_s, what=f"The judge '{self._server}'"), self._slots:
+                return await retry(call, max_tries=MAX_ATTEMPTS, retryable=_is_retryable)
         except GymError as error:
             if rollout is not None and rollout.left_s() <= 0:
                 raise
@@ -184,16 +190,6 @@ class Judge:
             if isinstance(error, RolloutError) and error.code in SETUP_CODES:
                 failure.code, failure.retryable = error.code, error.retryable
             raise failure from error
-
-    async def _call(self, client: ServerClient, params: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
-        limit_s = self._config.judge_timeout_s
-        return await retry(
-            lambda: client.call(
-                self._server, "/v1/responses", params, answer=NeMoGymResponse, cause="judge", timeout_s=limit_s
-            ),
-            max_tries=MAX_ATTEMPTS,
-            retryable=_is_retryable,
-        )
 
 
 def failure_kind(response: NeMoGymResponse) -> JudgeFailure | None:
