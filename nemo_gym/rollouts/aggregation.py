@@ -5,7 +5,7 @@ a warning, since the rollouts are on disk.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import orjson
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
 from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.config.tree import nodes
+from nemo_gym.config.types import is_server_ref
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.output_files import aggregate_metrics_path
 from nemo_gym.rollouts.types import METADATA_FIELDS, REPEAT_INDEX_KEY_NAME, task_index_of
@@ -61,14 +63,10 @@ async def _has_own_metrics(client: ServerClient, agent: str) -> bool:
     return False
 
 
-def _environments_of(block: Any) -> Iterator[str]:
+def _environments_of(block: Any) -> list[str]:
     """The environments that an agent's block refers to."""
-    if not isinstance(block, Mapping):
-        return
-    if block.get("type") == "resources_servers" and isinstance(block.get("name"), str):
-        yield block["name"]
-    for key in block:
-        yield from _environments_of(block[key])
+    refs = (is_server_ref(value) for _, value in nodes(block))
+    return [ref.name for ref in refs if ref is not None and ref.type == "resources_servers"]
 
 
 async def _figures(client: ServerClient, agent: str, records: list[JsonObject]) -> JsonObject:

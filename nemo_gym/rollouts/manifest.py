@@ -19,7 +19,7 @@ from nemo_gym.common.paths import PARENT_DIR, search_roots
 from nemo_gym.common.words import count_of
 from nemo_gym.config.overrides import shown_arguments
 from nemo_gym.config.secrets import masked
-from nemo_gym.config.tree import blocks_in
+from nemo_gym.config.tree import blocks_in, dotted, leaves
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.output_files import manifest_path
 
@@ -80,7 +80,7 @@ def make_manifest(
     return Manifest(
         input=InputFile(path=str(input_path), sha256=sha256, rows=rows),
         options=options,
-        servers={name: _lasting(block) for name, block in masked(settings).items() if name in names},
+        servers={name: block for name, block in masked(settings).items() if name in names},
         files=hash_server_files(settings) if settings else None,
         command=[Path(sys.argv[0]).name, *shown_arguments(sys.argv[1:])],
         versions={"nemo_gym": __version__, "python": platform.python_version()},
@@ -115,19 +115,13 @@ def question(output: Path, changes: list[str]) -> ConfigError:
     )
 
 
-def _differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in dict.fromkeys([*before, *after]):
-            yield from _differences(before.get(key), after.get(key), f"{place}.{key}" if place else str(key))
-    elif before != after:
-        was, now = ("not set" if each is None else repr(each) for each in (before, after))
-        yield f"{place}: {was} before, {now} now"
-
-
-def _lasting(block: Any) -> Any:
-    if not isinstance(block, dict):
-        return block
-    return {key: _lasting(item) for key, item in block.items() if key not in VOLATILE}
+def _differences(before: Any, now: Any) -> Iterator[str]:
+    values, new_values = dict(leaves(before)), dict(leaves(now))
+    for path in dict.fromkeys([*values, *new_values]):
+        pair = values.get(path), new_values.get(path)
+        if pair[0] != pair[1] and VOLATILE.isdisjoint(path):
+            old, new = ("not set" if each is None else repr(each) for each in pair)
+            yield f"{dotted(path)}: {old} before, {new} now"
 
 
 def hash_server_files(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -150,16 +144,12 @@ def describe_file_changes(before: Mapping[str, str], now: Mapping[str, str]) -> 
             yield f"{name} was {'deleted' if name not in now else 'changed' if name in before else 'added'}"
 
 
-def _paths_in(config: Any, key: str = "") -> Iterator[str]:
-    if isinstance(config, Mapping):
-        for name, value in config.items():
-            if name not in SKIPPED_KEYS and not str(name).startswith("output"):
-                yield from _paths_in(value, str(name))
-    elif isinstance(config, list):
-        for value in config:
-            yield from _paths_in(value, key)
-    elif isinstance(config, str) and config and key.endswith(PATH_SUFFIXES):
-        yield config
+def _paths_in(config: Any) -> Iterator[str]:
+    for path, value in leaves(config):
+        keys = [key for key in path if isinstance(key, str)]
+        is_path = isinstance(value, str) and value and keys and keys[-1].endswith(PATH_SUFFIXES)
+        if is_path and SKIPPED_KEYS.isdisjoint(keys) and not any(key.startswith("output") for key in keys):
+            yield value
 
 
 def _find(path: str, roots: tuple[Path, ...]) -> Path | None:
