@@ -196,7 +196,10 @@ class Launcher(OwnedResources):
 
     def _bind(self, instance: ServerSpec) -> socket.socket:
         if instance.port:
-            return bind(instance.host, instance.port)
+            try:
+                return bind(instance.host, instance.port)
+            except PortError as error:
+                raise PortError(f"{error} Give '{instance.name}' another port, or none.") from error
 
         def try_port(port: int) -> socket.socket | None:
             with contextlib.suppress(PortError):

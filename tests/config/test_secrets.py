@@ -77,12 +77,14 @@ def test_masking_goes_into_mappings_and_lists() -> None:
         "api_keys": ["three", ["four"]],
         "credentials": {"user": "me", "more": [{"value": "five"}], "valid": True},
         "max_tokens": 3,
+        "tokens": {"password": 123456, "limit": 5},
     }
     assert masked(config) == {
         "keys": [{"api_key": MASK}, {"api_key": MASK, "name": "kept"}],
         "api_keys": [MASK, [MASK]],
         "credentials": {"user": MASK, "more": [{"value": MASK}], "valid": True},
         "max_tokens": 3,
+        "tokens": {"password": MASK, "limit": 5},
     }
 
 

@@ -112,7 +112,7 @@ async def test_a_taken_port_is_named() -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(PortError, match=f"Cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(PortError, match=rf"Cannot listen on 127\.0\.0\.1:{port}: .* Give 'one' another port"):
             async with launched(one=environment("breakable", port=port)):
                 pass
         config = config_of(one=environment("breakable"))
@@ -120,6 +120,13 @@ async def test_a_taken_port_is_named() -> None:
         with pytest.raises(PortError, match=r"ng_stop.*\+head_server.port="):
             async with Launcher(config, echo=print):
                 pass
+
+
+async def test_two_servers_cannot_have_one_port() -> None:
+    block = environment("breakable", port=free_port())
+    with pytest.raises(PortError, match="Give 'two' another port, or none"):
+        async with launched(one=block, two=block):
+            pass
 
 
 async def test_servers_beyond_loopback_ask_for_the_token_that_the_client_has() -> None:
