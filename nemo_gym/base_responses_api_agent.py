@@ -62,24 +62,6 @@ TurnEnd = Literal["message", "incomplete", "silent", "max_steps"]
 """Why a turn ended: the model said something, its reply was cut off, it stays silent, or it has used up its steps."""
 
 
-class keep_response:  # noqa: N801 - a context manager
-    """Attach `response` to an error raised after the model has replied, so that `ng_reverify` can complete the rollout
-    without calling the model again, or to a cancellation, which a timeout further out makes such an error. Enter it
-    before any timeout."""
-
-    __slots__ = ("response",)
-
-    def __init__(self) -> None:
-        self.response: Any = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, RolloutError | asyncio.CancelledError):
-            error.response = self.response  # type: ignore[union-attr]
-
-
 class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
     """The configuration of an agent. Subclass it for the servers it works with."""
 
@@ -253,16 +235,24 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
 
     async def run(self, body: AgentRunRequest, jar: CookieJar) -> ServerReply:
         """One rollout. The reply is the environment's own, forwarded unread."""
-        config = self.config
-        async with self.server_client.sessions(jar):
-            with keep_response() as kept, timeout(config.rollout_timeout_s, what="The rollout"):
+        config, known, response = self.config, set(jar), None
+        try:
+            with timeout(config.rollout_timeout_s, what="The rollout"):
                 await self.seed(body, jar)
                 if "tools" not in body.responses_create_params.__pydantic_fields_set__:
                     body = await self.with_tools(body, config.resources_server.name)
-                kept.response = response = await self.converse(body, jar)
+                response = await self.converse(body, jar)
                 if config.skip_verification:
                     return self.unverified(body, response)
                 return await self.verify(body, response, jar)
+        except (RolloutError, asyncio.CancelledError) as error:
+            # for `ng_reverify`, which completes the rollout without the model; of a cancellation a timeout further out
+            # makes such an error
+            error.response = response  # type: ignore[union-attr]
+            raise
+        finally:
+            if jar:
+                await self.server_client.end_sessions(jar, known=known)
 
     async def seed(self, body: AgentRunRequest, jar: CookieJar) -> None:
         environment = self.config.resources_server.name

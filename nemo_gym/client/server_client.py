@@ -1,8 +1,8 @@
 """Call a server by its name. A peer in the same worker is called directly, any other over HTTP; answers are alike."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
 from http import HTTPStatus
 from http.cookies import Morsel
@@ -228,9 +228,22 @@ class ServerClient:
         peer = self.local.get(server)
         return peer is not None and self.tap is None and tracing.active is None and peer.does_nothing(path)
 
-    def sessions(self, jar: CookieJar) -> "_Sessions":
-        """An async context manager: every session opened inside ends when the block is left, however it is left."""
-        return _Sessions(self, jar)
+    @asynccontextmanager
+    async def sessions(self, jar: CookieJar) -> AsyncIterator[None]:
+        """Every session opened inside ends when the block is left, however it is left."""
+        known = set(jar)
+        try:
+            yield
+        finally:
+            await self.end_sessions(jar, known=known)
+
+    async def end_sessions(self, jar: CookieJar, *, known: Container[str]) -> None:
+        """End the sessions whose cookies are in the jar, but those that are known."""
+        opened = [name for name in jar if name not in known]
+        if opened:
+            with fresh_deadline(RELEASE_TIMEOUT_S):
+                for name in opened:
+                    await self.release(name, jar.pop(name))
 
     async def release(self, cookie: str, token: str) -> None:
         """End one session. A server that cannot be reached is left to end it by its time to live."""
@@ -358,23 +371,6 @@ class ServerClient:
         reply_headers = reply.headers
         add_retry_header(reply_headers.get(RETRY_STATS_HEADER))
         return ServerReply(server, reply.status, reply.body, reply.cookies, reply_headers)
-
-
-class _Sessions:
-    __slots__ = ("_client", "_jar", "_known")
-
-    def __init__(self, client: ServerClient, jar: CookieJar) -> None:
-        self._client, self._jar, self._known = client, jar, tuple(jar)
-
-    async def __aenter__(self) -> None:
-        """Nothing to do."""
-
-    async def __aexit__(self, *_error: object) -> None:
-        opened = [name for name in self._jar if name not in self._known]
-        if opened:
-            with fresh_deadline(RELEASE_TIMEOUT_S):
-                for name in opened:
-                    await self._client.release(name, self._jar.pop(name))
 
 
 def _accept(got: ServerReply, jar: CookieJar | None, *, ends_session: bool = False) -> None:

@@ -91,8 +91,9 @@ class EncodedItems(list[Any]):
                 self._watch(item)
 
     def _watch(self, value: BaseModel) -> None:
-        """Notice a change of a list in an item or a request."""
-        lists = tuple(field for field in value.__dict__.values() if type(field) is list)
+        """Notice a change of a list that an item or a request was given: no other field of it is sent."""
+        fields = value.__dict__
+        lists = tuple([fields[name] for name in value.__pydantic_fields_set__ if type(fields.get(name)) is list])
         self._lists += lists
         self._copies += tuple(map(list.copy, lists))
 
