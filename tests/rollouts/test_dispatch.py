@@ -15,7 +15,7 @@ from nemo_gym.errors import StartupError
 from nemo_gym.rollouts import dispatch, worker_link
 from nemo_gym.rollouts.dispatch import WorkerPool
 from nemo_gym.rollouts.live import LiveRollouts, Run
-from nemo_gym.rollouts.row_protocol import LENGTHS, VERSION, Kind
+from nemo_gym.rollouts.row_protocol import LENGTHS, MAX_TURN_BYTES, VERSION, Kind
 from nemo_gym.rollouts.row_server import RowServer
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.server.uvicorn_runner import bind
@@ -101,6 +101,19 @@ async def test_an_outcome_arrives_as_if_it_had_been_made_here() -> None:
             late = await attempt(pool, row(5, seconds=LONG_S), timeout_s=0.1)
             assert isinstance(late, NoResult)
             assert late.cause == "timeout"
+
+
+async def test_rows_and_outcomes_larger_than_a_turn_of_the_loop_all_arrive() -> None:
+    async with workers() as made:
+        await made.add(capacity=300)
+        pool, text = made.pool(), "x" * (MAX_TURN_BYTES // 3)
+        async with pool.connected():
+            replies = [orjson.dumps({"reward": 1.0, "n": number, "text": text}).decode() for number in range(200)]
+            made_here = [attempt(pool, row(number, reply=reply)) for number, reply in enumerate(replies)]
+            for number, outcome in enumerate(await asyncio.gather(*made_here)):
+                assert isinstance(outcome, Scored)
+                assert (outcome.id.task_index, orjson.loads(outcome.record)["n"]) == (number, number)
+                assert orjson.loads(outcome.record)["text"] == text
 
 
 async def test_the_worker_with_the_fewest_in_flight_gets_the_next_row() -> None:
