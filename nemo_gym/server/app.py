@@ -26,7 +26,7 @@ from nemo_gym.server.request_checks import (
     read_deadline,
 )
 from nemo_gym.server.rollout_prefix import START as PREFIX_START
-from nemo_gym.server.rollout_prefix import rollout_context, split_prefix, without_prefix
+from nemo_gym.server.rollout_prefix import rollout_context, without_prefix
 
 
 class ServerApp:
@@ -151,9 +151,9 @@ class ServerApp:
     async def _route(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> ServerReply | None:
         """The reply to send. None if it has been sent, or if the client has disconnected."""
         method, path = scope["method"], scope["path"]
-        if path.startswith(PREFIX_START) and (found := split_prefix(path)):
-            with rollout_context(found.rollout_id):
-                return await self._route(without_prefix(scope, found), receive, send, headers)
+        if path.startswith(PREFIX_START) and (inner := without_prefix(scope)):
+            with rollout_context(inner["path_params"]["rollout_id"]):
+                return await self._route(inner, receive, send, headers)
         if method == "GET" and (reply := self._get(path)) is not None:
             return reply
         cookies = parse_cookies(headers.get(b"cookie", b""))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -29,16 +29,14 @@ START = f"/{ROLLOUT_PATH_PREFIX}/"
 _current: ContextVar[str | None] = ContextVar("rollout_id", default=None)
 
 
-class PrefixedPath(NamedTuple):
-    rollout_id: str
-    path: str
-    """The rest of the path, which is that of an endpoint."""
-
-
-def split_prefix(path: str) -> PrefixedPath | None:
-    """The rollout that a path names, and what is left of the path; None if it has no prefix."""
-    match = _PREFIX.fullmatch(path) if path.startswith(START) else None
-    return PrefixedPath(match[1], match[2]) if match else None
+def without_prefix(scope: Scope) -> Scope | None:
+    """The scope of a request as its endpoint sees it, with the rollout as a path parameter; None without a prefix. The
+    raw path keeps it, for a request that is forwarded."""
+    match = _PREFIX.fullmatch(scope["path"])
+    if match is None:
+        return None
+    params = {**scope.get("path_params", {}), "rollout_id": match[1]}
+    return {**scope, "path": match[2], "path_params": params}
 
 
 def rollout_path_prefix(rollout_id: str | None, *, token_capture: bool = False) -> str:
@@ -95,14 +93,8 @@ class RolloutContextMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = split_prefix(scope["path"]) if scope["type"] == "http" else None
-        if found is None:
+        inner = without_prefix(scope) if scope["type"] == "http" else None
+        if inner is None:
             return await self._app(scope, receive, send)
-        with rollout_context(found.rollout_id):
-            return await self._app(without_prefix(scope, found), receive, send)
-
-
-def without_prefix(scope: Scope, found: PrefixedPath) -> Scope:
-    """The scope of a request as its endpoint sees it: the rollout is a path parameter."""
-    params = {**scope.get("path_params", {}), "rollout_id": found.rollout_id}
-    return {**scope, "path": found.path, "raw_path": found.path.encode(), "path_params": params}
+        with rollout_context(inner["path_params"]["rollout_id"]):
+            return await self._app(inner, receive, send)
