@@ -54,8 +54,8 @@ class JsonRecord(TrackedDict):
     """A JSON object that is also read by attribute: a plain dict to code written for dicts, an object to code written
     for the classes of the `openai` package, whose instances it can be made of."""
 
-    REQUIRED: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """By type: the fields that must be texts."""
+    REQUIRED: ClassVar[Mapping[str, Mapping[str, type]]] = {}
+    """By type: the fields that must be there, as a `str` or a `dict`."""
 
     __pydantic_serializer__: ClassVar[SchemaSerializer] = SchemaSerializer(core_schema.dict_schema())
     """pydantic looks for it on what it dumps. Without it, it would find out by many failing attribute lookups."""
@@ -79,11 +79,12 @@ class JsonRecord(TrackedDict):
         fields = as_json_object(value)
         if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
             raise PydanticCustomError("typed_object", "Input should be an object with a 'type'")
-        for name in cls.REQUIRED.get(fields["type"], ()):
-            if not isinstance(fields.get(name), str):
+        for name, expected in cls.REQUIRED.get(fields["type"], {}).items():
+            if not isinstance(fields.get(name), expected):
+                shape = "a text" if expected is str else "an object"
                 raise PydanticCustomError(
-                    "missing_text", "'{name}' is required, as a text, if the type is '{kind}'",
-                    {"name": name, "kind": fields["type"]},
+                    "missing_field", "'{name}' is required, as {shape}, if the type is '{kind}'",
+                    {"name": name, "shape": shape, "kind": fields["type"]},
                 )  # fmt: skip
         return cls(fields)
 

@@ -12,10 +12,10 @@ class NeMoGymResponseContent(JsonRecord):
     """A part of an input message or of a tool's output: a dict, with its keys as attributes."""
 
     TYPE: ClassVar[str] = ""
-    REQUIRED: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "input_text": ("text",),
-        "output_text": ("text",),
-        "refusal": ("refusal",),
+    REQUIRED: ClassVar[Mapping[str, Mapping[str, type]]] = {
+        "input_text": {"text": str},
+        "output_text": {"text": str},
+        "refusal": {"refusal": str},
     }
 
     def __init__(self, fields: Mapping[str, Any] | None = None, **more: Any) -> None:

@@ -5,19 +5,20 @@ items they were made of.
 """
 
 import hashlib
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 import orjson
-from pydantic import Field, Tag
+from pydantic import Field
+from pydantic_core import PydanticCustomError
 
 from nemo_gym.llm_api.base import (
-    DECODED_ONCE,
     TOKEN_METADATA_FIELDS,
     JsonObject,
+    JsonRecord,
     TextOrList,
     TokenIDLogProbMixin,
     WireModel,
-    by_type,
     tokens_of,
     type_of,
     without_nulls,
@@ -44,68 +45,32 @@ _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _STOP_REASONS = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
 
 
+class Block(JsonRecord):
+    """A part of a message."""
+
+    REQUIRED: ClassVar[Mapping[str, Mapping[str, type]]] = {
+        "text": {"text": str},
+        "image": {"source": dict},
+        "document": {"source": dict},
+        "tool_use": {"id": str, "name": str, "input": dict},
+        "tool_result": {"tool_use_id": str},
+        "thinking": {"thinking": str},
+        "redacted_thinking": {"data": str},
+    }
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        block, content = super().read(value), None
+        if block["type"] == "tool_result":
+            content = block.get("content") or ""
+            if not isinstance(content, str | list):
+                raise PydanticCustomError("tool_result", "The content of a tool result should be a text or a list")
+        return cls({**block, "content": [cls.read(part) for part in content]}) if isinstance(content, list) else block
+
+
 class TextBlock(WireModel):
     type: Literal["text"]
     text: str
-
-
-class Source(WireModel):
-    """Where an image or a document is: in the message (`data`) or elsewhere (`url`)."""
-
-    type: str
-    data: str | None = None
-    media_type: str | None = None
-    url: str | None = None
-
-
-class MediaBlock(WireModel):
-    type: Literal["image", "document"]
-    source: Source
-    title: str | None = None
-
-
-class ToolUseBlock(WireModel):
-    type: Literal["tool_use"]
-    id: str
-    name: str
-    input: JsonObject
-
-
-class ThinkingBlock(WireModel):
-    type: Literal["thinking"]
-    thinking: str
-    signature: str = ""
-
-
-class RedactedThinkingBlock(WireModel):
-    type: Literal["redacted_thinking"]
-    data: str
-
-
-class ToolResultBlock(WireModel):
-    type: Literal["tool_result"]
-    tool_use_id: str
-    content: "TextOrList[Block] | None" = None
-
-
-class OtherBlock(WireModel):
-    """A block of a type not modelled here."""
-
-    type: str
-
-
-Block: TypeAlias = Annotated[
-    Annotated[TextBlock, Tag("text")]
-    | Annotated[MediaBlock, Tag("image")]
-    | Annotated[MediaBlock, Tag("document")]
-    | Annotated[ToolUseBlock, Tag("tool_use")]
-    | Annotated[ToolResultBlock, Tag("tool_result")]
-    | Annotated[ThinkingBlock, Tag("thinking")]
-    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
-    | Annotated[OtherBlock, Tag("other")],
-    by_type("text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking"),
-    DECODED_ONCE,
-]
 
 
 class MessageParam(WireModel):
@@ -225,8 +190,7 @@ def _items(message: MessageParam) -> list[JsonObject]:
         return [{"role": message.role, "content": message.content}]
     items: list[JsonObject] = []
     for block in message.content:
-        extra = block.model_extra or {}
-        item = _item(block, message.role) | {name: extra[name] for name in TOKEN_METADATA_FIELDS if name in extra}
+        item = _item(block, message.role) | {name: block[name] for name in TOKEN_METADATA_FIELDS if name in block}
         if items and _is_more_of(items[-1], item):
             key = "summary" if item["type"] == "reasoning" else "content"
             items[-1] |= item | {key: items[-1][key] + item[key]}
@@ -242,19 +206,21 @@ def _is_more_of(before: JsonObject, item: JsonObject) -> bool:
 
 
 def _item(block: Block, role: str) -> JsonObject:
-    if isinstance(block, ToolUseBlock):
-        return {"type": "function_call", "call_id": block.id, "name": block.name, "arguments": _arguments(block.input)}
-    if isinstance(block, ToolResultBlock):
-        return {"type": "function_call_output", "call_id": block.tool_use_id, "output": _output(block)}
-    if isinstance(block, ThinkingBlock):
-        summary = [{"type": "summary_text", "text": block.thinking}]
-        return {"type": "reasoning", "summary": summary, **_read_mark(block.signature, block.thinking)}
-    if isinstance(block, RedactedThinkingBlock):
-        return {"type": "reasoning", "summary": [], **_read_mark(block.data, block.data)}
-    if role == "assistant" and isinstance(block, TextBlock):
-        part = {"type": "output_text", "text": block.text, "annotations": []}
-        return {"type": "message", "role": role, "content": [part]}
-    return {"type": "message", "role": role, "content": [_input_part(block)]}
+    kind = block["type"]
+    if kind == "tool_use":
+        call = {"call_id": block["id"], "name": block["name"], "arguments": _arguments(block["input"])}
+        return {"type": "function_call", **call}
+    if kind == "tool_result":
+        return {"type": "function_call_output", "call_id": block["tool_use_id"], "output": _output(block)}
+    if kind == "thinking":
+        thought = block["thinking"]
+        mark = _read_mark(block.get("signature") or "", thought)
+        return {"type": "reasoning", "summary": [{"type": "summary_text", "text": thought}], **mark}
+    if kind == "redacted_thinking":
+        return {"type": "reasoning", "summary": [], **_read_mark(block["data"], block["data"])}
+    is_own_text = kind == "text" and role == "assistant"
+    part = {"type": "output_text", "text": block["text"], "annotations": []} if is_own_text else _input_part(block)
+    return {"type": "message", "role": role, "content": [part]}
 
 
 def _arguments(given: JsonObject) -> str:
@@ -262,32 +228,33 @@ def _arguments(given: JsonObject) -> str:
     return invalid if isinstance(invalid, str) else orjson.dumps(given).decode()
 
 
-def _output(block: ToolResultBlock) -> str | list[JsonObject]:
-    if not block.content:
-        return ""
-    if isinstance(block.content, str):
-        return block.content
-    only = block.content[0] if len(block.content) == 1 else None
-    return only.text if isinstance(only, TextBlock) else [_input_part(part) for part in block.content]
+def _output(block: Block) -> str | list[JsonObject]:
+    content = block.get("content") or ""
+    if isinstance(content, str):
+        return content
+    parts = [_input_part(part) for part in content]
+    return str(parts[0]["text"]) if [part["type"] for part in content] == ["text"] else parts
 
 
 def _input_part(block: Block) -> JsonObject:
-    if isinstance(block, TextBlock):
-        return {"type": "input_text", "text": block.text}
-    if not isinstance(block, MediaBlock):
-        raise UnsupportedError(f"A content block of type '{block.type}'", "text, images, documents, thoughts or tools")
-    source = block.source
-    if source.type == "text":
-        return {"type": "input_text", "text": source.data or ""}
-    if source.type not in ("base64", "url"):
-        raise UnsupportedError(f"A source of type '{source.type}'", "'base64', 'text' or 'url'")
-    data = source.url or f"data:{source.media_type};base64,{source.data}"
-    if block.type == "image":
+    kind = block["type"]
+    if kind == "text":
+        return {"type": "input_text", "text": block["text"]}
+    if kind not in ("image", "document"):
+        raise UnsupportedError(f"A content block of type '{kind}'", "text, images, documents, thoughts or tools")
+    source = block["source"]
+    if source.get("type") == "text":
+        return {"type": "input_text", "text": source.get("data") or ""}
+    if source.get("type") not in ("base64", "url"):
+        raise UnsupportedError(f"A source of type '{source.get('type')}'", "'base64', 'text' or 'url'")
+    url = source.get("url")
+    data = url or f"data:{source.get('media_type')};base64,{source.get('data')}"
+    if kind == "image":
         return {"type": "input_image", "image_url": data, "detail": "auto"}
     return {
         "type": "input_file",
-        "filename": block.title or "document",
-        "file_url" if source.url else "file_data": data,
+        "filename": block.get("title") or "document",
+        "file_url" if url else "file_data": data,
     }
 
 

@@ -225,7 +225,15 @@ def test_what_cannot_be_said_is_refused_by_name(named: str, fields: dict[str, An
         asked(**fields)
 
 
-@pytest.mark.parametrize("content", [[{}], [{"type": "text"}], [{"type": "tool_use", "id": "c"}], 7])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *([{}], [{"type": "text"}], [{"type": "tool_use", "id": "c"}], 7, [{"type": "image", "source": "x.png"}]),
+        [{"type": "tool_use", "id": "c", "name": "t", "input": "text"}],
+        [{"type": "tool_result", "tool_use_id": "c", "content": 7}],
+        [{"type": "tool_result", "tool_use_id": "c", "content": [{}]}],
+    ],
+)
 def test_a_block_that_is_none_is_refused(content: Any) -> None:
     with pytest.raises(ValidationError):
         asked([{"role": "assistant", "content": content}])
