@@ -25,6 +25,7 @@ from nemo_gym.rollouts.types import NoResult, Outcome, Scored
 from nemo_gym.runtime.connect import connect_servers
 
 LINE_EVERY_S = 10.0
+BAR_EVERY_S = 0.1
 MAX_MESSAGES = 5
 """How many different failure messages are shown at the end."""
 
@@ -46,8 +47,9 @@ class Progress:
             from tqdm import tqdm
             from tqdm.contrib.logging import logging_redirect_tqdm
 
-            self._bar = tqdm(desc="Collecting rollouts", unit="rollout", dynamic_ncols=True)
+            self._bar = tqdm(desc="Collecting rollouts", unit="rollout", dynamic_ncols=True, mininterval=0)
             self._open.enter_context(logging_redirect_tqdm())  # log lines go above the bar
+            self._next_at = self._started
 
     def start(self) -> None:
         """The time until now, in which servers have started, does not count for the rate."""
@@ -62,21 +64,26 @@ class Progress:
             self._add_failure(outcome)
         else:
             return
-        if self._bar is not None:
-            self._bar.total = self._helper.total
-            self._bar.initial = self._helper.found  # which do not count for the rate
-            self._bar.set_postfix_str(self._figures(), refresh=False)
-            self._bar.update(self._done - self._bar.n)
-        elif time.monotonic() >= self._next_at:
-            self._next_at = time.monotonic() + LINE_EVERY_S
-            self._print()
+        now = time.monotonic()
+        if now >= self._next_at:
+            self._next_at = now + (LINE_EVERY_S if self._bar is None else BAR_EVERY_S)
+            self._show()
 
     def close(self) -> None:
         self._open.close()
+        if self._done:
+            self._show()
         if self._bar is not None:
             self._bar.close()
-        elif self._done:
+
+    def _show(self) -> None:
+        if self._bar is None:
             self._print()
+            return
+        self._bar.total = self._helper.total
+        self._bar.initial = self._helper.found  # which do not count for the rate
+        self._bar.set_postfix_str(self._figures(), refresh=False)
+        self._bar.update(self._done - self._bar.n)
 
     def show_failures(self, output: Path) -> None:
         """Print why rollouts failed, most frequent message first."""

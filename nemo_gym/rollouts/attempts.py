@@ -30,7 +30,7 @@ from nemo_gym.config.keys import (
     TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.errors import SETUP_CODES, Cause, ConfigError, RolloutError, SetupError
-from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseUsage
+from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseUsage
 from nemo_gym.rollouts.attempt_context import in_recording_context
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.failure_messages import setup_message
@@ -246,7 +246,8 @@ def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
 
 _USAGE_FIELDS = ("input_tokens", "output_tokens", "total_tokens", "output_tokens_details")
 _JSON_SCALARS = frozenset((str, int, float, bool, type(None)))
-_JSON_CONTAINERS = (dict, list, BaseModel)
+_JSON_CONTAINERS = (dict, list, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, BaseModel)
+"""What is looked for first is found at once; whether an object is of any class of pydantic's takes long."""
 _SPECIAL_FIELDS = frozenset((NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY, ROW_FIELDS, *METADATA_FIELDS))
 _NO_FIELD = FieldInfo()
 
