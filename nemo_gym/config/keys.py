@@ -50,7 +50,7 @@ SETTINGS_KEYS = frozenset(
         *("max_header_bytes", "max_response_bytes", "max_response_header_bytes", "max_response_headers"),
         *("max_sessions", "num_workers", "port_range_high", "port_range_low", "profiling_enabled"),
         *("profiling_results_dirpath", "run_token", "skip_venv_if_present", "strict_config", "tracing_enabled"),
-        *("tracing_endpoint", "tracing_sample_ratio", "use_absolute_ip"),
+        *("tracing_endpoint", "tracing_sample_ratio", "use_absolute_ip", "uv_cache_dir", "uv_venv_dir"),
         *(POLICY_BASE_URL_KEY_NAME, POLICY_API_KEY_KEY_NAME, POLICY_MODEL_NAME_KEY_NAME),
     )
 )
