@@ -105,9 +105,10 @@ def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = Non
             if limit and index >= limit:
                 return
             row_hash = hash_row(line)
+            task_index = index if done is None else done.task_index(row_hash, index)
             for repeat in range(repeats if is_same_for_all else config.repeats_of(_agent_of(line, config))):
-                row_id = RowId(index, repeat, row_hash)
-                if done is not None and done.take(row_id):
+                row_id = RowId(task_index, repeat, row_hash)
+                if done is not None and done.contains(row_id):
                     continue
                 if agent is not None and line.startswith(b"{"):
                     yield Row(row_id, agent, line)

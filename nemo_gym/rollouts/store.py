@@ -6,7 +6,7 @@ import fcntl
 import itertools
 import logging
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,17 +101,27 @@ class JsonlFile:
 
 
 class CompletedIndex:
-    """Which rollouts are in the output already. Takes one bit per rollout while the dataset stays the same."""
+    """Which rollouts are in the output already. Takes one bit per rollout while the dataset stays the same.
+
+    After a change of the dataset rows are known by content: a row keeps the index that its records have, and a row
+    without records never gets the index of another, so that an index means one row in all of the output.
+    """
 
     def __init__(self, *, num_repeats: int, by_content: bool) -> None:
         self._num_repeats, self._by_content = num_repeats, by_content
         self._bits = bytearray()
-        self._contents: Counter[tuple[str, int]] = Counter()
+        self._done: set[RowId] = set()
+        self._indices: defaultdict[str, dict[int, None]] = defaultdict(dict)
+        """By row hash: equal rows have one each."""
+        self._taken: set[int] = set()
+        self._others = itertools.count()
         self.count = 0
 
     def add(self, row: RowId) -> None:
         if self._by_content:
-            self._contents[row.row_hash, row.repeat_index] += 1
+            self._done.add(row)
+            self._indices[row.row_hash][row.task_index] = None
+            self._taken.add(row.task_index)
         elif row.repeat_index < self._num_repeats:
             place, bit = divmod(row.task_index * self._num_repeats + row.repeat_index, 8)
             if place >= len(self._bits):
@@ -119,12 +129,22 @@ class CompletedIndex:
             self._bits[place] |= 1 << bit
         self.count += 1
 
-    def take(self, row: RowId) -> bool:
-        """True if the rollout is done. Of several equal rows, each done rollout counts once."""
+    def task_index(self, row_hash: str, index: int) -> int:
+        """The index of a dataset row in the output. Ask once for each row, in their order."""
+        if not self._by_content:
+            return index
+        if known := self._indices.get(row_hash):
+            found = index if index in known else next(iter(known))
+            del known[found]
+            return found
+        while index in self._taken:
+            index = next(self._others)
+        self._taken.add(index)
+        return index
+
+    def contains(self, row: RowId) -> bool:
         if self._by_content:
-            key = (row.row_hash, row.repeat_index)
-            self._contents[key] -= 1
-            return self._contents[key] >= 0
+            return row in self._done
         place, bit = divmod(row.task_index * self._num_repeats + row.repeat_index, 8)
         return place < len(self._bits) and bool(self._bits[place] >> bit & 1)
 

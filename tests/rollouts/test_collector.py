@@ -413,10 +413,24 @@ async def test_rows_are_known_by_content_as_long_as_records_of_another_input_are
     await collected(config_for(tmp_path, old))
     config = config_for(tmp_path, [new, *old], resume="continue")
     _, _, failed = await collected(config)
-    assert [record["_task_index"] for record in failed] == [0]
+    assert [record["_task_index"] for record in failed] == [2]  # 0 and 1 are those of the old rows
     _, scored, failed = await collected(config)
-    assert [record["_task_index"] for record in failed] == [0, 0]
+    assert [record["_task_index"] for record in failed] == [2, 2]
     assert len(scored) == 2
+
+
+async def test_rows_that_moved_keep_their_index_so_that_repeats_stay_together(tmp_path: Path) -> None:
+    rows = [counter_row("add 1", expected_count=n) for n in (1, 2, 3)]
+    await collected(config_for(tmp_path, rows, num_repeats=2))
+    config = config_for(tmp_path, [counter_row("add 2"), *reversed(rows)], num_repeats=4, resume="continue")
+    metrics, scored, _ = await collected(config)
+    groups: dict[int, set[str]] = {}
+    for record in scored:
+        groups.setdefault(record["_task_index"], set()).add(record["_row_hash"])
+    assert (len(scored), sorted(groups)) == (16, [0, 1, 2, 3])
+    assert all(len(hashes) == 1 for hashes in groups.values())
+    assert len({(record["_task_index"], record["_repeat_index"]) for record in scored}) == 16
+    assert metrics.summary()["tasks"] == 4
 
 
 async def test_an_agent_that_is_not_there_ends_the_job_with_its_name(tmp_path: Path) -> None:

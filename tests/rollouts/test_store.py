@@ -1,6 +1,7 @@
 """What is reported as kept is on disk, whole, and told apart from what was made otherwise."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 
 import orjson
@@ -74,15 +75,34 @@ def test_done_knows_just_what_was_added(done: set[tuple[int, int]], asked: list[
     for task, repeat in done:
         known.add(RowId(task, repeat, ""))
     for task, repeat in asked:
-        assert known.take(RowId(task, repeat, "")) is ((task, repeat) in done)
+        assert known.contains(RowId(task, repeat, "")) is ((task, repeat) in done)
 
 
-def test_by_content_equal_rows_count_one_by_one() -> None:
+def test_by_content_each_of_several_equal_rows_keeps_its_own_records() -> None:
+    known = CompletedIndex(num_repeats=2, by_content=True)
+    for row in (RowId(5, 0, "same"), RowId(9, 0, "same"), RowId(9, 1, "same")):
+        known.add(row)
+    indices = [known.task_index("same", index) for index in range(3)]
+    assert indices == [5, 9, 2]
+    done = [[known.contains(RowId(index, repeat, "same")) for repeat in range(2)] for index in indices]
+    assert done == [[True, False], [True, True], [False, False]]
+    assert not known.contains(RowId(5, 0, "other"))
+
+
+@given(
+    before=st.lists(st.sampled_from("abcdef"), max_size=8),
+    now=st.lists(st.sampled_from("abcdefgh"), max_size=10),
+)
+def test_after_a_change_of_the_dataset_an_index_still_means_one_row(before: list[str], now: list[str]) -> None:
     known = CompletedIndex(num_repeats=1, by_content=True)
-    known.add(RowId(5, 0, "same"))
-    known.add(RowId(9, 0, "same"))
-    assert [known.take(RowId(index, 0, "same")) for index in range(3)] == [True, True, False]
-    assert not known.take(RowId(5, 0, "other"))
+    for index, row in enumerate(before):
+        known.add(RowId(index, 0, row))
+    indices = [known.task_index(row, index) for index, row in enumerate(now)]
+    assert len(set(indices)) == len(indices)
+    for row, index in zip(now, indices, strict=True):
+        assert index >= len(before) or before[index] == row
+    kept = Counter(now) & Counter(before)
+    assert sum(index < len(before) for index in indices) == kept.total()
 
 
 async def test_outcomes_are_reported_after_they_are_on_disk(tmp_path: Path) -> None:
