@@ -75,7 +75,7 @@ class Members:
             return {"worker": None}
         worker = next(self._indices) if asked.worker is None else asked.worker
         if asked.leaves:
-            del self._members[worker]
+            self._members.pop(worker, None)
             return {"worker": None}
         if asked.worker is None:
             logger.info("worker %d joined from %s", worker, asked.url)
