@@ -139,6 +139,12 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Roll
         """Play a row: seed, converse, verify."""
 
 
+AGENT_FIELDS = frozenset(
+    ("ended_by", "harness", "model_calls", "model_seconds", "participant", "participants", "turns")
+)
+"""What agents add to the response of a rollout. An endpoint that sends such fields is not to be believed."""
+
+
 @dataclass(slots=True)
 class Conversation:
     """One model's side of a rollout: what its row gave it, and everything since."""
@@ -188,6 +194,10 @@ class Conversation:
 
     def add(self, reply: NeMoGymResponse, *, seconds: float) -> None:
         """Take in a reply of the model."""
+        extra = reply.__pydantic_extra__
+        if extra and not AGENT_FIELDS.isdisjoint(extra):
+            reply = reply.model_copy()
+            reply.__pydantic_extra__ = {name: extra[name] for name in extra.keys() - AGENT_FIELDS}
         self.reply = reply
         self.items.extend(reply.output)
         if reply.usage:

@@ -263,7 +263,7 @@ def _live_record(reply: ServerReply) -> ScoredRecord | None:
         return None
     figures: dict[str, Any] = {}
     for name, item in fields.items():
-        if type(item) in _JSON_SCALARS:
+        if type(item) in _JSON_SCALARS and not (type(item) is int and abs(item) >= 2**63):
             figures[name] = item
         elif not isinstance(item, _JSON_CONTAINERS):
             return None

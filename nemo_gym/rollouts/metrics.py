@@ -245,7 +245,9 @@ class RunningMetrics:
                 for k, each in sorted(by_k.items())
             },
             "fields": fields,
-            "tokens": {name: {"mean": total / count, "total": total} for name, (total, count) in tokens.items()},
+            "tokens": {
+                name: {"mean": total / count, "total": _as_64_bits(total)} for name, (total, count) in tokens.items()
+            },
             "latency_s": self._latency.summary(),
             "attempts": self._attempts,
             "retries": self._retries,
@@ -288,6 +290,11 @@ def _tokens(record: Mapping[str, Any]) -> dict[str, Any]:
     reasoning = (details if isinstance(details, dict) else usage).get("reasoning_tokens")
     values = (usage.get("input_tokens"), usage.get("output_tokens"), reasoning, usage.get("total_tokens"))
     return dict(zip(TOKENS, values, strict=True))
+
+
+def _as_64_bits(total: float) -> float:
+    """A number that JSON can hold: an endpoint may report any number of tokens."""
+    return total if abs(total) < 2**63 else float(total)
 
 
 def _as_json(estimate: ClusteredMean, *, is_proportion: bool) -> dict[str, Any]:

@@ -75,22 +75,29 @@ def single_line_record(record: bytes, fields: Iterable[str]) -> bytes:
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+_LARGE_NUMBER = re.compile(rb"[eE]\+?\d{3}|\d{300}")
+"""What may be beyond the range of a double."""
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def add_row_fields(record: bytes, fields: Container[str], row: bytes) -> bytes:
-    """The record with the fields of its row that it lacks, so that the expected answer is beside the given one."""
+    """The record with the fields of its row that it lacks, so that the expected answer is beside the given one. Raises
+    RolloutError if they would make it unreadable."""
     try:
         given = _raw_fields(row)
-    except ValueError:
-        return record
-    own: dict[str, Any] = {
-        name: value for name, value in given.items() if name not in fields and name not in _NOT_COPIED
-    }
-    if not own:
-        return record
-    own[ROW_FIELDS] = [*own]
-    return b"%b,%b" % (record[:-1], msgspec.json.encode(own)[1:])
+        own: dict[str, Any] = {
+            name: value for name, value in given.items() if name not in fields and name not in _NOT_COPIED
+        }
+        if not own:
+            return record
+        own[ROW_FIELDS] = [*own]
+        added = msgspec.json.encode(own)
+        if _LARGE_NUMBER.search(added):
+            orjson.loads(added)
+    except ValueError as error:
+        message = f"The row is not JSON that every reader understands: {error}. Expected finite numbers."
+        raise RolloutError("input", message, retryable=False) from error
+    return b"%b,%b" % (record[:-1], added[1:])
 
 
 def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:

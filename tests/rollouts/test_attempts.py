@@ -58,3 +58,9 @@ def test_a_live_reply_without_a_finite_reward_is_an_error(reward: float) -> None
     live = Plain.model_validate(example_row(response=response_of(), reward=reward))
     with pytest.raises(RolloutError, match="expected a finite number"):
         scored_record(ServerReply("agent", 200, live))
+
+
+def test_a_number_beyond_any_reader_is_an_error_and_not_an_unreadable_record() -> None:
+    live = Plain.model_validate(example_row(response=response_of(), reward=1.0, count=10**5000))
+    with pytest.raises(RolloutError, match="not JSON"):
+        scored_record(ServerReply("agent", 200, live))

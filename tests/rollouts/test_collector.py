@@ -592,3 +592,13 @@ def test_a_row_is_sent_with_its_indices_and_keeps_those_that_it_brings() -> None
     assert json.loads(sent(b'{"a": 1 }')) == indices | {"a": 1}
     assert json.loads(sent(b'{"_ng_task_index": 9}', 2)) == indices | {"_ng_task_index": 9, "_ng_attempt_index": 1}
     assert [sent(line) for line in (b"{}", b"{ }", b"[1]", b"")] == [b"{}", b"{ }", b"[1]", b""]
+
+
+@pytest.mark.parametrize("number", ["1e400", "NaN", "1" + 400 * "0"])
+async def test_a_row_with_a_number_that_not_every_reader_understands_is_refused(tmp_path: Path, number: str) -> None:
+    odd = json.dumps(counter_row("add 2", level=0)).replace('"level": 0', f'"level": {number}')
+    config = config_for(tmp_path, [odd, counter_row("add 2")])
+    _, scored, failed = await collected(config)
+    assert [record["_task_index"] for record in scored] == [1]
+    assert (failed[0]["cause"], "finite numbers" in failed[0]["message"]) == ("input", True)
+    await collected(config)  # the output can be read

@@ -4,6 +4,7 @@ import json
 import random
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -222,3 +223,11 @@ def flat(value: Any, path: str = "") -> dict[str, float]:
             key: number for index, item in enumerate(value) for key, number in flat(item, f"{path}.{index}").items()
         }
     return {} if value is None else {path: float(value)}
+
+
+def test_any_number_of_tokens_that_an_endpoint_reports_can_be_written() -> None:
+    metrics = RunningMetrics(num_repeats=1)
+    figures = {"reward": 1.0, "response": {"usage": {"input_tokens": 10**30, "output_tokens": 2}}}
+    metrics.add_scored(figures, task_index=0, attempts=1, retries=0, seconds=1.0)
+    tokens = orjson.loads(orjson.dumps(metrics.summary()))["tokens"]
+    assert (tokens["input"]["total"], tokens["output"]["total"]) == (1e30, 2)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.base_responses_api_agent import Conversation
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient, base_url
 from nemo_gym.testing import (
     TRANSPORTS,
@@ -385,3 +387,10 @@ async def test_a_server_out_of_reach_is_a_failure_at_its_boundary(path: str, cau
             status, result = await run(held_agent.client)
     assert (status, result["error"]["cause"]) == (502, cause)
     assert "closed the connection" in result["error"]["message"]
+
+
+def test_a_model_cannot_add_to_a_response_what_only_agents_add() -> None:
+    talk = Conversation.of("policy_model", NeMoGymResponseCreateParamsNonStreaming(input="Hello."))
+    added = {"ended_by": "max_steps", "harness": 1, "participants": {"other": {}}, "turns": 3}
+    talk.add(NeMoGymResponse.model_validate({**says("Done."), **added, "provider": "example"}), seconds=0.1)
+    assert talk.response().model_extra == {"provider": "example"}
