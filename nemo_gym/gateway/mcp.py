@@ -15,8 +15,7 @@ from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body, send_reply
-from nemo_gym.server.request_checks import check_json, check_origin
+from nemo_gym.server.endpoint import Call, Endpoint
 from nemo_gym.server.tools import NOT_TOOLS
 
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -25,7 +24,6 @@ PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR =
 MCP_PATH = "/mcp"
 MAX_BATCH = 100
 TOOL_TIMEOUT_S = 600.0
-MAX_BODY_BYTES = 32 * 2**20
 
 
 class ToolResult(NamedTuple):
@@ -140,24 +138,19 @@ def session_tools(
     return call
 
 
-class McpHttpApp:
-    """The transport "Streamable HTTP" without streams and sessions: one request, one reply in JSON, at any path."""
+class McpEndpoint(Endpoint):
+    """The transport "Streamable HTTP" without streams and sessions: one message in, its reply in JSON."""
 
-    def __init__(self, server: McpToolServer) -> None:
-        self.server = server
+    opens_session = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            reply = await self._reply(scope, receive)
-        except RefusedError as error:
-            reply = ServerReply(self.server.name, error.status, {"error": {"message": str(error)}})
-        await send_reply(reply, send)
+    def __init__(self, server_for: Callable[[Call], McpToolServer]) -> None:
+        super().__init__(MCP_PATH, self._unused, cause="tool")
+        self._server_for = server_for
 
-    async def _reply(self, scope: Scope, receive: Receive) -> ServerReply:
-        headers = dict(scope["headers"])
-        check_origin(scope, headers, frozenset())
-        if scope["method"] != "POST":  # GET opens a stream and DELETE ends a session; clients know that we may refuse
-            raise RefusedError(405, "Method Not Allowed")
-        check_json(headers)
-        reply = await self.server.reply(await read_body(limit_body(receive, MAX_BODY_BYTES)))
-        return ServerReply(self.server.name, 202 if reply is None else 200, reply)
+    async def _unused(self) -> None:
+        """An endpoint has a handler; this one answers by itself."""
+
+    async def __call__(self, call: Call) -> ServerReply:
+        server = self._server_for(call)
+        reply = await server.reply(encode(call.body))
+        return ServerReply(server.name, 202 if reply is None else 200, reply)

@@ -5,15 +5,17 @@ import base64
 import inspect
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Protocol
 
 import orjson
 
 from nemo_gym.client.server_client import CookieJar, ServerReply
 from nemo_gym.errors import ConfigError
-from nemo_gym.gateway.mcp import MCP_PATH, McpToolServer, session_tools
+from nemo_gym.gateway.mcp import MCP_PATH, McpEndpoint, McpToolServer, session_tools
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.server.asgi import RefusedError
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint, plain_result
 from nemo_gym.server.session import Session
@@ -66,7 +68,7 @@ def exposed_endpoints(endpoints: list[Endpoint], server: ExposedServer) -> list[
     """The endpoints of an environment, with those that exposing its tools takes."""
     added = {"/seed_session": _SeedEndpoint, "/verify": _VerifyEndpoint}
     kept = [added[each.path](each, server) if each.path in added else each for each in endpoints]
-    return [*kept, _McpEndpoint(server)]
+    return [*kept, _mcp_endpoint(server)]
 
 
 def tools_to_expose(server: ExposedServer) -> list[McpTool]:
@@ -134,34 +136,24 @@ class _VerifyEndpoint(Endpoint):
         return super().__call__(call)
 
 
-class _McpEndpoint(Endpoint):
-    """One message of the protocol in, its reply out. The tools run in the session that the header names."""
+def _mcp_endpoint(server: ExposedServer) -> McpEndpoint:
+    """The tools run in the session that the header names."""
+    exposed = cache(partial(tools_to_expose, server))
 
-    opens_session = False
-
-    def __init__(self, server: ExposedServer) -> None:
-        super().__init__(MCP_PATH, self._unused, cause="tool")
-        self._server = server
-        self._tools: list[McpTool] | None = None
-
-    async def _unused(self) -> None:
-        """An endpoint has a handler; this one answers by itself."""
-
-    async def __call__(self, call: Call) -> ServerReply:
-        core = self._server.core()
+    def server_for(call: Call) -> McpToolServer:
+        core = server.core()
         headers = {} if call.scope is None else dict(call.scope["headers"])
         token = headers.get(SESSION_HEADER.lower().encode(), b"").decode("latin-1")
         if not core.sessions.is_signed(token):
-            return ServerReply(core.name, 401, {"error": {"message": f"{SESSION_HEADER} is missing or wrong."}})
+            raise RefusedError(401, f"{SESSION_HEADER} is missing or wrong.")
         session, _, encoded = token.rpartition(".")[0].rpartition("~")
         allowed = orjson.loads(base64.urlsafe_b64decode(encoded))
-        if self._tools is None:
-            self._tools = tools_to_expose(self._server)
         listed = [
             {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.schema}
-            for tool in self._tools
+            for tool in exposed()
             if allowed is None or tool.name in allowed
         ]
-        calling = session_tools(core.client, core.name, CookieJar({core.session_cookie: session}))
-        reply = await McpToolServer(core.name, listed, calling).reply(encode(call.body))
-        return ServerReply(core.name, 202 if reply is None else 200, reply)
+        jar = CookieJar({core.session_cookie: session})
+        return McpToolServer(core.name, listed, session_tools(core.client, core.name, jar))
+
+    return McpEndpoint(server_for)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.client.server_client import ServerReply, base_url
-from nemo_gym.gateway.mcp import MCP_PATH, McpHttpApp, McpToolServer
-from nemo_gym.server.asgi import Receive, Scope, Send, cancel_on_disconnect, limit_body, read_body
+from nemo_gym.gateway.mcp import McpEndpoint, McpToolServer
+from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, cancel_on_disconnect, limit_body, read_body
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint
 from nemo_gym.server.limits import ServerLimits
@@ -30,7 +30,6 @@ class _Room:
 
     endpoints: dict[str, Endpoint]
     model: str
-    tools: McpHttpApp | None
     context: contextvars.Context
     """That of the rollout: its deadline, recording and tracing hold for the calls of the program, too."""
 
@@ -74,8 +73,10 @@ class ModelGateway:
         """A path for one program. After the block nothing answers there."""
         path = f"/{secrets.token_urlsafe(16)}"
         listed = model_endpoints(chat_completions, responses, reads_only=True)
+        if tools is not None:
+            listed = [*listed, McpEndpoint(lambda _: tools)]
         endpoints = {endpoint.path: endpoint for endpoint in listed}
-        self._rooms[path] = _Room(endpoints, model, McpHttpApp(tools) if tools else None, contextvars.copy_context())
+        self._rooms[path] = _Room(endpoints, model, contextvars.copy_context())
         try:
             yield path
         finally:
@@ -95,9 +96,6 @@ class ModelGateway:
 
     async def _serve(self, room: _Room | None, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if room is not None and room.tools is not None and path == MCP_PATH:
-                await room.tools(scope, receive, send)
-                return
             reply = await self._reply(room, path, scope, receive)
         except Exception as error:
             reply = self._core.failed(error)
@@ -111,9 +109,13 @@ class ModelGateway:
         about = answer_about_models(path, room.model, server=self._core.name) if room is not None else None
         if about is not None and scope["method"] == "GET":
             return about if isinstance(about, ServerReply) else ServerReply(self._core.name, 200, about)
-        endpoint = room.endpoints.get(path) if room is not None and scope["method"] == "POST" else None
+        endpoint = room.endpoints.get(path) if room is not None else None
         if endpoint is None:
             return ServerReply(self._core.name, 404, {"error": {"message": "Not Found", "type": "not_found"}})
+        if (
+            scope["method"] != "POST"
+        ):  # MCP clients try GET for a stream and DELETE for a session, and take this for no
+            raise RefusedError(405, "Method Not Allowed")
         check_json(headers)
         body = await read_body(limit_body(receive, self._limits.max_body_bytes))
         call = Call(path, body, {}, self._core.client, self._core.compute, scope=scope)

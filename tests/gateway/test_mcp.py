@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.client.server_client import CookieJar, base_url
-from nemo_gym.gateway.mcp import McpHttpApp, McpToolServer, ToolResult, session_tools
-from nemo_gym.server.uvicorn_runner import bind, serving
+from nemo_gym.client.server_client import CookieJar
+from nemo_gym.gateway.mcp import McpToolServer, ToolResult, session_tools
+from nemo_gym.gateway.model_gateway import ModelGateway
 from nemo_gym.testing import ServerSpec, example_row, rows_of, running_servers, says, server_spec
 
 COUNTER = "resources_servers/example_stateful_counter"
@@ -33,16 +33,20 @@ async def counter_over_http() -> AsyncIterator[tuple[str, Any]]:
         jar = CookieJar()
         row = example_row(initial_count=40, expected_count=42)
         await client.call("counter", "/seed_session", row, answer=dict, jar=jar)
-        app = McpHttpApp(McpToolServer("counter", TOOLS, session_tools(client, "counter", jar)))
+        tools = McpToolServer("counter", TOOLS, session_tools(client, "counter", jar))
+        gateway = ModelGateway(client.local["counter"].core)  # type: ignore[attr-defined]
 
         async def reward() -> float:
             scored = await client.call("counter", "/verify", {**row, "response": says("Done.")}, answer=dict, jar=jar)
             return float(scored["reward"])
 
-        with bind("127.0.0.1", 0) as listening:
-            port = listening.getsockname()[1]
-            async with serving({port: app}, [listening]):
-                yield f"{base_url('127.0.0.1', port)}/mcp", reward
+        async with gateway.serving():
+            with gateway.opened(no_model, no_model, model="none", tools=tools) as path:
+                yield f"{gateway.url_of(path)}/mcp", reward
+
+
+async def no_model(body: dict[str, Any]) -> dict[str, Any]:
+    raise AssertionError("only tools are called")
 
 
 async def echo(name: str, arguments: bytes) -> ToolResult:
