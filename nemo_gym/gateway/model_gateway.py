@@ -112,9 +112,7 @@ class ModelGateway:
         endpoint = room.endpoints.get(path) if room is not None else None
         if endpoint is None:
             return ServerReply(self._core.name, 404, {"error": {"message": "Not Found", "type": "not_found"}})
-        if (
-            scope["method"] != "POST"
-        ):  # MCP clients try GET for a stream and DELETE for a session, and take this for no
+        if scope["method"] != "POST":  # clients of MCP may try GET for a stream, and DELETE to end a session
             raise RefusedError(405, "Method Not Allowed")
         check_json(headers)
         body = await read_body(limit_body(receive, self._limits.max_body_bytes))
