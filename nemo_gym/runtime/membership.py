@@ -123,18 +123,20 @@ class Membership:
         """Renew the lease until `stop` is set, which happens here if the run is gone or no longer knows this worker.
         Then give it back, so that no more rows are sent here."""
         renewed_at = time.monotonic()
-        while not await _is_set_within(stop, RENEW_EVERY_S):
-            try:
-                if await self._register() is None:
-                    logger.error("the run at %s has dropped this worker, which stops", self._url)
-                    break
-                renewed_at = time.monotonic()
-            except GymError as error:
-                logger.warning("the lease could not be renewed: %s", error)
-                if isinstance(error, HeadServerError) or time.monotonic() - renewed_at > GIVE_UP_AFTER_S:
-                    logger.error("the run at %s is gone, so this worker stops", self._url)
-                    break
-        stop.set()
+        try:
+            while not await _is_set_within(stop, RENEW_EVERY_S):
+                try:
+                    if await self._register() is None:
+                        logger.error("the run at %s has dropped this worker, which stops", self._url)
+                        break
+                    renewed_at = time.monotonic()
+                except GymError as error:
+                    logger.warning("the lease could not be renewed: %s", error)
+                    if isinstance(error, HeadServerError) or time.monotonic() - renewed_at > GIVE_UP_AFTER_S:
+                        logger.error("the run at %s is gone, so this worker stops", self._url)
+                        break
+        finally:
+            stop.set()
         self._registration = self._registration.model_copy(update={"leaves": True})
         try:
             await self._register()

@@ -36,15 +36,8 @@ MAX_DETAILS = 20
 MAX_LOGGED_KINDS = 1000
 _logged: set[tuple[str, str, str]] = set()
 """Server, type and line of the unexpected exceptions that were logged."""
-_STATUSES: dict[str | None, int] = {
-    SessionLostError.CODE: 410,
-    SessionError.CODE: 401,
-    OverloadedError.CODE: 503,
-    "timeout": 504,
-    "input": 422,
-    "internal": 500,
-}
-"""By code, else by cause. All other failures are 502."""
+_STATUS_OF_CODE = {SessionLostError.CODE: 410, SessionError.CODE: 401, OverloadedError.CODE: 503}
+_STATUS_OF_CAUSE: dict[Cause, int] = {"timeout": 504, "input": 422, "internal": 500}
 
 
 def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> ServerReply:
@@ -158,7 +151,7 @@ def _response_to(error: RolloutError, server: str) -> tuple[int, Any]:
         **({SETUP_CODE_FIELD: error.code} if error.code in SETUP_CODES else {}),
         **({"response": error.response} if error.response is not None else {}),
     }
-    status = _STATUSES.get(error.code) or _STATUSES.get(error.cause, 502)
+    status = _STATUS_OF_CODE.get(error.code or "") or _STATUS_OF_CAUSE.get(error.cause, 502)
     return status, {"detail": str(error), "error": body}
 
 

@@ -240,7 +240,7 @@ def _endpoint_fields(upstream: UpstreamError | None) -> JsonObject:
         return {}
     try:
         fields = orjson.loads(upstream.body)["error"]
-        found = {name: fields[name] for name in _NAMED if fields.get(name) is not None}
+        found = {name: fields[name] for name in _NAMED if isinstance(fields.get(name), str | int)}
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return {}
     return {} if found.get("code") in REFUSALS else found

@@ -8,9 +8,11 @@ from fastapi import FastAPI
 from starlette.requests import Request
 
 from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
-from nemo_gym.client.server_client import ServerClient
+from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.chat import NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.server.model_endpoints import in_dialect
 from nemo_gym.testing import HttpReply, client_for, says
 from responses_api_models.scripted_model.app import ScriptedModel
 from tests.stub_endpoint import completion
@@ -105,3 +107,12 @@ async def test_what_the_other_dialect_cannot_say_is_refused() -> None:
         answer = await client.post("/v1/messages", json={**MESSAGES_HELLO, "stop_sequences": ["x"]})
         assert answer.status == 400
         assert "stop_sequences" in answer.json()["detail"]
+
+
+def test_a_code_that_is_no_text_and_no_number_is_not_passed_on() -> None:
+    error = UpstreamError("endpoint", 400, '{"error": {"message": "No.", "type": "bad", "code": ["x"]}}')
+    reply = in_dialect(ServerReply("model", 502, {"detail": "No."}), error, "openai")
+    assert (reply.status, reply.value["error"]) == (
+        400,
+        {"type": "bad", "param": None, "code": None, "message": "No."},
+    )
