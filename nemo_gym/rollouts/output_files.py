@@ -57,6 +57,11 @@ def check_paths(output: Path, *, dataset: Path) -> None:
             raise ConfigError(f"{path}, which is to be written, is {what}. Choose another output_jsonl_fpath.")
         if path.exists() and path.samefile(dataset):
             raise ConfigError(f"{path}, which is to be written, is the dataset. Choose another output_jsonl_fpath.")
+        if path != output and manifest_path(path).exists():
+            raise ConfigError(
+                f"{path}, which is to be written, is the output of another collection. Choose another "
+                "output_jsonl_fpath."
+            )
 
 
 def archive_paths(output: Path) -> list[tuple[Path, Path]]:

@@ -88,6 +88,17 @@ class JsonlFile:
                 "run the same command again to make the rest."
             ) from error
         self._end += written
+        if not self._is_in_place():
+            raise StorageError(
+                f"{self.path} was moved or deleted while it was written. Put the file back and run the same command "
+                "again, or its rollouts are made anew."
+            )
+
+    def _is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
 
     def _end_of_lines(self) -> int:
         end = os.fstat(self._fd).st_size

@@ -68,3 +68,9 @@ async def test_a_folder_where_the_failures_would_go_is_refused_too(tmp_path: Pat
     (tmp_path / "a_failures.jsonl").mkdir()
     with pytest.raises(ConfigError, match=r"a_failures\.jsonl, which is to be written, is a directory"):
         await collect(tmp_path, "a.jsonl", example_row("one"))
+
+
+async def test_the_failures_of_a_collection_do_not_go_into_the_output_of_another(tmp_path: Path) -> None:
+    await collect(tmp_path, "a_failures.jsonl", example_row("one"))
+    with pytest.raises(ConfigError, match=r"a_failures\.jsonl, which is to be written, is the output of another"):
+        await collect(tmp_path, "a.jsonl", example_row("one"))

@@ -1,6 +1,7 @@
 """What is reported as kept is on disk, whole, and told apart from what was made otherwise."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, StorageError
 from nemo_gym.rollouts.manifest import make_manifest, read_manifest, write_manifest
 from nemo_gym.rollouts.output_files import failures_path, manifest_path
 from nemo_gym.rollouts.store import MAX_QUEUED, CompletedIndex, JsonlFile, RolloutStore
@@ -54,6 +55,19 @@ def test_an_output_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path, 
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"Cannot write .*Choose another output_jsonl_fpath"):
         JsonlFile(tmp_path / name)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_is_moved_while_it_is_written_is_an_error(tmp_path: Path, is_replaced: bool) -> None:
+    path, moved = tmp_path / "out.jsonl", tmp_path / "moved.jsonl"
+    with contextlib.closing(JsonlFile(path)) as file:
+        file.add([b"1\n"])
+        path.rename(moved)
+        if is_replaced:
+            path.write_bytes(b"")
+        with pytest.raises(StorageError, match="was moved or deleted"):
+            file.add([b"2\n"])
+    assert moved.read_bytes() == b"1\n2\n"
 
 
 def test_a_record_carries_its_identity_however_long_it_is() -> None:
