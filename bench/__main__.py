@@ -7,9 +7,10 @@ import orjson
 
 from bench.others import measure_public_nemo_gym, measure_verifiers
 from bench.report import Machine, Results, as_markdown
-from bench.rollout_cost import SCENARIOS, measure
+from bench.rollout_cost import SCENARIOS, measure_often
 
 ROWS = 10_000
+ROUNDS = 3
 OTHER_ROWS = 100
 
 
@@ -23,6 +24,7 @@ def write(results: Results, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help="rollouts of each kind")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="measurements of each kind; the middle one counts")
     parser.add_argument(
         "--output", type=Path, help="folder for results.md and results.json; by default nothing is kept"
     )
@@ -31,7 +33,7 @@ def main() -> None:
     parser.add_argument("--other-rows", type=int, default=OTHER_ROWS, help="rollouts of each of these")
     options = parser.parse_args()
     machine = Machine()
-    costs = [measure(scenario, rows=options.rows) for scenario in SCENARIOS]
+    costs = [measure_often(scenario, rows=options.rows, rounds=options.rounds) for scenario in SCENARIOS]
     others = []
     if options.verifiers is not None:
         others.append(measure_verifiers(options.verifiers.absolute(), rollouts=options.other_rows))
