@@ -180,10 +180,12 @@ def encode_request(request: Any, encode_item: EncodeItem, *, model: str | None =
 
 def request_pieces(request: Any, encode_item: EncodeItem, *, model: str | None = None) -> tuple[bytes, ...]:
     """The same in pieces, of which those of a growing conversation are shared by all its requests."""
-    items = request.input if type(request.input) is EncodedItems else EncodedItems(request.input)
-    excluded = _INPUT if model is None else _INPUT_AND_MODEL
-    encoded = items.encoded(encode_item)
-    rest = items.made_of(request, excluded, lambda: _other_fields(request, excluded))
+    items, excluded = request.input, _INPUT if model is None else _INPUT_AND_MODEL
+    if type(items) is EncodedItems:
+        encoded = items.encoded(encode_item)
+        rest = items.made_of(request, excluded, lambda: _other_fields(request, excluded))
+    else:
+        encoded, rest = [b",".join(map(encode_item, items))], _other_fields(request, excluded)
     start = b"{" if model is None else b'{"model":%b,' % _json_text(model)
     end = b"]," + rest[1:] if len(rest) > 2 else b"]}"
     return start + b'"input":[', *encoded, end

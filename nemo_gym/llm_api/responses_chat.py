@@ -115,16 +115,21 @@ def chat_params(
     tags, or with `reasoning_field` as `reasoning_content`. `with_tokens` sends along the tokens of an item, for
     endpoints that can take them in place of its text.
     """
-    items = params.input if isinstance(params.input, EncodedItems) else EncodedItems(_given_items(params.input))
-    messages = _messages(items, params.instructions, with_tokens, reasoning_field)
-    others = items.made_of(params, (chat_params, max_tokens_key), lambda: _other_params(params, max_tokens_key))
-    return changed(others, messages=messages)
 
+    def start() -> ChatMessages:
+        given = [{"role": "system", "content": params.instructions}] if params.instructions else []
+        return ChatMessages(with_tokens, reasoning_field, EncodedItems(given))
 
-def _given_items(given: str | list[NeMoGymResponseInputItem]) -> list[NeMoGymResponseInputItem]:
-    if not isinstance(given, str):
-        return given
-    return [NeMoGymEasyInputMessage(role="user", content=[NeMoGymResponseInputText(text=given)])]
+    items = params.input
+    if isinstance(items, EncodedItems):  # of a conversation that grows, only the items that are new are converted
+        messages = items.derived((ChatMessages, with_tokens, reasoning_field, params.instructions), start)
+        others = items.made_of(params, (chat_params, max_tokens_key), lambda: _other_params(params, max_tokens_key))
+    else:
+        if isinstance(items, str):
+            items = [NeMoGymEasyInputMessage(role="user", content=[NeMoGymResponseInputText(text=items)])]
+        messages, others = start(), _other_params(params, max_tokens_key)
+    messages.extend(items[messages.num_items :])
+    return changed(others, messages=messages.finished())
 
 
 def _other_params(
@@ -137,7 +142,6 @@ def _other_params(
     wants_logprobs = params.top_logprobs is not None or "message.output_text.logprobs" in (params.include or ())
     given: JsonObject = {
         **{name: getattr(params, name) for name in _SAME_NAME},
-        "messages": [],
         max_tokens_key: params.max_output_tokens,
         "logprobs": wants_logprobs or None,
         "reasoning_effort": (params.reasoning or {}).get("effort"),
@@ -146,21 +150,7 @@ def _other_params(
         "response_format": _response_format(text.get("format") or {}),
         **_tool_params(params),
     }
-    return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(**without_nulls(given))
-
-
-def _messages(
-    items: EncodedItems, instructions: str | None, with_tokens: bool, reasoning_field: bool
-) -> list[JsonObject]:
-    """Of a conversation that grows, only the items that are new are converted."""
-
-    def start() -> ChatMessages:
-        given = [{"role": "system", "content": instructions}] if instructions else []
-        return ChatMessages(with_tokens, reasoning_field, EncodedItems(given))
-
-    messages = items.derived((ChatMessages, with_tokens, reasoning_field, instructions), start)
-    messages.extend(items[messages.num_items :])
-    return messages.finished()
+    return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(messages=[], **without_nulls(given))
 
 
 def _response_format(wanted: JsonObject) -> JsonObject | None:
@@ -175,12 +165,9 @@ def _tool_params(params: NeMoGymResponseCreateParamsNonStreaming) -> JsonObject:
     """Endpoints refuse a choice among no tools, so without tools nothing is said about them."""
     if not params.tools:
         return {}
-    given: JsonObject = {"tools": [_chat_tool(tool) for tool in params.tools]}
-    if "tool_choice" in params.model_fields_set:
-        given["tool_choice"] = _chat_tool_choice(params.tool_choice)
-    if "parallel_tool_calls" in params.model_fields_set:
-        given["parallel_tool_calls"] = params.parallel_tool_calls
-    return given
+    choice = {"tool_choice": _chat_tool_choice(params.tool_choice), "parallel_tool_calls": params.parallel_tool_calls}
+    given = {name: value for name, value in choice.items() if name in params.model_fields_set}
+    return {"tools": [_chat_tool(tool) for tool in params.tools], **given}
 
 
 def _chat_tool(tool: Mapping[str, Any]) -> JsonObject:
@@ -215,10 +202,6 @@ class ChatMessages:
     _refusals: list[str] = field(default_factory=list)
     _calls: list[JsonObject] = field(default_factory=list)
 
-    def append(self, message: JsonObject) -> None:
-        self.flush_assistant()
-        self.messages.append(message)
-
     def extend(self, items: Iterable[NeMoGymResponseInputItem]) -> None:
         for item in items:
             self._add(item)
@@ -234,11 +217,14 @@ class ChatMessages:
 
     def _add(self, item: ResponseItem) -> None:
         if isinstance(item, NeMoGymFunctionCallOutput):
-            self.append({"role": "tool", "tool_call_id": item.call_id, "content": _chat_content(item.output)})
+            message = {"role": "tool", "tool_call_id": item.call_id, "content": _chat_content(item.output)}
         elif isinstance(item, NeMoGymEasyInputMessage | NeMoGymMessage) and item.role != "assistant":
-            self.append({"role": item.role, "content": _chat_content(item.content)})
+            message = {"role": item.role, "content": _chat_content(item.content)}
         else:
             self._add_of_assistant(item)
+            return
+        self.flush_assistant()
+        self.messages.append(message)
 
     def _add_of_assistant(self, item: ResponseItem) -> None:
         if isinstance(item, NeMoGymResponseReasoningItem):
@@ -247,12 +233,9 @@ class ChatMessages:
             function = {"name": item.name, "arguments": item.arguments}
             self._calls.append({"id": item.call_id, "type": "function", "function": function})
         elif isinstance(item, NeMoGymResponseOutputMessage | NeMoGymEasyInputMessage):
-            parts = [item.content] if isinstance(item.content, str) else item.content
-            for part in parts:
-                refused = type_of(part) == "refusal"
-                (self._refusals if refused else self._texts).append(
-                    part if isinstance(part, str) else _part_text(part)
-                )
+            for part in [item.content] if isinstance(item.content, str) else item.content:
+                texts = self._refusals if type_of(part) == "refusal" else self._texts
+                texts.append(part if isinstance(part, str) else _part_text(part))
         else:
             raise UnsupportedError(f"An item of type '{type_of(item)}'", "messages, reasoning and function calls")
         if self.return_token_id_information and isinstance(item, TokenIDLogProbMixin):
@@ -285,9 +268,10 @@ def thoughts_of(item: NeMoGymResponseReasoningItem) -> list[str]:
 
 
 def _part_text(part: ContentPart | NeMoGymResponseContent) -> str:
-    text = part.get("refusal" if type_of(part) == "refusal" else "text")
+    kind = type_of(part)
+    text = part.get("refusal" if kind == "refusal" else "text")
     if not isinstance(text, str):
-        raise UnsupportedError(f"A part of type '{type_of(part)}' in an assistant's message", "text or a refusal")
+        raise UnsupportedError(f"A part of type '{kind}' in an assistant's message", "text or a refusal")
     return text
 
 
@@ -365,11 +349,11 @@ def output_items(
 
 def _output_message(choice: NeMoGymChoice, text: str, message_id: str) -> NeMoGymResponseOutputMessage:
     parts: list[NeMoGymResponseOutputText | NeMoGymResponseOutputRefusal] = []
-    refusal = choice.message.refusal
+    refusal, logprobs = choice.message.refusal, (choice.logprobs or {}).get("content")
     if text or not refusal:
-        logprobs = (choice.logprobs or {}).get("content")
-        extra = {"logprobs": logprobs} if logprobs else {}
-        parts.append(NeMoGymResponseOutputText(annotations=[], text=text, **extra))
+        parts.append(
+            NeMoGymResponseOutputText(annotations=[], text=text, **({"logprobs": logprobs} if logprobs else {}))
+        )
     if refusal:
         parts.append(NeMoGymResponseOutputRefusal(refusal=refusal))
     return NeMoGymResponseOutputMessage(id=message_id, content=parts, status="completed")
