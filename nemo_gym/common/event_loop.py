@@ -10,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from nemo_gym.errors import GymError
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -35,7 +37,11 @@ def run_embedded(main: Coroutine[Any, Any, T]) -> T:
     raise_open_file_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.get_loop().set_default_executor(DaemonThreadPool())
-        return runner.run(main)
+        try:
+            return runner.run(main)
+        except SystemExit as error:  # of a task that nobody awaits through a boundary of ours: asyncio stops the loop
+            message = f"The code of a server called sys.exit({error.code!r}) in a task, which ends the whole process."
+            raise GymError(f"{message} Raise an exception in its place.") from error
 
 
 class DaemonThreadPool(ThreadPoolExecutor):

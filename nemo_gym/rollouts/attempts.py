@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from nemo_gym.base_resources_server import check_reward
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common import tracing
+from nemo_gym.common.cancellation import is_meant_for_task
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.retry_stats import track_retries
@@ -143,7 +144,9 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             failure = error
         except ConfigError as error:
             failure = no_such_agent(row.agent, error)
-        except Exception as error:
+        except BaseException as error:
+            if is_meant_for_task(error):
+                raise
             logger.exception("rollout of row %d failed", row.id.task_index)
             failure = RolloutError("internal", repr(error))
         else:

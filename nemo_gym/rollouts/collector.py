@@ -60,13 +60,19 @@ Report = Callable[[Outcome], None]
 
 async def collect(rows: Iterable[Row | NoResult], run: Run, write: WriteOutcome, limiter: AdaptiveLimiter) -> None:
     """Run every row, as many at once as the limiter allows, and write each outcome as it completes."""
+    unfinished: list[Row] = []
 
     async def run_one(row: Row, generation: int) -> None:
-        throttled = scored = False
+        throttled = scored = has_ended = False
         try:
             outcome = await run(row)
+            has_ended = True
             throttled, scored = outcome.throttled > 0, type(outcome) is Scored
             await write(outcome)  # while the disk is behind, no other rollout takes the place
+        except asyncio.CancelledError:
+            if not has_ended:
+                unfinished.append(row)
+            raise
         finally:
             limiter.leave(generation, throttled=throttled, scored=scored)
 
@@ -79,6 +85,10 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, write: WriteOutcome,
                     running.create_task(run_one(row, await limiter.enter()))
                     if number % BURST == 0:
                         await asyncio.sleep(0)  # let them send their first requests before more start
+    for row in unfinished:  # nobody cancels a rollout but the collection, and that goes on
+        await write(
+            NoResult.of(row, "internal", "The rollout was cancelled, but not by this collection.", seconds=0.0)
+        )
 
 
 @contextlib.asynccontextmanager

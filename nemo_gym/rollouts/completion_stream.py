@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 
 from nemo_gym.client.pool import close_shared_client
 from nemo_gym.common import event_loop
+from nemo_gym.common.cancellation import is_meant_for_task
+from nemo_gym.errors import RolloutError
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -77,9 +79,17 @@ class CompletionOrderStream(Generic[Row, Result]):
     def _start_rows(self) -> None:
         """A finished rollout that nobody has asked for takes a place too, so that a slow reader slows the run down."""
         while len(self._running) + self._settled_unclaimed() < self._parallel and (self._queued or self._read_row()):
-            task = asyncio.ensure_future(self._run(self._queued.popleft()))
+            task = asyncio.ensure_future(self._run_row(self._queued.popleft()))
             self._running.add(task)
             task.add_done_callback(self._on_done)
+
+    async def _run_row(self, row: Row) -> Result:
+        try:
+            return await self._run(row)
+        except BaseException as error:
+            if isinstance(error, Exception) or is_meant_for_task(error):
+                raise
+            raise RolloutError("internal", repr(error)) from error
 
     def _settled_unclaimed(self) -> int:
         return max(0, len(self._unclaimed) - len(self._unsettled))

@@ -224,6 +224,10 @@ class TrainerDispatch:
         except HeadServerError as error:
             logger.debug("rows go to the agents directly: %s", error)
             opened.set_result(None)
+        except Exception as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
         finally:
             self._workers = None
             opened.cancel()

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.cancellation import is_meant_for_task
 from nemo_gym.rollouts.attempts import traced_attempt
 from nemo_gym.rollouts.row_protocol import (
     MAX_FRAME_BYTES,
@@ -119,13 +120,13 @@ class RowServer:
             outcome = await traced_attempt(
                 self._client, request.row, timeout_s=request.timeout_s, number=request.attempt
             )
-            try:
-                connection.send(*outcome_frame(request.number, outcome))
-            except TypeError as error:  # what JSON cannot hold
-                unsent = failed_attempt(
-                    request, cause="internal", message=ascii(f"The outcome cannot be sent: {error}")
-                )
-                connection.send(*outcome_frame(request.number, unsent))
+            connection.send(*outcome_frame(request.number, outcome))
+        except BaseException as error:  # such as a TypeError for what JSON cannot hold
+            if is_meant_for_task(error):
+                raise
+            message = ascii(f"The outcome cannot be sent: {error or repr(error)}")
+            unsent = failed_attempt(request, cause="internal", message=message)
+            connection.send(*outcome_frame(request.number, unsent))
         finally:
             self._collectors.get(connection, {}).pop(request.number, None)
 

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.retry import backoff_s
@@ -32,6 +32,17 @@ SILENT_AFTER_S = 60.0
 """A worker that has not answered for this long counts as dead: its machine may have failed."""
 MAX_BACKOFF_ATTEMPT = 3
 """Reconnect after two seconds at most: a worker that died is restarted at once."""
+OUTCOME_GRACE_S = 60.0
+"""How long a collector waits for an outcome after the rollout's time is over. The worker itself interrupts the rollout
+then; as long as a busy one may be silent, it may also be late. Whatever happens there, every row has an outcome."""
+
+
+class PendingRequest(NamedTuple):
+    """A request that the worker has not answered yet."""
+
+    request: RowRequest
+    future: "asyncio.Future[Outcome]"
+    sent_at: float
 
 
 class WorkerLink:
@@ -42,7 +53,7 @@ class WorkerLink:
         self, address: WorkerAddress, *, token: str | None, on_change: "Callable[[WorkerLink], None]"
     ) -> None:
         self.address, self._token, self._on_change = address, token, on_change
-        self.requests: dict[int, tuple[RowRequest, asyncio.Future[Outcome]]] = {}
+        self.requests: dict[int, PendingRequest] = {}
         self.is_ready = False
         self.capacity = 0
         self.agents: frozenset[str] = frozenset()
@@ -68,7 +79,7 @@ class WorkerLink:
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if self._connection is None:
             raise AssertionError(f"{self._name} is not ready")
-        self.requests[request.number] = request, future
+        self.requests[request.number] = PendingRequest(request, future, time.monotonic())
         self._connection.send(*row_frame(request))
         return future
 
@@ -134,6 +145,7 @@ class WorkerLink:
                     return
                 if self.capacity:
                     connection.send([Kind.PING])
+                self._fail_overdue()
 
     def _on_frame(self, connection: FrameConnection, head: list[Any], body: bytes) -> None:
         if connection is not self._connection:
@@ -158,11 +170,11 @@ class WorkerLink:
                 self._on_change(self)
 
     def _on_reply(self, head: list[Any], body: bytes) -> None:
-        request, future = self.requests.pop(head[1], (None, None))
-        if request is None or future is None:
+        pending = self.requests.pop(head[1], None)
+        if pending is None:
             return  # it was cancelled
-        if not future.done():
-            future.set_result(read_outcome(head, body, request))
+        if not pending.future.done():
+            pending.future.set_result(read_outcome(head, body, pending.request))
         self._on_change(self)
 
     def _on_lost(self, connection: FrameConnection, error: Exception | None) -> None:
@@ -175,10 +187,23 @@ class WorkerLink:
         lost, self.requests = self.requests, {}
         if lost:
             logger.warning("%s was lost with %d rollouts, which are dispatched again", self._name, len(lost))
-        for request, future in lost.values():
-            if not future.done():
-                message = f"{self._name} was lost while it made this rollout."
-                outcome = failed_attempt(
-                    request, cause="environment", message=message, code=WORKER_LOST, started_at=time.time()
-                )
-                future.set_result(outcome)
+        for pending in lost.values():
+            message = f"{self._name} was lost while it made this rollout."
+            _fail(pending, cause="environment", message=message, code=WORKER_LOST)
+
+    def _fail_overdue(self) -> None:
+        now = time.monotonic()
+        for number, pending in [*self.requests.items()]:
+            limit_s = pending.request.timeout_s
+            if now - pending.sent_at > limit_s + OUTCOME_GRACE_S:
+                message = f"{self._name} sent no outcome within {limit_s:g} s and {OUTCOME_GRACE_S:g} s of grace."
+                logger.error("%s", message)
+                _fail(pending, cause="timeout", message=message)
+                self.cancel(number)
+
+
+def _fail(pending: PendingRequest, **fields: Any) -> None:
+    if not pending.future.done():
+        seconds = time.monotonic() - pending.sent_at
+        started_at = time.time() - seconds
+        pending.future.set_result(failed_attempt(pending.request, started_at=started_at, seconds=seconds, **fields))

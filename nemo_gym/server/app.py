@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any
 
 from nemo_gym.client.server_client import ServerReply
+from nemo_gym.common.cancellation import is_meant_for_task
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, track_retries
@@ -119,7 +120,9 @@ class ServerApp:
 
         try:
             reply = await call_asgi(respond, scope, body)
-        except Exception as error:
+        except BaseException as error:
+            if is_meant_for_task(error):
+                raise
             return self.core.failed(error)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
         return ServerReply(self.name, reply.status, reply.body, set_cookies(reply.headers), headers)
@@ -139,7 +142,9 @@ class ServerApp:
                 if retry_stats.retries or retry_stats.throttled:
                     reply.headers = {**reply.headers, RETRY_STATS_HEADER: retry_stats.as_header()}
                 await self.core.send(reply, receive, send, deadline=deadline)
-        except Exception as error:
+        except BaseException as error:
+            if is_meant_for_task(error):
+                raise
             await self.core.send(self.core.failed(error), receive, send)
 
     def _check(self, scope: Scope, headers: Headers) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common import tracing
+from nemo_gym.common.cancellation import is_meant_for_task
 from nemo_gym.common.deadline import Deadline, time_left, timeout
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause
@@ -67,14 +68,14 @@ class ServerCore:
             if type(value) is ServerReply and value.status >= 400:
                 failure = cause_of(value, endpoint.cause)
             status = 200 if call.response is None else call.response.status_code
-        except Exception as error:
+        except BaseException as error:
+            if is_meant_for_task(error):
+                failure = "cancelled" if time_left(1.0) else "timeout"
+                if opened is not None and opened.is_new:  # cancelled before the client received the token
+                    self.sessions.release(opened.token)
+                raise
             value = endpoint.shape_error(self.failed(error, cause=endpoint.cause), error)
             failure = cause_of(value, endpoint.cause)
-        except BaseException:
-            failure = "cancelled" if time_left(1.0) else "timeout"
-            if opened is not None and opened.is_new:  # cancelled before the client received the token
-                self.sessions.release(opened.token)
-            raise
         finally:
             stats.end(started, failure)
             if opened is not None:
@@ -97,7 +98,7 @@ class ServerCore:
                 self.sessions.release(opened.token)
         return reply
 
-    def failed(self, error: Exception, *, cause: Cause = "internal") -> ServerReply:
+    def failed(self, error: BaseException, *, cause: Cause = "internal") -> ServerReply:
         """The error response to an exception."""
         return failure_of(error, server=self.name, key=self.session_cookie, cause=cause)
 
@@ -124,7 +125,9 @@ class ServerCore:
             ):
                 async for data in events:
                     await send({"type": "http.response.body", "body": data, "more_body": True})
-        except Exception as error:
+        except BaseException as error:
+            if is_meant_for_task(error):
+                raise
             failure = {"type": "error", "error": {"message": str(self.failed(error).value)}}
             await send({"type": "http.response.body", "body": event(failure, name="error"), "more_body": True})
         await send({"type": "http.response.body", "body": b""})

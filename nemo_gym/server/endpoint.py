@@ -93,7 +93,7 @@ class Endpoint:
         self._provide = self._plan(is_tool=is_tool)
         self._keeps_sent = _request in self._provide.values()
 
-    def shape_error(self, reply: ServerReply, _error: Exception) -> ServerReply:
+    def shape_error(self, reply: ServerReply, _error: BaseException) -> ServerReply:
         """The error response as the callers of this endpoint read it."""
         return reply
 

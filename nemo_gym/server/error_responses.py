@@ -1,5 +1,6 @@
 """Error responses: a status and a JSON body, the same over HTTP and in a direct call."""
 
+import asyncio
 import logging
 import sys
 import traceback
@@ -40,7 +41,7 @@ _STATUS_OF_CODE = {SessionLostError.CODE: 410, SessionError.CODE: 401, Overloade
 _STATUS_OF_CAUSE: dict[Cause, int] = {"timeout": 504, "input": 422, "internal": 500}
 
 
-def failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> ServerReply:
+def failure_of(error: BaseException, *, server: str, key: str, cause: Cause) -> ServerReply:
     """The response for `error`, without secrets. An unexpected exception is logged with its traceback."""
     status, body = _failure_of(error, server=server, key=key, cause=cause)
     redacted = redact_body(body) if isinstance(body, bytes) else process_redactor().value(body)
@@ -84,7 +85,7 @@ def redact_body(body: bytes) -> bytes:
     return redactor.text(body.decode(errors="replace")).encode()
 
 
-def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> tuple[int, Any]:
+def _failure_of(error: BaseException, *, server: str, key: str, cause: Cause) -> tuple[int, Any]:
     raised: Any = error
     found: RolloutError | None
     if isinstance(error, ToolError):
@@ -109,13 +110,16 @@ def _failure_of(error: Exception, *, server: str, key: str, cause: Cause) -> tup
         if found is None:
             text = content.decode(errors="replace")
             return 500, f"Hit an exception in {key} calling an inner server: {text}"
+    elif isinstance(error, asyncio.CancelledError):
+        found = _cancellation_failure(error, cause)
+        _log_unexpected(error, server, found.cause)
     else:
         _log_unexpected(error, server, cause)
         return 500, repr(error)
     return _response_to(found, server)
 
 
-def _log_unexpected(error: Exception, server: str, cause: Cause) -> None:
+def _log_unexpected(error: BaseException, server: str, cause: Cause) -> None:
     """Log the first exception of a kind with the line it came from: a tool may fail in every call of every rollout."""
     frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
     place = f"{frame.f_code.co_filename}:{line}"
@@ -137,6 +141,17 @@ def _upstream_failure(error: UpstreamError, cause: Cause) -> RolloutError:
     kind = error.cause or cause
     status = None if kind == "timeout" else error.status or UNREACHABLE
     return RolloutError(kind, str(error), retryable=not is_refusal, code=setup_code(error), status=status)
+
+
+def _cancellation_failure(error: asyncio.CancelledError, cause: Cause) -> RolloutError:
+    """A handler awaited what another rollout cancelled. That is no result of a tool for the model to read."""
+    message = (
+        f"{error!r}, but nobody cancelled this rollout. Await a task that several rollouts share with "
+        "asyncio.shield(task)."
+    )
+    found = RolloutError("environment" if cause == "tool" else cause, message, retryable=True)
+    found.response = getattr(error, "response", None)
+    return found
 
 
 def _response_to(error: RolloutError, server: str) -> tuple[int, Any]:
@@ -170,6 +185,6 @@ def _input(value: Any) -> dict[str, Any]:
     return {"input": value} if isinstance(value, str | int | float | None) else {}
 
 
-def _is_a(error: Exception, module: str, name: str) -> bool:
+def _is_a(error: BaseException, module: str, name: str) -> bool:
     """isinstance, without importing the module: if nobody has imported it, it cannot have raised the error."""
     return module in sys.modules and isinstance(error, getattr(sys.modules[module], name))

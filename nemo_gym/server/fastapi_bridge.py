@@ -4,6 +4,7 @@ from collections.abc import MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from nemo_gym.common.cancellation import is_meant_for_task
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.metrics import RequestStats
 from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, read_body
@@ -66,8 +67,8 @@ class SessionMiddleware:
             scope["session"], scope[SESSION_IN_SCOPE] = session.data, session
             running = self._app(scope, receive, send_with_cookie)
             await (running if core.around is None else core.around(running))
-        except Exception as error:
-            if status:
+        except BaseException as error:
+            if status or is_meant_for_task(error):
                 raise
             await core.send(core.failed(error), receive, send_with_cookie)
         finally:
@@ -118,8 +119,8 @@ class FastApiApp:
         started = stats.start()
         try:
             await self._app(scope, receive, redact_errors(send_and_look))
-        except Exception:
-            failure = "internal"
+        except BaseException as error:
+            failure = "cancelled" if is_meant_for_task(error) else "internal"
             raise
         finally:
             stats.end(started, failure)

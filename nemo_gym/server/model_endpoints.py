@@ -66,7 +66,7 @@ class StreamableEndpoint(Endpoint):
         whole = orjson.loads(result.content() if isinstance(result, ServerReply) else encode(result))
         return EventStream.of(self._events(whole, request))
 
-    def shape_error(self, reply: ServerReply, error: Exception) -> ServerReply:
+    def shape_error(self, reply: ServerReply, error: BaseException) -> ServerReply:
         return in_dialect(reply, error, "openai")
 
 
@@ -93,7 +93,7 @@ class MessagesEndpoint(Endpoint):
         message = message_of(_read(result, self.path, NeMoGymResponse), message_id=f"msg_{uuid4().hex}")
         return EventStream.of(message_events(message)) if streams else message
 
-    def shape_error(self, reply: ServerReply, error: Exception) -> ServerReply:
+    def shape_error(self, reply: ServerReply, error: BaseException) -> ServerReply:
         return in_dialect(reply, error, "anthropic")
 
 
@@ -196,7 +196,7 @@ def _read(result: Any, path: str, kind: type[T]) -> T:
     return read_reply(result if isinstance(result, ServerReply) else ServerReply("", 200, result), path, kind, "model")
 
 
-def in_dialect(reply: ServerReply, error: Exception | None, dialect: Dialect) -> ServerReply:
+def in_dialect(reply: ServerReply, error: BaseException | None, dialect: Dialect) -> ServerReply:
     """The error response to a client of that API. Without `error` the handler has made the response itself."""
     upstream = _upstream_of(error)
     try:

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,30 @@ async def test_a_row_that_was_sent_before_the_collector_knew_that_the_worker_sto
             writer.write(frame([Kind.ROW, 7, "agent", 0, 0, "", 5.0, 1], b"{}") + frame([Kind.DRAINING]))
             assert (await next_frame(reader))[:2] == [Kind.SCORED, 7]
         writer.close()
+
+
+async def test_a_row_whose_worker_never_sends_an_outcome_has_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_link, "OUTCOME_GRACE_S", 0.1)
+    monkeypatch.setattr(worker_link, "PING_EVERY_S", 0.05)
+    cancelled = asyncio.Event()
+
+    async def forget_rows(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (head := await next_frame(reader))[0] != Kind.CANCEL:
+            if head[0] == Kind.HELLO:
+                writer.write(frame([Kind.HELLO, VERSION, 0, 1, 1, ["agent"]]))
+        writer.write(frame([Kind.SCORED, head[1], 0, 0, 0.1, {}], b"{}"))  # too late
+        cancelled.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(forget_rows, "127.0.0.1", 0) as server:
+        address = WorkerAddress(0, "", f"127.0.0.1:{server.sockets[0].getsockname()[1]}", ("agent",))
+        pool = WorkerPool(partial(asyncio.sleep, 0, [address]))
+        async with asyncio.timeout(PATIENCE_S), pool.connected():
+            late = await attempt(pool, row(), timeout_s=0.1)
+            await cancelled.wait()
+    assert isinstance(late, NoResult)
+    assert (late.cause, late.retryable, late.attempt) == ("timeout", True, 2)
 
 
 async def test_rows_wait_until_a_worker_is_ready() -> None:

@@ -50,8 +50,10 @@ class Failing(SimpleResourcesServer):
 unpicklable = ComputeError("returned a function, which cannot be pickled")
 unpicklable.is_retryable = False
 
-ERRORS: dict[str, Exception] = {
+ERRORS: dict[str, BaseException] = {
     "own code": KeyError("no such answer"),
+    "exit": SystemExit(0),
+    "cancelled task": asyncio.CancelledError(),
     "compute worker": ComputeError("its worker ended with signal SIGKILL"),
     "compute function": unpicklable,
     "another server": UpstreamError("judge", 0, "connection refused"),
@@ -66,6 +68,8 @@ ERRORS: dict[str, Exception] = {
     ("name", "cause", "retryable"),
     [
         ("own code", "verifier", False),
+        ("exit", "verifier", False),
+        ("cancelled task", "verifier", True),
         ("compute worker", "verifier", True),
         ("compute function", "verifier", False),
         ("another server", "verifier", True),
