@@ -194,11 +194,13 @@ def parse_error(content: bytes, sender: str | None = None) -> RolloutError | Non
         server = fields.get("server") or sender
         if fields.get(SETUP_CODE_FIELD) in SETUP_CODES:
             code = fields[SETUP_CODE_FIELD]
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        refusal = REFUSALS.get(code)
+        is_failure = cause in CAUSES
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):  # such as a list for a code
         return None
-    if code in REFUSALS:
-        error: RolloutError = REFUSALS[code](message, server=server)
-    elif cause in CAUSES:
+    if refusal is not None:
+        error: RolloutError = refusal(message, server=server)
+    elif is_failure:
         status = fields.get("status")
         error = RolloutError(
             cause,

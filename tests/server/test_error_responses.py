@@ -92,7 +92,14 @@ def test_a_plain_error_of_a_verifier_is_judged_by_its_status(status: int, retrya
     assert failure_in(ServerReply("v", status, b"oops"), "/verify", "verifier").retryable is retryable
 
 
-@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'{"error": "x"}', b'{"error": {"cause": "bad luck"}}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"null", b"[]", b'{"error": "x"}', b'{"error": {"cause": "bad luck"}}'),
+        b'{"error": {"cause": "model", "message": "no", "code": ["x"]}}',
+        b'{"error": {"cause": {}, "message": "no"}}',
+    ],
+)
 def test_a_body_that_describes_no_error_of_ours_is_none(body: bytes) -> None:
     assert parse_error(body) is None
 
