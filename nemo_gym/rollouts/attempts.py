@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import msgspec
@@ -47,6 +47,7 @@ from nemo_gym.rollouts.types import (
     results_of,
     single_line_record,
 )
+from nemo_gym.rollouts.worker_losses import MAX_WORKERS_LOST, WORKER_LOST, LostRows
 
 logger = logging.getLogger(__name__)
 rate_limited_log = RateLimitedLog(logger)
@@ -58,11 +59,6 @@ _CAUSE_OF_FAILURE: dict[str, Cause] = {"judge_failed": "judge", "timeout_exceede
 
 Run = Callable[[Row], Awaitable[Outcome]]
 
-WORKER_LOST = "worker_lost"
-"""The code of an attempt whose worker died. It is made again, whatever `max_attempts` is."""
-MAX_WORKERS_LOST = 3
-"""A row that this many workers died of gets no further attempt: it may be what kills them."""
-
 
 class MakeAttempt(Protocol):
     """Makes one attempt at a rollout, in this process or in a worker."""
@@ -73,13 +69,14 @@ class MakeAttempt(Protocol):
 def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, write: WriteOutcome) -> Run:
     """The function that makes a rollout of a row: it retries what is retryable, writes each failed attempt, and
     applies the straggler policy. Raises SetupError if a model endpoint is set up so that no rollout can succeed."""
-    has_scored = False
+    has_scored, lost_rows = False, LostRows()
 
     async def run(row: Row) -> Outcome:
         nonlocal has_scored
         number, lost, throttled = 1, 0, 0
         while True:
-            outcome = await make_attempt(row, timeout_s=config.rollout_timeout_s, number=number)
+            make = partial(make_attempt, row, timeout_s=config.rollout_timeout_s, number=number)
+            outcome = await lost_rows.dispatch(make, lost=lost)
             if throttled:
                 outcome = replace(outcome, throttled=outcome.throttled + throttled)
             if isinstance(outcome, Scored):

@@ -16,10 +16,11 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import WorkerAddress, list_workers
 from nemo_gym.errors import ConfigError, HeadServerError, StartupError
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.rollouts.attempts import MAX_WORKERS_LOST, WORKER_LOST, call_agent, no_such_agent, parse_scored
+from nemo_gym.rollouts.attempts import call_agent, no_such_agent, parse_scored
 from nemo_gym.rollouts.row_protocol import RowRequest, failed_attempt
 from nemo_gym.rollouts.types import NO_DATASET, Outcome, Row, Scored, rollout_error
 from nemo_gym.rollouts.worker_link import WorkerLink
+from nemo_gym.rollouts.worker_losses import MAX_WORKERS_LOST, WORKER_LOST, LostRows
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +191,7 @@ class TrainerDispatch:
         self._workers: asyncio.Future[WorkerPool | None] | None = None
         self._holding: asyncio.Task[None] | None = None
         self._in_flight = self._made = 0
+        self._lost_rows = LostRows()
 
     async def run(self, agent: str, row: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """The result of an agent for a row. Raises RolloutError if there is none."""
@@ -197,7 +199,7 @@ class TrainerDispatch:
         try:
             workers = await self._connect()
             if workers is not None:
-                return await _run_in_worker(workers, Row(NO_DATASET, agent, encode(row)), timeout_s)
+                return await self._run_in_worker(workers, Row(NO_DATASET, agent, encode(row)), timeout_s)
             try:
                 return parse_scored(await call_agent(self._client, agent, row, timeout_s=timeout_s))
             except ConfigError as error:
@@ -205,6 +207,18 @@ class TrainerDispatch:
         finally:
             self._in_flight -= 1
             self._made += 1
+
+    async def _run_in_worker(self, workers: WorkerPool, row: Row, timeout_s: float) -> dict[str, Any]:
+        lost = 0
+        while True:
+            make = partial(workers.attempt, row, timeout_s=timeout_s, number=lost + 1)
+            outcome = await self._lost_rows.dispatch(make, lost=lost)
+            if isinstance(outcome, Scored):
+                result: dict[str, Any] = orjson.loads(outcome.record)
+                return result
+            lost += 1
+            if outcome.code != WORKER_LOST or lost == MAX_WORKERS_LOST:
+                raise rollout_error(outcome)
 
     async def _connect(self) -> WorkerPool | None:
         if self._workers is None:
@@ -231,15 +245,3 @@ class TrainerDispatch:
         finally:
             self._workers = None
             opened.cancel()
-
-
-async def _run_in_worker(workers: WorkerPool, row: Row, timeout_s: float) -> dict[str, Any]:
-    number = 1
-    while True:
-        outcome = await workers.attempt(row, timeout_s=timeout_s, number=number)
-        if isinstance(outcome, Scored):
-            result: dict[str, Any] = orjson.loads(outcome.record)
-            return result
-        if outcome.code != WORKER_LOST or number == MAX_WORKERS_LOST:
-            raise rollout_error(outcome)
-        number += 1

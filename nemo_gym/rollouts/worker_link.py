@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.retry import backoff_s
-from nemo_gym.rollouts.attempts import WORKER_LOST
 from nemo_gym.rollouts.row_protocol import (
     VERSION,
     FrameConnection,
@@ -23,6 +22,7 @@ from nemo_gym.rollouts.row_protocol import (
     row_frame,
 )
 from nemo_gym.rollouts.types import Outcome
+from nemo_gym.rollouts.worker_losses import WORKER_LOST
 
 logger = logging.getLogger(__name__)
 
