@@ -14,6 +14,9 @@ from urllib.parse import quote, quote_plus
 
 MASK = "****"
 
+MASKED_FIELD = "_masked"
+"""True in a stored record that masking has changed. Its text is not what the model, a tool or the dataset said."""
+
 MIN_SECRET_LENGTH = 8
 """A shorter value is not searched for in text: it would replace unrelated words."""
 
@@ -34,6 +37,7 @@ _URL_QUERY = re.compile(r"(://[^\s?#\"'<>]*)\?([^\s#\"'<>]+?)(?=[).,;:!\]}]*(?:[
 """Without the punctuation that follows a URL in a sentence."""
 _QUERY_VALUE = re.compile(r"(^|&)([^&=]*=)?[^&]+")
 _MASKED_VALUE = rf"\1\2{MASK}"
+_MASKED_END = f',"{MASKED_FIELD}":true}}\n'.encode()
 _BEARER = "Bearer "
 _UNESCAPED = re.compile(r"[A-Za-z0-9_.-]+")
 _MIN_ANCHOR_LENGTH = 4
@@ -69,6 +73,17 @@ class Redactor:
         if not self._byte_anchors or not self._may_contain_secret(data):
             return data
         return _JSON_STRING.sub(lambda literal: self._json_string(literal[0]), data)
+
+    def json_lines(self, lines: list[bytes]) -> bytes:
+        """Lines with a JSON object each, without secrets. A line that masking changed says so in its last field."""
+        joined = b"".join(lines)
+        if not self._byte_anchors or not self._may_contain_secret(joined):
+            return joined
+        return b"".join(map(self._json_line, lines))
+
+    def _json_line(self, line: bytes) -> bytes:
+        redacted = self.json(line)
+        return line if redacted == line else redacted[:-2] + _MASKED_END
 
     def _may_contain_secret(self, data: bytes) -> bool:
         has_escapes = _ESCAPED in data and _ESCAPED_ASCII.search(data)  # a plain search takes a tenth of the time

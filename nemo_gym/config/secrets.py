@@ -3,7 +3,8 @@
 Secret are: text from `env.yaml`, unless its key is known to be harmless; values whose key is named like a secret; and
 user info and query values in URLs. Long values are replaced wherever they appear, short ones only where the
 configuration has them. A value from `env.yaml` that is an ordinary word, such as `production`, is no secret if a
-config file has it, too, under a key that is not named like a secret.
+config file has it, too, under a key that is not named like a secret. A word of the wire formats or of records, such as
+`function_call`, is none either.
 """
 
 import re
@@ -42,11 +43,12 @@ PUBLIC_BLOCK_KEYS = frozenset(
 """Keys of a server block whose text is not secret."""
 
 _ALWAYS_SECRET = re.compile(r"secret|password|passwd|passphrase|api_?key|credential|authorization")
-_SECRET_IF_TEXT = re.compile(r"token|(^|_)key$")
+_SECRET_IF_TEXT = re.compile(r"token|(^|_)(key|cookies?)$")
 _NOT_A_SECRET_TOKEN = re.compile(r"tokeni[sz]\w*|(bos|eos|pad|unk|sep|cls|mask|stop)_token")
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-.\s]")
 _PUBLIC_NAME = re.compile(r"(^|_)(model_name|base_url|fpath|dirpath)$")
 _PUBLIC_BLOCK_NAME = re.compile(r"(^|_)(model|model_name|base_url)$")
+_LIKE_PROTOCOL_WORD = re.compile(r"[a-z_.]+")
 _TRACER = "\0nemo-gym-secret\0"
 
 
@@ -127,7 +129,25 @@ def find_secrets(config: "DictConfig | Mapping[str, Any]", dotenv: Mapping[Any, 
     if dotenv:
         own -= _written_words(config, dotenv)
     urls = {part for _, value in values if isinstance(value, str) for part in url_secrets(value)}
-    return Secrets(frozenset(named | (own - public) | urls) - {""}, _positions_of(config, short))
+    found = {value for value in named | (own - public) | urls if not is_protocol_word(value)}
+    return Secrets(frozenset(found) - {""}, _positions_of(config, short))
+
+
+def protocol_words_among(dotenv: Mapping[Any, Any]) -> list[str]:
+    """Keys of `env.yaml` whose value is not masked because it is a word of the protocol."""
+    texts = [(path, value) for path, value in leaves(dotenv) if isinstance(value, str) and not is_public(path)]
+    return [dotted(path) for path, value in texts if is_protocol_word(value)]
+
+
+def is_protocol_word(value: str) -> bool:
+    """True if the text is a word of the wire formats or of records, such as `function_call`. Records without it could
+    not be read. A short text is no matter: it is not searched for."""
+    word = value.strip()
+    if len(word) < MIN_SECRET_LENGTH or not _LIKE_PROTOCOL_WORD.fullmatch(word):
+        return False
+    from nemo_gym.config.protocol_words import protocol_words  # imports all wire types, which is slow
+
+    return word in protocol_words()
 
 
 def _written_words(config: Any, dotenv: Mapping[Any, Any]) -> set[str]:

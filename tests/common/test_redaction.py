@@ -75,6 +75,14 @@ def test_letters_that_are_escaped_for_no_reason_hide_nothing() -> None:
     assert Redactor([PLAIN]).json(f'{{"a": "{hidden}"}}'.encode()) == b'{"a": "****"}'
 
 
+def test_a_line_that_masking_changed_says_so() -> None:
+    lines = [b'{"said":"apple"}\n', b'{"said":"a pineapple"}\n', b'{"said":"pineapples"}\n']
+    masked = b'{"said":"a ****","_masked":true}\n'
+    assert Redactor(["pineapple"]).json_lines(lines) == b"".join([lines[0], masked, lines[2]])
+    assert Redactor(["pineapple"]).json_lines([masked]) == masked
+    assert Redactor().json_lines(lines) == b"".join(lines)
+
+
 def test_json_without_a_secret_is_not_touched() -> None:
     data = rb'{"a": "\u00e9 \ud800", "b" : 1e400}'
     assert Redactor([PLAIN]).json(data) == data

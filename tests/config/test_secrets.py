@@ -1,9 +1,11 @@
 """Which values are secret, and that none of them is shown."""
 
+import re
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,18 +13,21 @@ from omegaconf import OmegaConf
 
 from nemo_gym.cli.command import parameters_of
 from nemo_gym.cli.commands import COMMANDS
-from nemo_gym.common.redaction import Redactor, redact
+from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.common.redaction import Redactor, process_redactor, redact
 from nemo_gym.config.loading import dump, load_config
 from nemo_gym.config.secrets import (
     MASK,
     Secrets,
     find_secrets,
+    is_protocol_word,
     is_public,
     is_secret,
     masked,
     words_among,
 )
 from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.types import METADATA_FIELDS, NoResult, RowId
 
 
 def loaded(tmp_path: Path, dotenv: str, *arguments: str) -> Any:
@@ -48,6 +53,12 @@ def loaded(tmp_path: Path, dotenv: str, *arguments: str) -> Any:
         ("password", 123456, True),
         ("credentials", "abc", True),
         ("Authorization", "Bearer abc", True),
+        ("Proxy-Authorization", "Basic abc", True),
+        ("Cookie", "session=abc", True),
+        ("Set-Cookie", "session=abc", True),
+        ("cookies", "session=abc", True),
+        ("cookie_max_age", 3600, False),
+        ("cookie_domain", "example.com", False),
         ("a.b.api_key", "abc", True),
         ("api_key", "", False),
         ("api_key", None, False),
@@ -86,6 +97,20 @@ def test_masking_goes_into_mappings_and_lists() -> None:
         "max_tokens": 3,
         "tokens": {"password": MASK, "limit": 5},
     }
+
+
+def test_headers_that_authenticate_are_masked_wherever_they_are() -> None:
+    secret = {
+        "Cookie": "session=abc123def",
+        "Set-Cookie": "a=b",
+        "X-API-Key": "k",
+        "Proxy-Authorization": "Basic eA==",
+    }
+    config = {"model": {"responses_api_models": {"m": {"default_headers": {**secret, "X-Team": "red"}}}}}
+    shown = masked({**config, "text": "it sent session=abc123def"})
+    headers = shown["model"]["responses_api_models"]["m"]["default_headers"]
+    assert headers == {**dict.fromkeys(secret, MASK), "X-Team": "red"}
+    assert shown["text"] == f"it sent {MASK}"
 
 
 def test_a_server_named_like_a_secret_is_shown() -> None:
@@ -259,3 +284,25 @@ def test_an_interpolation_of_a_word_does_not_make_it_public() -> None:
     dotenv = {"team": "research"}
     config = OmegaConf.create({**dotenv, "env": {"resources_servers": {"env": {"note": "${team}"}}}})
     assert find_secrets(config, dotenv).values == {"research"}
+
+
+@pytest.mark.parametrize("word", ["function_call", "assistant", "completed", "_task_index", "response", "output_text"])
+def test_a_word_of_the_wire_formats_is_no_secret_and_told(
+    word: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded(tmp_path, f"judge_role: {word}\nother: {word}s-and-more\nhost: {word}\n")
+    record = f'{{"{word}":"{word}","text":"{word}s-and-more"}}\n'.encode()
+    masked_record = f'{{"{word}":"{word}","text":"****","_masked":true}}\n'.encode()
+    assert process_redactor().json_lines([record]) == masked_record
+    warnings = [each.getMessage() for each in caplog.records if "so it is not masked" in each.getMessage()]
+    assert [warning.split()[1] for warning in warnings] == ["judge_role", "host"]
+
+
+def test_the_words_of_the_wire_formats_include_all_fields_of_records() -> None:
+    """Those of every table in docs/records.md that names fields."""
+    tables = re.findall(r"^\| (`.*?) \|", (PARENT_DIR / "docs/records.md").read_text(), re.MULTILINE)
+    named = {part for cell in tables for name in re.findall("`([^`]+)`", cell) for part in re.split(r"[.\[\]]+", name)}
+    failure = orjson.loads(NoResult(RowId(0, 0, ""), "internal", "", response={}).line())
+    fields = {*named, *METADATA_FIELDS, *failure}
+    missing = {name for name in fields if len(name) >= 8 and not is_protocol_word(name)}
+    assert missing == set()
