@@ -13,12 +13,13 @@ import orjson
 from pydantic import Field, ValidationError, model_validator
 
 from nemo_gym.analysis.export_messages import NotChatError, Reasoning, chat_messages, chat_tools
-from nemo_gym.analysis.export_report import ExportReport
+from nemo_gym.analysis.export_report import MASKED, ExportReport
 from nemo_gym.analysis.export_tokens import token_samples
 from nemo_gym.analysis.records import StoredRollout, StoredRolloutsError, read_records
 from nemo_gym.analysis.trainer_views import VIEWS
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
+from nemo_gym.common.redaction import MASKED_FIELD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import JsonObject
@@ -98,6 +99,8 @@ class Conversation:
     @classmethod
     def of(cls, record: dict[str, Any], config: ExportConfig) -> "Conversation":
         """From a record. DroppedError says why not."""
+        if MASKED_FIELD in record:
+            raise DroppedError(MASKED)
         try:
             rollout = StoredRollout.model_validate(record)
         except ValidationError as error:

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from nemo_gym.llm_api.base import JsonObject
 
+MASKED = "secrets are masked in it"
+"""The reason to drop a record that is not what was said."""
+
 
 @dataclass(slots=True)
 class ExportReport:

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.analysis.export_report import ExportReport
+from nemo_gym.analysis.export_report import MASKED, ExportReport
 from nemo_gym.analysis.records import StoredLine, prompt_digest, read_records
 from nemo_gym.analysis.trainer_views import VIEWS
 from nemo_gym.analysis.training_samples import TrainingSample, group_advantages, reward_of, samples_of
+from nemo_gym.common.redaction import MASKED_FIELD
 from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.base import JsonObject
@@ -41,6 +42,8 @@ def token_samples(rollouts: Path, trainer: str, report: ExportReport) -> Iterato
 
 def _samples(stored: StoredLine, advantages: dict[tuple[int, str], float]) -> list[tuple[str, TrainingSample]]:
     """The samples of every policy of a rollout, with its name."""
+    if MASKED_FIELD in stored.record:
+        raise TokenTraceError(MASKED)
     samples: list[tuple[str, TrainingSample]] = []
     for policy, part in _policies(stored.record).items():
         if (stored.offset, policy) not in advantages:

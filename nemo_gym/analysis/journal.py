@@ -17,6 +17,7 @@ import orjson
 
 from nemo_gym.analysis.recorded_calls import COMPLETED, RecordedCall, Send, call_of
 from nemo_gym.client.server_client import ServerReply
+from nemo_gym.common.redaction import MASKED_FIELD
 from nemo_gym.config.tree import blocks_in
 from nemo_gym.rollouts.attempt_context import RecordingContext, current_attempt
 from nemo_gym.rollouts.store import JsonlFile, StorageError
@@ -86,7 +87,7 @@ class Journal:
         self._file.repair()
         finished = set(map(parse_row_id, _lines(self._output)))
         calls: dict[RowId, dict[str, int]] = defaultdict(dict)
-        offset, is_same_config = 0, False
+        offset, is_same_config, masked = 0, False, 0
         for line in self._file.lines():
             fields = orjson.loads(line)
             row = parse_row_id(line)
@@ -95,12 +96,19 @@ class Journal:
             elif fields["call"] == COMPLETED:
                 calls.pop(row, None)
             elif is_same_config and row not in finished:
-                calls[row][fields["call"]] = offset
+                if MASKED_FIELD in fields:  # not what the model said
+                    masked += 1
+                else:
+                    calls[row][fields["call"]] = offset
             offset += len(line)
         self._unfinished = dict(calls)
         if calls:
             stored = sum(map(len, calls.values()))
             logger.info("%d rollouts go on with %d replies of models from %s", len(calls), stored, self._path)
+        if masked:
+            logger.info(
+                "secrets are masked in %d replies of models in %s, which are asked for again", masked, self._path
+            )
         self._write({_MODELS: self._hash})
 
     def _write_reply(self, call: RecordedCall, reply: ServerReply) -> None:

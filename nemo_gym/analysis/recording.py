@@ -17,6 +17,7 @@ import orjson
 from nemo_gym.analysis.journal import Journal
 from nemo_gym.analysis.recorded_calls import COMPLETED, RecordedCall, Send, call_of
 from nemo_gym.client.server_client import ServerClient, ServerReply
+from nemo_gym.common.redaction import MASK, MASKED_FIELD, process_redactor
 from nemo_gym.config.tree import blocks_in
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.rollouts.attempt_context import RecordingContext, current_attempt
@@ -27,6 +28,9 @@ from nemo_gym.rollouts.store import JsonlFile, StorageError
 logger = logging.getLogger(__name__)
 
 FILE = "traffic.jsonl"
+_MASKED_REPLY = (
+    "secrets are masked in the recorded reply of %s, so it is not what the model said. Run it without +replay."
+)
 
 
 class Recorder:
@@ -93,11 +97,15 @@ class Replayer:
             message = f"{place}, {self._difference(call, calls, f'{server}{path}')}."
             raise RolloutError("model" if server in self._models else "tool", message, server=server)
         recorded = await asyncio.to_thread(self._read, calls[call.name])
+        is_masked = MASKED_FIELD in recorded and MASK in recorded["answer"]
         if server in self._models:
+            if is_masked:
+                raise RolloutError("model", f"{place}: {_MASKED_REPLY % f'{server}{path}'}", server=server)
             return ServerReply(server, recorded["status"], recorded["answer"].encode())
         reply = await send()
-        if reply.text() != recorded["answer"]:
-            found = f"replied {reply.text()[:300]!r}, recorded {recorded['answer'][:300]!r}"
+        text = process_redactor().values(reply.text()) if is_masked else reply.text()
+        if text != recorded["answer"]:
+            found = f"replied {text[:300]!r}, recorded {recorded['answer'][:300]!r}"
             raise RolloutError("tool", f"{place}: {server}{path} {found}.", server=server)
         return reply
 

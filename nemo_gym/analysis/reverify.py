@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 from pydantic import Field, ValidationError
@@ -20,7 +20,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.paths import find
-from nemo_gym.common.redaction import process_redactor
+from nemo_gym.common.redaction import MASKED_FIELD, process_redactor
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.config.types import CommandConfig
@@ -118,6 +118,8 @@ class ReverifyReport:
     """Rollouts that had failed and are scored now."""
     unusable: int = 0
     """Failed rollouts without a response."""
+    masked: int = 0
+    """Rollouts in which secrets are masked. They stay as they are: a verifier would not see what the model said."""
     up: int = 0
     down: int = 0
     failed: Counter[Cause] = field(default_factory=Counter)
@@ -136,8 +138,8 @@ class ReverifyReport:
 
     @property
     def unconfirmed(self) -> int:
-        """How many rollouts do not have the reward they had."""
-        return self.up + self.down + self.failed.total()
+        """How many rollouts were not found to have the reward they had."""
+        return self.up + self.down + self.failed.total() + self.masked
 
     def add(self, rescored: Rescored, *, task_index: int, repeat_index: int) -> None:
         old, new = rescored.old, rescored.record["reward"]
@@ -172,8 +174,16 @@ async def reverify_rollouts(
     ):
         redactor = process_redactor()
 
+        def write(file: IO[bytes], record: JsonObject) -> None:
+            file.write(redactor.json_lines([orjson.dumps(record) + b"\n"]))
+
         async def work() -> None:
             for stored in todo:
+                if MASKED_FIELD in stored.record:
+                    report.masked += 1
+                    if not is_failure(stored.record):
+                        write(scored, stored.record)
+                    continue
                 index = dataset.index_of(stored)
                 row = dataset.row(index)
                 metadata = {name: value for name, value in stored.record.items() if name.startswith("_")}
@@ -185,11 +195,11 @@ async def reverify_rollouts(
                 except RolloutError as error:
                     report.failed[error.cause] += 1
                     failure = {"cause": error.cause, "message": str(error), "server": error.server}
-                    failed.write(redactor.json(orjson.dumps({**failure, **metadata})) + b"\n")
+                    write(failed, {**failure, **metadata})
                 else:
                     report.add(found, task_index=index, repeat_index=metadata.get(REPEAT_INDEX_KEY_NAME, 0))
                     moved = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
-                    scored.write(redactor.json(orjson.dumps({**found.record, **metadata, **moved})) + b"\n")
+                    write(scored, {**found.record, **metadata, **moved})
 
         with raise_first_error():
             async with asyncio.TaskGroup() as workers:

@@ -73,7 +73,7 @@ class JsonlFile:
 
     def add(self, lines: list[bytes], *, durable: bool = True) -> None:
         """Write these, all of them or none, without secrets; if `durable`, down to the disk."""
-        text = memoryview(process_redactor().json(b"".join(lines)))
+        text = memoryview(process_redactor().json_lines(lines))
         written = 0
         try:
             while written < len(text):

@@ -10,13 +10,17 @@ from typing import Any, Self
 import msgspec
 import orjson
 
+from nemo_gym.common.redaction import MASKED_FIELD
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, ROW_FIELDS, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import Cause, RolloutError
 
 REPEAT_INDEX_KEY_NAME = "_repeat_index"
 ROW_HASH_KEY_NAME = "_row_hash"
 METADATA_FIELDS = frozenset(
-    (TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, ROW_FIELDS, "_attempts", "_retries", "_seconds")
+    (
+        *(TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, ROW_FIELDS),
+        *("_attempts", "_retries", "_seconds", MASKED_FIELD),
+    )
 )
 """What the collector adds to a record."""
 _NOT_COPIED = METADATA_FIELDS | {TASK_INDEX_KEY_NAME}

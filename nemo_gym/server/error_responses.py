@@ -7,6 +7,8 @@ import traceback
 from collections.abc import MutableMapping
 from typing import Any
 
+import orjson
+
 from nemo_gym.client.reply import ServerReply, parse_error
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.common.retry import RETRIED_STATUSES
@@ -26,6 +28,7 @@ from nemo_gym.errors import (
     default_status,
 )
 from nemo_gym.llm_api.endpoint_errors import setup_code
+from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import RefusedError, Send
 from nemo_gym.server.endpoint import BadBodyError
 
@@ -44,7 +47,7 @@ _STATUS_OF_CAUSE: dict[Cause, int] = {"timeout": 504, "input": 422, "internal": 
 def failure_of(error: BaseException, *, server: str, key: str, cause: Cause) -> ServerReply:
     """The response for `error`, without secrets. An unexpected exception is logged with its traceback."""
     status, body = _failure_of(error, server=server, key=key, cause=cause)
-    redacted = redact_body(body) if isinstance(body, bytes) else process_redactor().value(body)
+    redacted = redact_body(body) if isinstance(body, bytes) else _with_response(process_redactor().value(body), body)
     headers = getattr(error, "headers", None)  # of an HTTPException
     return ServerReply(server, status, redacted, headers=headers if isinstance(headers, dict) else {})
 
@@ -81,8 +84,21 @@ def redact_errors(send: Send) -> Send:
 def redact_body(body: bytes) -> bytes:
     redactor = process_redactor()
     if body[:1] in (b"{", b"[", b'"'):
-        return redactor.json(body)
+        redacted = redactor.json(body)
+        try:
+            return body if redacted == body else encode(_with_response(orjson.loads(redacted), orjson.loads(body)))
+        except orjson.JSONDecodeError:  # a part of a body
+            return redacted
     return redactor.text(body.decode(errors="replace")).encode()
+
+
+def _with_response(redacted: Any, body: Any) -> Any:
+    """The model's response in an error stays as the model gave it, as in the reply of a scored rollout: a masked one
+    would be verified by `ng_reverify`. It is masked, and marked so, where it is written."""
+    error = body.get("error") if isinstance(body, dict) else None
+    if isinstance(error, dict) and error.get("response") is not None:
+        return {**redacted, "error": {**redacted["error"], "response": error["response"]}}
+    return redacted
 
 
 def _failure_of(error: BaseException, *, server: str, key: str, cause: Cause) -> tuple[int, Any]:

@@ -14,6 +14,7 @@ import pytest
 
 from nemo_gym.analysis.recording import FILE, first_difference, record_or_replay
 from nemo_gym.client.server_client import ServerClient
+from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
@@ -147,6 +148,24 @@ async def test_what_cannot_be_recorded_or_replayed_is_refused(tmp_path: Path) ->
     await run(tmp_path, "x.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
     with pytest.raises(ConfigError, match="exists already"):
         await run(tmp_path, "y.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+
+
+async def test_a_tool_whose_recorded_reply_is_masked_is_compared_with_its_masked_reply(tmp_path: Path) -> None:
+    """It runs for real, and the model's replies are found by what it really said: nothing masked is used."""
+    write_rows(tmp_path, start=987654320)
+    rows = (tmp_path / "rows.jsonl").read_text().replace('"increment_counter"', '"get_counter_value"')
+    (tmp_path / "rows.jsonl").write_text(rows.replace('"expected_count": 987654322', '"expected_count": 987654320'))
+    set_process_secrets(Secrets(frozenset(("987654320",))))  # what the counter says
+    script: list[dict[str, Any]] = [
+        {"turn": 0, "call": [{"name": "get_counter_value", "arguments": {}}]},
+        {"say": "Done."},
+    ]
+    await run(tmp_path, "recorded.jsonl", script, record=str(tmp_path / "traffic"))
+    assert b'"_masked":true' in (tmp_path / "traffic" / FILE).read_bytes()
+    metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(tmp_path / "traffic"))
+    assert (metrics.scored, metrics.failed) == (5, {})
+    assert records(tmp_path / "replayed.jsonl") == records(tmp_path / "recorded.jsonl")
+    assert all(b'"reward":1.0' in record for record in records(tmp_path / "recorded.jsonl"))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 from fastapi import FastAPI, HTTPException
 
@@ -19,7 +20,7 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.server.error_responses import redact_errors
+from nemo_gym.server.error_responses import failure_of, redact_body, redact_errors
 from nemo_gym.testing import client_for, example_row, response_of, rows_of
 from tests.stacks import agent_config
 
@@ -149,3 +150,16 @@ async def test_error_responses_of_a_fastapi_app_hold_no_secret() -> None:
         assert failed.json() == {"detail": "****"}
         assert (failed.headers["x-kept"], failed.headers["content-length"]) == ("1", str(len(failed.content)))
         assert (await client.get("/200")).json() == "hunter2-long-secret"
+
+
+async def test_the_model_s_response_in_an_error_stays_what_the_model_said() -> None:
+    """`ng_reverify` would score a masked one. It is masked, and marked, where it is written."""
+    set_process_secrets(Secrets(frozenset(("hunter2-long-secret",))))
+    error = RolloutError("verifier", "no verdict on hunter2-long-secret")
+    error.response = {"output": [{"text": "hunter2-long-secret, see https://example.com/?a=b"}]}
+    reply = failure_of(error, server="agent", key="run", cause="internal")
+    assert orjson.loads(reply.content())["error"]["message"] == "no verdict on ****"
+    for content in (reply.content(), redact_body(reply.content())):
+        assert orjson.loads(content)["error"]["response"] == error.response
+    assert b"hunter2" not in redact_body(b'{"detail":"hunter2-long-secret","error":"x"}')
+    assert b"hunter2" not in redact_body(b'{"detail":"hunter2-long-secret","err')
