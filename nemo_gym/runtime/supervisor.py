@@ -139,7 +139,8 @@ class WorkerProcess:
         self.started_at = time.time()
         if process.stdin is None or process.stdout is None:
             raise AssertionError("standard input and output are pipes")
-        with contextlib.suppress(ConnectionError):
+        # a process that is killed at once has closed its pipe; uvloop says that with a RuntimeError
+        with contextlib.suppress(ConnectionError, RuntimeError):
             process.stdin.write(self.spec.to_json() + b"\n")
             await process.stdin.drain()
         pinging = asyncio.create_task(self._kill_when_hung(process.pid))
