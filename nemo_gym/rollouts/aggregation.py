@@ -13,6 +13,7 @@ import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
+from nemo_gym.common.redaction import MASKED_FIELD
 from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.config.tree import nodes
 from nemo_gym.config.types import is_server_ref
@@ -80,12 +81,18 @@ async def _figures(client: ServerClient, agent: str, records: list[JsonObject]) 
 def _records_by_agent(lines: Iterable[bytes], agent_name: str | None) -> dict[str, list[JsonObject]]:
     """The stripped records of each agent, by task and rollout index."""
     found: dict[str, list[JsonObject]] = {}
+    masked = 0
     for line in lines:
         record = orjson.loads(line)
+        masked += MASKED_FIELD in record
         reference = record.get(AGENT_REF_KEY_NAME)
         agent = agent_name or (reference.get("name") if isinstance(reference, dict) else None)
         if agent is not None:
             found.setdefault(agent, []).append(_stripped(record))
+    if masked:
+        logger.warning(
+            "secrets are masked in %d records: figures that are computed from their texts may be wrong", masked
+        )
     for records in found.values():
         records.sort(key=lambda record: (record[TASK_INDEX_KEY_NAME], record[ROLLOUT_INDEX_KEY_NAME]))
     return found

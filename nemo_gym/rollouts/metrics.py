@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from nemo_gym.common.redaction import process_redactor
 from nemo_gym.common.words import count_of, shorten
 from nemo_gym.errors import Cause
 from nemo_gym.rollouts.estimators import ClusteredMean, LogHistogram, majority_at_k, pass_at_k
@@ -61,10 +62,15 @@ class _Task:
     """Each answer: how many gave it, and how many of those passed."""
 
     def vote(self, answer: Any, *, passed: bool) -> None:
+        """Count an answer as it is in the output, with its secrets masked: a resumed run counts those of the file."""
         self.is_asked = True
         if answer is None or answer == "":
             return
-        key = answer if isinstance(answer, str) else orjson.dumps(answer, option=orjson.OPT_SORT_KEYS)
+        redactor = process_redactor()
+        if isinstance(answer, str):
+            key: str | bytes = redactor.values(answer)
+        else:
+            key = redactor.json(orjson.dumps(answer, option=orjson.OPT_SORT_KEYS))
         given, good = self.votes.get(key, (0, 0))
         self.votes[key] = (given + 1, good + passed)
 

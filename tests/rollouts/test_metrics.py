@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.rollouts.metrics import RunningMetrics
 
 
@@ -79,6 +80,16 @@ def test_the_majority_is_right_more_often_than_one_sample() -> None:
     summary = metrics_of([record(0, reward, extracted_answer=answer) for answer, reward in votes]).summary()
     assert summary["majority@1"]["mean"] == 0.75
     assert summary["majority@2"]["mean"] == 0.75
+    assert summary["majority@4"]["mean"] == 1.0
+
+
+@pytest.mark.parametrize(("said", "stored"), [("a pineapple", "a ****"), (["a pineapple"], ["a ****"])])
+def test_a_masked_answer_of_an_earlier_run_and_the_same_answer_of_this_one_are_one_vote(
+    said: Any, stored: Any
+) -> None:
+    set_process_secrets(Secrets(frozenset(("pineapple",))))
+    votes = [(stored, 1.0), (said, 1.0), ("8", 0.0), ("9", 0.0)]
+    summary = metrics_of([record(0, reward, extracted_answer=answer) for answer, reward in votes]).summary()
     assert summary["majority@4"]["mean"] == 1.0
 
 
