@@ -30,13 +30,18 @@ def started_nodes(count: int) -> tuple[Any, list[Any]]:
     from ray.cluster_utils import Cluster
 
     for _ in range(TRIES):
-        first = {"num_cpus": CPUS, "object_store_memory": MEMORY, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args=first)
-        nodes = [cluster.head_node]
-        while has_agent(nodes[-1]):
-            if len(nodes) == count:
+        cluster = Cluster()
+        nodes: list[Any] = []
+        try:
+            while len(nodes) < count:
+                nodes.append(cluster.add_node(num_cpus=CPUS, object_store_memory=MEMORY, include_dashboard=False))
+                if not has_agent(nodes[-1]):
+                    break
+            else:
                 return cluster, nodes
-            nodes.append(cluster.add_node(num_cpus=CPUS, object_store_memory=MEMORY))
+        except Exception as error:
+            if "timed out during startup" not in str(error):  # after 30 seconds, which no setting changes
+                raise
         cluster.shutdown()  # type: ignore[no-untyped-call]
     raise AssertionError(f"no cluster in {TRIES} tries")
 
