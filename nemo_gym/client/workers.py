@@ -45,5 +45,8 @@ async def list_workers(client: ServerClient) -> list[WorkerAddress] | None:
         raise HeadServerError(f"Could not get the list of workers from the head server at {url}: {error}") from error
     if reply.status != 200:
         return None
-    found = orjson.loads(reply.body)
-    return [WorkerAddress(**{**item, "servers": tuple(item["servers"])}) for item in found]
+    try:
+        found = orjson.loads(reply.body)
+        return [WorkerAddress(**{**item, "servers": tuple(item["servers"])}) for item in found]
+    except (ValueError, TypeError, KeyError) as error:
+        raise HeadServerError(f"{url}/workers answered with no list of workers: {error!r}") from error

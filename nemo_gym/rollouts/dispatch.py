@@ -31,6 +31,7 @@ REFRESH_S = 2.0
 FIRST_WAIT_S = 2.0
 NO_WORKER_TIMEOUT_S = 300.0
 """How long rows wait while no worker is ready. One may be starting again."""
+MAX_NAMED = 5
 IDLE_S = 2.0
 """How long a trainer's connections to the workers stay open after its last rollout."""
 
@@ -58,7 +59,9 @@ class WorkerPool:
         """For a place in a worker, by agent."""
         self._ready_at = time.monotonic()
         """When each agent that rows wait for had a ready worker last."""
-        self._warned_full = False
+        self._warned_full = self._warned_unready = False
+        self._head_error: HeadServerError | None = None
+        """Why the list of workers could not be read, the last time."""
 
     def _capacity(self, agent: str) -> int:
         """How many rollouts the ready workers with this agent take at once."""
@@ -144,7 +147,7 @@ class WorkerPool:
         if refusals and all(refusals):
             raise StartupError("\n".join(str(refusal) for refusal in refusals))
         if time.monotonic() - self._ready_at > NO_WORKER_TIMEOUT_S:
-            raise StartupError(f"No worker was ready for {NO_WORKER_TIMEOUT_S:g} s. Is `ng_run` still up?")
+            raise StartupError(f"No worker was ready for {NO_WORKER_TIMEOUT_S:g} s: {self._what_is_lost()}")
 
     def _warn_if_full(self, agent: str) -> None:
         if self._capacity(agent) and not self._warned_full:
@@ -158,12 +161,39 @@ class WorkerPool:
     async def _keep_refreshing(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
-            with contextlib.suppress(HeadServerError):
+            try:
                 await self._refresh()
-            if all(self._capacity(agent) for agent, waiting in self._waiting.items() if waiting):
-                self._ready_at = time.monotonic()
-            elif time.monotonic() - self._ready_at > NO_WORKER_TIMEOUT_S:
-                self._wake_all()
+                self._head_error = None
+            except HeadServerError as error:
+                self._head_error = error
+            self._watch_readiness(time.monotonic())
+
+    def _watch_readiness(self, now: float) -> None:
+        """Say when rows wait because no worker is ready, and when they go on. After a while, let them fail."""
+        rows = {agent: sum(not turn.done() for turn in waiting) for agent, waiting in self._waiting.items()}
+        unready = [agent for agent, number in rows.items() if number and not self._capacity(agent)]
+        if not unready:
+            if self._warned_unready:
+                logger.warning("A worker is ready again after %.0f s; the rows go on.", now - self._ready_at)
+            self._ready_at, self._warned_unready = now, False
+            return
+        if not self._warned_unready:
+            self._warned_unready = True
+            number, agents = sum(rows[agent] for agent in unready), ", ".join(map(repr, unready))
+            text = "No worker with %s is ready, and %d rows wait, for at most %g s: %s"
+            logger.warning(text, agents, number, NO_WORKER_TIMEOUT_S, self._what_is_lost())
+        if now - self._ready_at > NO_WORKER_TIMEOUT_S:
+            self._wake_all()
+
+    def _what_is_lost(self) -> str:
+        unready = [link.name for link in self._links.values() if not link.is_ready]
+        names = ", ".join(unready[:MAX_NAMED]) + (", ..." if len(unready) > MAX_NAMED else "")
+        workers = f"Not ready: {names or 'no other worker is known'}."
+        if self._head_error is None:
+            return f"{workers} Is `ng_run` still up?"
+        if any(link.is_connected for link in self._links.values()):
+            return f"{workers} {self._head_error}"
+        return f"{workers} The connections to all workers are gone, and so is the head server: {self._head_error}"
 
     async def _refresh(self) -> None:
         found = {address.rows: address for address in await self._list_workers() or ()}

@@ -61,7 +61,7 @@ class WorkerLink:
         """Set once the worker has answered the first hello."""
         self.refusal: str | None = None
         """Why the worker accepts no rows of this process, if it said so."""
-        self._name = f"worker {address.worker} at {address.rows}"
+        self.name = f"worker {address.worker} at {address.rows}"
         self._connection: FrameConnection | None = None
         self._lost = asyncio.Event()
         self._last_frame_at = 0.0
@@ -71,6 +71,11 @@ class WorkerLink:
         self._task = asyncio.create_task(self._stay_connected())
 
     @property
+    def is_connected(self) -> bool:
+        """True also while a worker starts: whoever supervises it keeps its socket open."""
+        return self._connection is not None
+
+    @property
     def has_room(self) -> bool:
         return self.is_ready and len(self.requests) < self.capacity
 
@@ -78,7 +83,7 @@ class WorkerLink:
         """Ask a ready worker for an attempt."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if self._connection is None:
-            raise AssertionError(f"{self._name} is not ready")
+            raise AssertionError(f"{self.name} is not ready")
         self.requests[request.number] = PendingRequest(request, future, time.monotonic())
         self._connection.send(*row_frame(request))
         return future
@@ -109,7 +114,7 @@ class WorkerLink:
             try:
                 failures = 0 if await self._connect_once() else failures + 1
             except OSError as error:
-                logger.debug("no connection to %s: %s", self._name, error)
+                logger.debug("no connection to %s: %s", self.name, error)
                 failures += 1
             if failures:
                 await asyncio.sleep(backoff_s(min(failures, MAX_BACKOFF_ATTEMPT)))
@@ -141,7 +146,7 @@ class WorkerLink:
                     await self._lost.wait()
             except TimeoutError:
                 if self.capacity and time.monotonic() - self._last_frame_at > SILENT_AFTER_S:
-                    logger.error("%s has not answered for %g s", self._name, SILENT_AFTER_S)
+                    logger.error("%s has not answered for %g s", self.name, SILENT_AFTER_S)
                     return
                 if self.capacity:
                     connection.send([Kind.PING])
@@ -165,7 +170,7 @@ class WorkerLink:
                 self.stages = head[1]
                 self._stages_received.set()
             case Kind.REFUSED:
-                self.refusal = f"{self._name} accepts no rows: {head[1]}."
+                self.refusal = f"{self.name} accepts no rows: {head[1]}."
                 self.answered.set()
                 self._on_change(self)
 
@@ -180,15 +185,15 @@ class WorkerLink:
     def _on_lost(self, connection: FrameConnection, error: Exception | None) -> None:
         if connection is self._connection:
             if error is not None:
-                logger.debug("%s: %s", self._name, error)
+                logger.debug("%s: %s", self.name, error)
             self._lost.set()
 
     def _fail_requests(self) -> None:
         lost, self.requests = self.requests, {}
         if lost:
-            logger.warning("%s was lost with %d rollouts, which are dispatched again", self._name, len(lost))
+            logger.warning("%s was lost with %d rollouts, which are dispatched again", self.name, len(lost))
         for pending in lost.values():
-            message = f"{self._name} was lost while it made this rollout."
+            message = f"{self.name} was lost while it made this rollout."
             _fail(pending, cause="environment", message=message, code=WORKER_LOST)
 
     def _fail_overdue(self) -> None:
@@ -196,7 +201,7 @@ class WorkerLink:
         for number, pending in [*self.requests.items()]:
             limit_s = pending.request.timeout_s
             if now - pending.sent_at > limit_s + OUTCOME_GRACE_S:
-                message = f"{self._name} sent no outcome within {limit_s:g} s and {OUTCOME_GRACE_S:g} s of grace."
+                message = f"{self.name} sent no outcome within {limit_s:g} s and {OUTCOME_GRACE_S:g} s of grace."
                 logger.error("%s", message)
                 _fail(pending, cause="timeout", message=message)
                 self.cancel(number)

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from nemo_gym.client.workers import WorkerAddress
-from nemo_gym.errors import StartupError
+from nemo_gym.errors import HeadServerError, StartupError
 from nemo_gym.rollouts import dispatch, worker_link
 from nemo_gym.rollouts.dispatch import WorkerPool
 from nemo_gym.rollouts.live import LiveRollouts, Run
@@ -230,6 +230,33 @@ async def test_workers_without_the_agent_are_no_room_for_it(
             with pytest.raises(StartupError, match="No worker was ready"):
                 await asyncio.wait_for(attempt(pool, row(agent="elsewhere")), 30)
     assert "rollouts at once" not in caplog.text
+
+
+async def test_a_run_whose_head_and_workers_are_gone_is_named_in_the_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "REFRESH_S", 0.01)
+    monkeypatch.setattr(dispatch, "NO_WORKER_TIMEOUT_S", 0.5)
+    is_gone = asyncio.Event()
+
+    async def list_workers() -> list[WorkerAddress]:
+        if is_gone.is_set():
+            raise HeadServerError("Nobody answers there.")
+        return made.addresses
+
+    async with workers() as made:
+        running = await made.add()
+        pool = WorkerPool(list_workers)
+        async with pool.connected():
+            waiting = asyncio.create_task(attempt(pool, row(seconds=LONG_S)))
+            await until(lambda: in_flight(made) == [1])
+            is_gone.set()
+            await running.aclose()
+            assert isinstance(await waiting, NoResult)
+            gone = "No worker was ready for 0.5 s.*worker 0.*connections to all workers are gone.*Nobody answers there"
+            with pytest.raises(StartupError, match=gone):
+                await asyncio.wait_for(attempt(pool, row()), PATIENCE_S)
+    assert caplog.text.count("No worker with 'agent' is ready, and 1 rows wait") == 1
 
 
 async def test_an_agent_that_no_run_has_is_an_error_of_its_row() -> None:
