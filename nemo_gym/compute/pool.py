@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, TypeVarTuple
 
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.folder_imports import folder_of
+from nemo_gym.common.time_limits import wall_limit_s
 from nemo_gym.compute.fork_client import (
     ForkServerProcess,
     Frame,
@@ -29,9 +30,6 @@ MIN_WORKERS = 2
 """The default on a machine with one core, so that one endless task does not block all others."""
 MEMORY_MB = 2048
 """The default memory limit of a worker. Symbolic math needs about a hundred."""
-WALL_TIME_FACTOR, MIN_WALL_TIMEOUT_S = 10, 60.0
-"""The default limit on wall-clock time: this many times the CPU time limit, and at least that many seconds. Generous,
-since each process is slower on a machine with more processes than cores."""
 MAX_ARGUMENT_BYTES = 32 * 2**20
 
 
@@ -115,7 +113,7 @@ class Compute:
         The function must be importable by its module and name. Waiting for a free worker counts only against the
         deadline of the rollout. If the calling task is cancelled, the function is killed.
         """
-        limits = TimeLimits(timeout_s, wall_timeout_s or max(WALL_TIME_FACTOR * timeout_s, MIN_WALL_TIMEOUT_S))
+        limits = TimeLimits(timeout_s, wall_timeout_s or wall_limit_s(timeout_s))
         what, task = f"{function.__module__}.{function.__qualname__}()", _pickled(function, args)
         self.warm(function.__module__)
         self._tasks += 1

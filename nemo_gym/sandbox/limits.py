@@ -3,7 +3,14 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+from nemo_gym.common.time_limits import wall_limit_s
+
 MIB = 2**20
+
+
+def time_limits(cpu_s: float) -> dict[str, float]:
+    """The limits of a server whose code may take so much CPU time, also on a machine that is busy."""
+    return {"cpu_s": cpu_s, "wall_s": wall_limit_s(cpu_s)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

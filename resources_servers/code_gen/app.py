@@ -16,6 +16,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.sandbox import SandboxConfig, SandboxPool
+from nemo_gym.sandbox.limits import time_limits
 from resources_servers.code_gen.runner import (
     MEMORY_MB,
     PRELOAD,
@@ -32,7 +33,7 @@ class CodeGenResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig, ext
     """How many programs are tested at once. Others wait."""
 
     unit_test_timeout_secs: int = Field(default=10, ge=1)
-    """What a program may take for one test."""
+    """Seconds of CPU time that a program may use for one test, over all its processes."""
 
     debug: bool = False
     """Not read; rows and configs of others have it."""
@@ -66,10 +67,9 @@ class CodeGenResourcesServer(SimpleResourcesServer):
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        timeout_s = self.config.unit_test_timeout_secs
         provider = self.config.local_provider(
             self.server_client.global_config_dict,
-            limits={"memory_mb": MEMORY_MB, "cpu_s": timeout_s, "wall_s": timeout_s},
+            limits={"memory_mb": MEMORY_MB, **time_limits(self.config.unit_test_timeout_secs)},
             packages=installed("numpy"),
             preload=PRELOAD,
         )
@@ -101,7 +101,7 @@ class CodeGenResourcesServer(SimpleResourcesServer):
         async with self._turns:
             sandbox = await self._pool.take()
             try:
-                return await run_tests(sandbox, code, tests, timeout_s=self.config.unit_test_timeout_secs)
+                return await run_tests(sandbox, code, tests)
             finally:
                 await asyncio.shield(self._pool.release(sandbox))
 

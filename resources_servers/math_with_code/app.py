@@ -17,6 +17,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.sandbox import PythonResult, SandboxConfig, SandboxPool, SandboxProcess
+from nemo_gym.sandbox.limits import time_limits
 from nemo_gym.sandbox.runtime import compile_packages
 
 PACKAGES = ("numpy", "scipy", "pandas")
@@ -48,7 +49,7 @@ del _types
 
 class PythonExecutorResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig, extra="forbid"):
     max_execution_time: int = Field(default=10, ge=1)
-    """Seconds that one piece of code may take."""
+    """Seconds of CPU time that one piece of code may use, over all its processes."""
 
     warm_sessions: int = Field(default=2, ge=0)
     """How many sessions are started ahead."""
@@ -94,7 +95,7 @@ class PythonExecutorResourcesServer(SimpleResourcesServer):
     async def lifespan(self) -> AsyncIterator[None]:
         provider = self.config.local_provider(
             self.server_client.global_config_dict,
-            limits={"cpu_s": self.config.max_execution_time},
+            limits=time_limits(self.config.max_execution_time),
             packages=PACKAGES,
         )
         await asyncio.to_thread(compile_packages, PACKAGES)
@@ -106,7 +107,7 @@ class PythonExecutorResourcesServer(SimpleResourcesServer):
         """Execute Python code. Variables are kept. You have access to numpy, scipy and pandas."""
         async with session.turn:
             sandbox = await self._sandbox(session)
-            done = await sandbox.python(code, timeout_s=self.config.max_execution_time)
+            done = await sandbox.python(code)
             session.has_libraries = not done.is_lost
         return _response(code, done)
 

@@ -160,6 +160,27 @@ async def test_cpu_time_is_that_of_all_processes_together(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONFINING)
+async def test_cpu_time_is_also_that_of_processes_that_have_ended(name: str) -> None:
+    async with sandbox(name, cpu_s=1.0) as made:
+        code = """
+            import time
+            while True:
+                if not os.fork():
+                    while time.process_time() < 0.1: pass
+                    os._exit(0)
+                os.wait()
+        """
+        assert (await attack(made, code, timeout_s=60)).limit == "cpu"
+
+
+@pytest.mark.parametrize("name", CONFINING)
+async def test_waiting_is_no_cpu_time(name: str) -> None:
+    async with sandbox(name, cpu_s=1.0) as made:
+        result = await attack(made, "import time; time.sleep(3); print('done')", timeout_s=60)
+        assert (result.stdout, result.limit) == ("done\n", None)
+
+
+@pytest.mark.parametrize("name", CONFINING)
 async def test_what_stays_in_the_background_is_still_limited(name: str) -> None:
     token = f"burner-{os.getpid()}-{name}"
     async with sandbox(name, cpu_s=1.0) as made:

@@ -38,7 +38,7 @@ def _process(pid: int) -> Process | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    cpu = (int(fields[11]) + int(fields[12])) * TICK_S
+    cpu = sum(map(int, fields[11:15])) * TICK_S  # also of its children that have ended
     return Process(pid, int(fields[1]), cpu, int(fields[21]) * PAGE, fields[0] in (b"Z", b"X"))
 
 

@@ -1,5 +1,6 @@
 """The rules of code_gen, line by line, with programs that run in a real sandbox."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -44,7 +45,10 @@ class Solution:
 
 @pytest.fixture
 async def environment() -> AsyncIterator[BrowserLikeClient]:
-    async with client_for(CodeGenResourcesServer, unit_test_timeout_secs=2, warm_sandboxes=1) as client:
+    boxes = {"auto": {"limits": {"wall_s": 8}}}
+    async with client_for(
+        CodeGenResourcesServer, unit_test_timeout_secs=2, warm_sandboxes=1, sandbox_provider=boxes
+    ) as client:
         yield client
 
 
@@ -99,6 +103,11 @@ def test_code_stands_between_the_last_two_fences(text: str, code: str | None) ->
         ("", "", None),
         ("a 1", "a 1.0", "Wrong answer at output_line_idx=0: a 1 != a 1.0"),
         ("1 2", "1", "Wrong answer at output_line_idx=0: 1 2 != 1"),
+        ("+4.2e1 inf", "42 Infinity", None),
+        ("4_2", "42", "Wrong answer at output_line_idx=0: 4_2 != 42"),
+        ("\uff14\uff12", "42", "Wrong answer at output_line_idx=0: \uff14\uff12 != 42"),
+        ("\u0664\u0662", "42", "Wrong answer at output_line_idx=0: \u0664\u0662 != 42"),
+        ("4_2 \uff14", "4_2 \uff14", None),
     ],
 )
 def test_outputs_are_compared_line_by_line(output: str, expected: str, message: str | None) -> None:
@@ -204,6 +213,46 @@ async def test_no_tests_and_tests_without_a_partner_pass(environment: BrowserLik
     assert (await verified(environment, row(fenced("1/0"), [], [])))["reward"] == 1.0
     record = await verified(environment, row(fenced("print(1)"), ["", "x"], ["1"]))
     assert (record["reward"], record["result"]) == (1.0, [True])
+
+
+@pytest.fixture
+async def one_second() -> AsyncIterator[BrowserLikeClient]:
+    async with client_for(CodeGenResourcesServer, unit_test_timeout_secs=1) as client:
+        yield client
+
+
+async def test_right_programs_that_have_to_wait_for_the_cpu_pass(one_second: BrowserLikeClient) -> None:
+    busy = "import time\nwhile time.process_time() < 0.6: pass\nprint(int(input()) ** 2)"
+    body = row(fenced(busy), ["2\n", "3\n"], ["4\n", "9\n"])
+    records = await asyncio.gather(*(verified(one_second, body) for _ in range(8)))
+    assert [(record["reward"], record["result"]) for record in records] == 8 * [(1.0, [True, True])]
+
+
+async def test_waiting_is_not_counted_against_a_program(one_second: BrowserLikeClient) -> None:
+    code = "import time\ntime.sleep(3)\nprint(int(input()) ** 2)"
+    assert (await verified(one_second, row(fenced(code), ["2\n"], ["4\n"])))["reward"] == 1.0
+
+
+SHORT_CHILDREN = """
+import os, time
+while True:
+    if not os.fork():
+        while time.process_time() < 0.1: pass
+        os._exit(0)
+    os.wait()"""
+THREADS = """
+import threading
+def burn():
+    while True: pass
+for _ in range(4): threading.Thread(target=burn).start()"""
+DEAF = "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
+
+
+@pytest.mark.parametrize("code", ["while True: pass", SHORT_CHILDREN, THREADS, DEAF])
+async def test_a_program_that_uses_too_much_cpu_time_is_late(one_second: BrowserLikeClient, code: str) -> None:
+    record = await verified(one_second, row(fenced(code), ["2\n"], ["4\n"]))
+    assert (record["reward"], record["result"]) == (0.0, [-3])
+    assert (record["metadata"]["error_message"], record["metadata"]["error"]) == ("Time Limit Exceeded", "cpu limit")
 
 
 async def test_texts_of_several_messages_are_joined(environment: BrowserLikeClient) -> None:

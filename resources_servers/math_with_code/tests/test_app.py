@@ -117,11 +117,28 @@ async def test_an_error_is_told_and_variables_survive(
 
 @pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])
 async def test_code_that_is_late_is_told_so_and_variables_survive(code: str) -> None:
-    async with client_for(PythonExecutorResourcesServer, max_execution_time=1) as environment:
+    boxes = {"auto": {"limits": {"wall_s": 5}}}
+    async with client_for(PythonExecutorResourcesServer, max_execution_time=1, sandbox_provider=boxes) as environment:
         await execute(environment, "kept = 1")
         done = await execute(environment, code)
         assert (done["success"], done["error_message"]) == (False, "code timed-out")
         assert (await execute(environment, "kept"))["result"] == "1"
+
+
+async def test_only_cpu_time_is_counted_against_code() -> None:
+    async with client_for(PythonExecutorResourcesServer, max_execution_time=1) as environment:
+        assert (await execute(environment, "import time\ntime.sleep(3)\n130"))["result"] == "130"
+        busy = "t = time.process_time()\nwhile time.process_time() < t + 0.6: pass\n130"
+        sessions = [environment.another() for _ in range(8)]
+        done = await asyncio.gather(*(execute(session, f"import time\n{busy}") for session in sessions))
+        assert [each["result"] for each in done] == 8 * ["130"]
+
+
+async def test_code_is_late_by_its_cpu_time() -> None:
+    boxes = {"auto": {"limits": {"wall_s": 3600}}}
+    async with client_for(PythonExecutorResourcesServer, max_execution_time=1, sandbox_provider=boxes) as environment:
+        done = await execute(environment, "while True: pass")
+        assert (done["success"], done["error_message"]) == (False, "code timed-out")
 
 
 async def test_a_process_that_ends_is_replaced(environment: BrowserLikeClient) -> None:
