@@ -64,10 +64,11 @@ def _closing(brackets: list[tuple[int, str]], opening: int) -> int | None:
 
 
 def _fits(entries: list[Event], expected: Mapping[str, Event]) -> bool:
-    by_id = {str(entry["event_id"]): entry for entry in entries}
-    if len(by_id) != len(expected) or _overlap(entries, most=max(MOST_ENTRIES, 2 * len(expected))):
+    """Every entry has to fit, also those of an event that is listed again."""
+    ids = [str(entry["event_id"]) for entry in entries]
+    if set(ids) != set(expected) or _overlap(entries, most=max(MOST_ENTRIES, 2 * len(expected))):
         return False
-    return all(_is_kept(by_id[event_id], event) for event_id, event in expected.items())
+    return all(_is_kept(entry, expected[event_id]) for event_id, entry in zip(ids, entries, strict=True))
 
 
 def _overlap(entries: list[Event], *, most: int) -> bool:
