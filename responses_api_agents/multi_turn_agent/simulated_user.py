@@ -13,6 +13,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseInputItem,
+    NeMoGymResponseOutputMessage,
     NeMoGymToolParam,
 )
 from nemo_gym.participants import POLICY, USER, MultiSideAgent, Side, message_text, participant_record
@@ -111,15 +112,30 @@ class SimulatedUser:
         return Answer(message, USER if marker else None)
 
     async def _say(self, turn: int, jar: CookieJar) -> str:
-        """The user's next message. One that is missing or cut off is a failure of the simulator, never a score."""
+        """The user's next message. One that is missing, cut off or a refusal is a failure of the simulator, never a
+        score."""
         reason = await self._agent.play_side(self._side, jar)
-        text = message_text(self._side.end_turn(turn).output)
-        if reason == "message" and text:
+        response = self._side.end_turn(turn)
+        text = message_text(response.output)
+        code = failure_in_message(response, text) if reason == "message" else reason
+        if code is None:
             return text
-        server, code = self._side.model_server, "empty" if reason == "message" else reason
+        server = self._side.model_server
         raise RolloutError(
             "model", f"The simulated user of {server} gave no message: {code}.", server=server, code=code
         )
+
+
+def failure_in_message(response: NeMoGymResponse, text: str) -> str | None:
+    """Why the messages of a turn are not what the user says; None if they are."""
+    messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
+    if response.error is not None:
+        return "failed"
+    if response.status == "incomplete" or any(message.status != "completed" for message in messages):
+        return "incomplete"
+    if any(part.type == "refusal" for message in messages for part in message.content):
+        return "refused"
+    return None if text else "empty"
 
 
 def is_addressed(items: Sequence[NeMoGymResponseInputItem]) -> bool:

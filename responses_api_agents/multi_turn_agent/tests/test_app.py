@@ -8,7 +8,17 @@ import pytest
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.server_utils import ServerClient, ServerReply
-from nemo_gym.testing import TRANSPORTS, ServerSpec, Transport, example_row, rows_of, running_servers, server_spec
+from nemo_gym.testing import (
+    TRANSPORTS,
+    ServerSpec,
+    Transport,
+    example_row,
+    message,
+    response_of,
+    rows_of,
+    running_servers,
+    server_spec,
+)
 from nemo_gym.training import samples_of
 from tests.token_items import generations, is_one_sequence
 
@@ -226,6 +236,14 @@ async def test_the_row_may_have_its_own_template_marker_and_limit() -> None:
     assert [who for who, _, _ in said(limited["response"]["output"])] == ["user", "policy"] * 3
 
 
+REFUSAL = {"type": "refusal", "refusal": "I cannot play this person."}
+
+
+def raw(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A reply of the scripted model with exactly these items and fields."""
+    return {"garbage": orjson.dumps(response_of(*items, **fields)).decode()}
+
+
 @pytest.mark.parametrize(
     ("reply", "code"),
     [
@@ -234,6 +252,12 @@ async def test_the_row_may_have_its_own_template_marker_and_limit() -> None:
         ({"say": "  "}, "empty"),
         ({"think": "Hm."}, "silent"),
         ({"say": "I wan", "incomplete": "max_output_tokens"}, "incomplete"),
+        (raw({**message("I wan"), "status": "incomplete"}), "incomplete"),
+        (raw(message("I wan"), status="incomplete"), "incomplete"),
+        (raw(message("I want"), error={"code": "server_error", "message": "Oops."}), "failed"),
+        (raw({**message(""), "content": [REFUSAL]}), "refused"),
+        (raw({**message(""), "content": [*message("I want")["content"], REFUSAL]}), "refused"),
+        (raw({**message(""), "content": [REFUSAL]}, message("I want")), "refused"),
         ({"call": [{"name": "restart_router"}]}, "max_steps"),
     ],
 )
