@@ -147,14 +147,20 @@ class Judge:
         limit = config.judge_endpoint_max_concurrency
         self._slots: AbstractAsyncContextManager[Any] = nullcontext() if limit is None else asyncio.Semaphore(limit)
 
-    async def ask(self, client: ServerClient, prompt: str) -> Verdict:
-        """Ask one question. Raises `JudgeError` if the reply has no verdict, or there is no reply."""
+    async def ask(self, client: ServerClient, prompt: str, *, record: list[Verdict] | None = None) -> Verdict:
+        """Ask one question. Raises `JudgeError` if the reply has no verdict, or there is no reply.
+
+        Every reply is appended to `record`, also one without a verdict.
+        """
         question = NeMoGymEasyInputMessage(role="user", content=prompt)
         params = changed(self._config.judge_responses_create_params, input=[*self._system_messages, question])
         response = await self._response(client, params)
-        label = first_label(last_part_of_last_item(response), self._equal_label, self._not_equal_label)
+        failure, label = failure_kind(response), None
+        if failure is None:
+            label = first_label(last_part_of_last_item(response), self._equal_label, self._not_equal_label)
         verdict = Verdict(params, response, label, is_equal=label == self._equal_label)
-        failure = failure_kind(response)
+        if record is not None:
+            record.append(verdict)
         if failure is not None:
             reason = f": {response.error.message}" if response.error else ""
             message = f"The reply of judge '{self._server}' has no verdict ({failure}{reason})."

@@ -25,6 +25,7 @@ Dialect = Literal["responses", "chat"]
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 ENVIRONMENTS = ("equivalence_llm_judge", "math_with_judge")
 
+GOLD, ANSWER = "four", "I do not know."
 SAID = "So [[A=B]]."
 OVERFLOW = (400, {"error": {"code": "context_length_exceeded", "message": "too long"}})
 FILTERED = (400, {"error": {"code": "content_filter", "message": "no"}})
@@ -95,9 +96,13 @@ in_one_stack = pytest.mark.asyncio(loop_scope="module")
 
 
 def reply(request: Request) -> Any:
-    """What the endpoint answers in the dialect it is asked in, by the case that is named in the prompt."""
+    """What the endpoint answers in the dialect it is asked in, by the case that is named in the prompt. After a `|` is
+    the case for the answers the other way round."""
     dialect: Dialect = "responses" if request.path.endswith("/responses") else "chat"
-    case = json.dumps(request.body).partition("<case:")[2].partition(">")[0]
+    prompt = json.dumps(request.body).partition("<case:")[2]
+    case, _, swapped = prompt.partition(">")[0].partition("|")
+    if swapped and prompt.index(ANSWER) < prompt.index(GOLD):
+        case = swapped
     return TABLES[dialect][case][0] if case in TABLES[dialect] else SAY[dialect](case)
 
 
@@ -123,7 +128,8 @@ async def client() -> AsyncIterator[ServerClient]:
         servers = [judge(dialect, stub.url) for dialect in DIALECTS]
         for folder, dialect in itertools.product(ENVIRONMENTS, DIALECTS):
             servers.append(environment(folder, dialect))
-            servers.append(environment(folder, dialect, prefix="rewarded_", judge_failure_reward=-1))
+            swaps = {"check_twice_swap": True} if folder == ENVIRONMENTS[0] else {}  # the other always does
+            servers.append(environment(folder, dialect, prefix="rewarded_", judge_failure_reward=-1, **swaps))
         servers.append(environment(ENVIRONMENTS[0], "chat", prefix="picky_", judge_failure_reward={"refused": 0.25}))
         async with running_servers(servers) as client:
             yield client
@@ -131,7 +137,7 @@ async def client() -> AsyncIterator[ServerClient]:
 
 def row_for(case: str) -> dict[str, Any]:
     prompt = f"<case:{case}>"
-    return example_row(prompt, question=prompt, expected_answer="four", response=says("I do not know."))
+    return example_row(prompt, question=prompt, expected_answer=GOLD, response=says(ANSWER))
 
 
 async def verify(client: ServerClient, environment: str, case: str) -> dict[str, Any]:
@@ -175,9 +181,19 @@ async def test_a_configured_reward_scores_bad_replies_but_no_infrastructure_fail
     for case, (_, kind) in TABLES[dialect].items():
         found = await verify(client, f"rewarded_{name}_{dialect}", case)
         if kind in get_args(ReplyFailure):
-            assert (found["reward"], found["judge_failure"]) == (-1.0, kind), case
+            assert found == {"reward": -1.0, "judge_failure": kind, "labels": [None]}, case
         else:
             assert found == {"cause": "judge", "kind": kind}, case
+
+
+@in_one_stack
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+async def test_a_verdict_is_recorded_before_a_second_reply_without_one(
+    client: ServerClient, name: str, dialect: Dialect
+) -> None:
+    found = await verify(client, f"rewarded_{name}_{dialect}", f"{SAID}|cut_off")
+    assert found == {"reward": -1.0, "judge_failure": "incomplete", "labels": ["[[A=B]]", None]}
 
 
 @in_one_stack

@@ -41,11 +41,6 @@ class _Case(NamedTuple):
     """True if the row has a regex, but its gold answer is too long for extraction."""
 
 
-class _Score(NamedTuple):
-    reward: float
-    verdicts: list[Verdict]
-
-
 class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
     config: EquivalenceConfig
 
@@ -67,17 +62,17 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
     ) -> EquivalenceVerifyResponse:
         reply = last_text(body.response)
         if len(reply) > self.config.max_answer_chars:
-            return _response(body, _Score(0.0, []), too_long=True)
+            return _response(body, 0.0, [], too_long=True)
         question = await self._part(body.question(), self.config.question_extract_regex, compute)
         try:
             case = await self._case(body, question, reply, compute)
         except LimitExceededError:
-            return _response(body, _Score(0.0, []), timed_out=True)
+            return _response(body, 0.0, [], timed_out=True)
+        verdicts: list[Verdict] = []
         try:
-            return _response(body, await self._score(case, client))
+            return _response(body, await self._reward(case, client, verdicts), verdicts)
         except JudgeError as error:
-            verdicts = [] if error.verdict is None else [error.verdict]
-            return _response(body, _Score(self._judge.failure_reward(error), verdicts), judge_failure=error.code)
+            return _response(body, self._judge.failure_reward(error), verdicts, judge_failure=error.code)
 
     async def _case(self, body: EquivalenceVerifyRequest, question: str, reply: str, compute: Compute) -> _Case:
         expected, longest = body.gold_answer(), self.config.extraction_length_threshold
@@ -93,27 +88,30 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
         found = await compute.run(extract, regex, text, timeout_s=self.config.regex_timeout_s)
         return text if found is None else found
 
-    async def _score(self, case: _Case, client: ServerClient) -> _Score:
+    async def _reward(self, case: _Case, client: ServerClient, verdicts: list[Verdict]) -> float:
+        """Every reply of the judge is appended to `verdicts`, also one that ends this with a `JudgeError`."""
+
         async def ask(expected: str, answer: str) -> Verdict:
             prompt = self._template.format(question=case.question, expected_answer=expected, generated_answer=answer)
-            return await self._judge.ask(client, prompt)
+            return await self._judge.ask(client, prompt, record=verdicts)
 
         config = self.config
         if config.check_twice_swap and not case.is_long:
-            verdicts = await ask_both_ways(ask, case.expected, case.answer)
+            await ask_both_ways(ask, case.expected, case.answer)
         else:
-            verdicts = [await ask(case.expected, case.answer)]
+            await ask(case.expected, case.answer)
         if verdicts[0].is_equal:
-            return _Score(1.0 if verdicts[-1].is_equal else config.reward_if_swap_fails, verdicts)
+            return 1.0 if verdicts[-1].is_equal else config.reward_if_swap_fails
         if not (case.has_regex and config.check_full_generation_on_fail):
-            return _Score(0.0, verdicts)
-        verdicts.append(await ask(case.expected, case.reply))
-        return _Score(config.reward_if_full_generation_succeeds if verdicts[-1].is_equal else 0.0, verdicts)
+            return 0.0
+        again = await ask(case.expected, case.reply)
+        return config.reward_if_full_generation_succeeds if again.is_equal else 0.0
 
 
 def _response(
     body: EquivalenceVerifyRequest,
-    score: _Score,
+    reward: float,
+    verdicts: list[Verdict],
     *,
     judge_failure: str | None = None,
     timed_out: bool = False,
@@ -122,10 +120,10 @@ def _response(
     return EquivalenceVerifyResponse(
         responses_create_params=body.responses_create_params,
         response=body.response,
-        reward=score.reward,
+        reward=reward,
         expected_answer=body.gold_answer(),
-        judge_evaluations=[JudgeEvaluation.of(verdict) for verdict in score.verdicts],
-        judge_failure=judge_failure or missing_label(score.verdicts),
+        judge_evaluations=[JudgeEvaluation.of(verdict) for verdict in verdicts],
+        judge_failure=judge_failure or missing_label(verdicts),
         timed_out=timed_out,
         too_long=too_long,
     )

@@ -101,14 +101,16 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
             return _Checked(NOTHING, timed_out=True)
 
     async def _judged(self, body: MathVerifyRequest, reply: str, client: ServerClient) -> _Judged:
+        verdicts: list[Verdict] = []
+
         async def ask(answer_a: str, answer_b: str) -> Verdict:
-            return await self._judge.ask(client, prompts.judge_prompt(body.question, answer_a, answer_b))
+            prompt = prompts.judge_prompt(body.question, answer_a, answer_b)
+            return await self._judge.ask(client, prompt, record=verdicts)
 
         try:
-            verdicts = await ask_both_ways(ask, body.expected_answer, reply)
+            await ask_both_ways(ask, body.expected_answer, reply)
         except JudgeError as error:
-            found = None if error.verdict is None else [error.verdict]
-            return _Judged(self._judge.failure_reward(error), found, error.code)
+            return _Judged(self._judge.failure_reward(error), verdicts, error.code)
         return _Judged(float(verdicts[-1].is_equal), verdicts, missing_label(verdicts))
 
 
