@@ -116,7 +116,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
             # the time ran out while the endpoint had the request
             record_retry(throttled=int(time_left(math.inf) <= 0))
             raise
-        if answer.status < 300:
+        if answer.status == 200 or (answer.status < 300 and answer.body.lstrip().startswith(b"{")):
             return answer.body
         record_retry(throttled=int(answer.status in THROTTLING_STATUSES))
         text = self.text_of(answer.body)

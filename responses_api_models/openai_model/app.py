@@ -1,5 +1,6 @@
 """Pass requests on to any endpoint that speaks the OpenAI API."""
 
+from codecs import BOM_UTF8
 from collections.abc import Awaitable
 from functools import cached_property
 from typing import Any
@@ -116,15 +117,23 @@ def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
     try:
         response: NeMoGymResponse = NeMoGymResponse.__pydantic_validator__.validate_json(raw)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, found["loc"]))
-        wrong = f"not a Response ({place}: {found['msg']})" if place else "not JSON. Is this the address of an API?"
-        raise UpstreamError(endpoint.shown_url, 200, f"{wrong} {endpoint.text_of(raw)}", cause="model") from error
+        text = f"{_why_no_response(raw, error)} {endpoint.text_of(raw)}"
+        raise UpstreamError(endpoint.shown_url, 200, text, cause="model") from error
     if response.status in ("failed", "cancelled", "queued", "in_progress"):
         reason = f"{response.error.code}: {response.error.message}" if response.error else "no reason given"
         text = f"{endpoint.shown_url} answered 200: a response that is {response.status}"
         raise RolloutError("model", f"{text} ({endpoint.text_of(reason.encode())})", code=response.status)
     return response
+
+
+def _why_no_response(raw: bytes, error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_input=False)[0]
+    is_object = raw.removeprefix(BOM_UTF8).lstrip().startswith(b"{")
+    if found["type"] == "json_invalid" and not is_object:
+        return "not JSON. Is this the address of an API?"
+    place = ".".join(map(str, found["loc"]))
+    reason = f"{place}: {found['msg']}" if place else found["msg"]
+    return f"not a Response ({reason}){'' if is_object else '. Is this the address of an API?'}"
 
 
 if __name__ == "__main__":

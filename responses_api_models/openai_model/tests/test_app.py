@@ -226,6 +226,39 @@ async def test_a_web_page_instead_of_a_response_asks_for_the_address() -> None:
     assert "<html>Welcome</html>" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ('{"id": "\\ud800"}', "Invalid JSON: unexpected end of hex escape"),
+        ('\ufeff{"id": "resp_1"}', "Invalid JSON: expected value at line 1 column 1"),
+        ('{"a":' * 3000 + "1" + "}" * 3000, "Invalid JSON: recursion limit exceeded"),
+        ('{"id": "resp_1', "Invalid JSON: EOF while parsing a string"),
+    ],
+)
+async def test_an_object_that_cannot_be_read_is_not_taken_for_a_web_page(reply: str, reason: str) -> None:
+    async with stub_endpoint(lambda _: reply) as stub, model_of(stub.url) as model:
+        answer = await model.post("/v1/responses", json=HELLO)
+    assert failed_as(answer) == "model"
+    assert f"{stub.url} answered 200: not a Response ({reason}" in answer.text
+    assert "Is this the address" not in answer.text
+
+
+async def test_json_that_is_no_object_asks_for_the_address() -> None:
+    async with stub_endpoint(lambda _: [1]) as stub, model_of(stub.url) as model:
+        answer = await model.post("/v1/responses", json=HELLO)
+    assert "answered 200: not a Response (Input should be an object). Is this the address of an API?" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+@pytest.mark.parametrize(("status", "text"), [(204, ""), (202, "Come back later.")])
+async def test_a_success_without_an_object_is_an_error_with_its_status(path: str, status: int, text: str) -> None:
+    async with stub_endpoint(lambda _: (status, text)) as stub, model_of(stub.url) as model:
+        answer = await model.post(path, json=HELLO if path == "/v1/responses" else {"messages": []})
+    assert failed_as(answer) == "model"
+    assert f"answered {status}: {text}" in answer.text
+    assert len(stub.requests) == 1
+
+
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 async def test_an_error_names_the_endpoint_that_replied_badly(path: str) -> None:
     async with stub_endpoint(lambda _: {"bad": 1}) as one, stub_endpoint(lambda _: {"bad": 2}) as two:
