@@ -11,6 +11,8 @@ from weakref import ref
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from nemo_gym.llm_api.model_json import encode_model
+
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 Body: TypeAlias = bytes | tuple[bytes, ...]
@@ -150,7 +152,9 @@ def encode(value: Any, *, exclude_unset: bool = False) -> bytes:
     if isinstance(value, BaseModel):
         if exclude_unset and type(value.__dict__.get("input")) is EncodedItems:
             return encode_request(value, encode_set_fields)
-        return value.__pydantic_serializer__.to_json(value, exclude_unset=exclude_unset, warnings=False)
+        if not exclude_unset:
+            return encode_model(value)
+        return value.__pydantic_serializer__.to_json(value, exclude_unset=True, warnings=False)
     if isinstance(value, bytes):
         return value
     default = _unset_dump if exclude_unset else _full_dump

@@ -31,6 +31,7 @@ from nemo_gym.config.keys import (
     TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.errors import SETUP_CODES, Cause, ConfigError, RolloutError, SetupError
+from nemo_gym.llm_api.model_json import has_plain_json
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseUsage
 from nemo_gym.rollouts.attempt_context import in_recording_context
 from nemo_gym.rollouts.config import RolloutCollectionConfig
@@ -255,7 +256,7 @@ _NO_FIELD = FieldInfo()
 def _live_record(reply: ServerReply) -> ScoredRecord | None:
     """The record of a model whose JSON has the same names and values; None for anything else."""
     value = reply.value
-    if not _has_plain_json(type(value)):  # type: ignore[arg-type]
+    if not _is_record(type(value)):  # type: ignore[arg-type]
         return None
     extra = value.__pydantic_extra__
     fields: dict[str, Any] = {**value.__dict__, **extra} if extra else value.__dict__
@@ -289,14 +290,6 @@ def _usage(usage: NeMoGymResponseUsage) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=512)
-def _has_plain_json(kind: type) -> bool:
-    """True for a model that has no alias, no computed field and no serializer of its own, and a response as usual."""
-    if not issubclass(kind, BaseModel):
-        return False
-    custom = kind.__pydantic_decorators__
-    if custom.field_serializers or custom.model_serializers or custom.computed_fields:
-        return False
-    fields = kind.model_fields
-    return fields.get("response", _NO_FIELD).annotation is NeMoGymResponse and not any(
-        field.alias or field.serialization_alias or field.exclude or field.metadata for field in fields.values()
-    )
+def _is_record(kind: type) -> bool:
+    """True for a model whose JSON has the same names and values, with a response as usual."""
+    return has_plain_json(kind) and kind.model_fields.get("response", _NO_FIELD).annotation is NeMoGymResponse  # type: ignore[attr-defined]
