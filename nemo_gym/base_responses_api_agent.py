@@ -225,6 +225,9 @@ class ToolCallingAgentConfig(BaseResponsesAPIAgentConfig):
     max_steps: int | None = Field(default=200, ge=1)
     """How often the model is called at most; then the rollout is scored as it stands, its response has
     `ended_by: max_steps`, and it counts as cut off. Null: no limit but the time."""
+    concurrent_tool_calls: bool = False
+    """Run the tool calls of one reply at the same time. Only for environments whose tools do not depend on each
+    other's order."""
     rollout_timeout_s: float = Field(default=3600.0, gt=0)
     model_timeout_s: float = Field(default=1800.0, gt=0)
     tool_timeout_s: float = Field(default=600.0, gt=0)
@@ -350,8 +353,9 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
     async def call_tools(
         self, calls: list[NeMoGymResponseFunctionToolCall], offered: set[str], jar: CookieJar
     ) -> list[NeMoGymFunctionCallOutput]:
-        """All calls of one reply at once; their outputs in the order of the calls."""
-        if len(calls) < 2:
+        """The calls of one reply, one after the other unless `concurrent_tool_calls` is set; their outputs in the
+        order of the calls. A call that fails the rollout ends the others."""
+        if len(calls) < 2 or not self.config.concurrent_tool_calls:
             return [await self.call_tool(call, offered, jar) for call in calls]
         with raise_first_error():
             async with asyncio.TaskGroup() as group:

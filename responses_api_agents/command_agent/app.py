@@ -4,7 +4,7 @@ by MCP, and all its model calls are the rollout's trace."""
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -159,6 +159,9 @@ class HarnessRun:
         self.tool_calls: list[JsonObject] = []
         self._tool_error: RolloutError | None = None
         config, client = agent.config, agent.server_client
+        self._turn: AbstractAsyncContextManager[None] = (
+            nullcontext() if config.concurrent_tool_calls else asyncio.Lock()
+        )
         self.model = HarnessCalls(
             client,
             config.model_server.name,
@@ -180,13 +183,18 @@ class HarnessRun:
             raise RolloutError("environment", found, server=self._agent.config.name)
 
     async def call_tool(self, name: str, arguments: bytes) -> ToolResult:
-        try:
-            result = await self._call_tool(name, arguments)
-        except RolloutError as error:
-            self._tool_error = error
-            raise
-        self.tool_calls.append({"name": name, "arguments": arguments.decode(), "output": result.text})
-        return result
+        """Calls that a harness makes at the same time run in the order in which they arrive, unless
+        `concurrent_tool_calls` is set."""
+        async with self._turn:
+            if self._tool_error is not None:
+                raise self._tool_error
+            try:
+                result = await self._call_tool(name, arguments)
+            except RolloutError as error:
+                self._tool_error = error
+                raise
+            self.tool_calls.append({"name": name, "arguments": arguments.decode(), "output": result.text})
+            return result
 
 
 def fill_in(text: str, values: Mapping[str, str]) -> str:
