@@ -38,7 +38,9 @@ import builtins, sys
 _source, _function = sys.argv[1], sys.argv[2]
 del sys.argv[1:]
 builtins.exit, builtins.quit = sys.exit, None
-_names = {{"__name__": "__main__", "__builtins__": builtins}}
+_module = type(sys)("solution" if _function else "__main__")
+sys.modules[_module.__name__] = _module
+_names = _module.__dict__
 exec({_NAMES!r}, _names)
 sys.setrecursionlimit(50000)
 try:
@@ -58,7 +60,6 @@ import os, json
 _text = sys.stdin.read()
 _output = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-_names["__name__"] = "solution"
 exec(_code, _names)
 _called = getattr(_names["Solution"](), _function) if "Solution" in _names else _names[_function]
 def _tagged(value):

@@ -150,6 +150,29 @@ async def test_a_program_ends_as_an_interpreter_does(box: SandboxProcess, source
     assert (result.stdout, result.return_code) == ("said\n", 0)
 
 
+ORDINARY_CODE = """
+import pickle
+from dataclasses import dataclass
+from typing import ClassVar
+@dataclass
+class Point:
+    size: ClassVar[int] = 2
+    x: int
+    def move(self, by: int): self.x += by
+print(Point.move.__annotations__, pickle.loads(pickle.dumps(Point(3))))
+"""
+
+
+async def test_code_is_compiled_and_named_as_by_the_interpreter(box: SandboxProcess) -> None:
+    expected = "{'by': <class 'int'>} Point(x=3)\n"
+    program = await box.program(ORDINARY_CODE)
+    assert (program.stdout, program.stderr) == (expected, "")
+    session = await box.python(ORDINARY_CODE)
+    assert (session.stdout, session.error) == (expected, None)
+    value = await box.python("from __future__ import annotations\ndef f(x: int): pass\nf.__annotations__")
+    assert value.result == "{'x': 'int'}"
+
+
 async def test_programs_share_nothing_but_files(box: SandboxProcess) -> None:
     await box.program("import builtins, sys; builtins.left = sys.left = 1")
     result = await box.program("import builtins, sys; print(hasattr(builtins, 'left'), hasattr(sys, 'left'))")

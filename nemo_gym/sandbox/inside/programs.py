@@ -1,4 +1,6 @@
-"""What a child of the agent becomes: a command, a Python program with real standard streams, or a stateful session."""
+"""What a child of the agent becomes: a command, a Python program with real standard streams, or a stateful session.
+
+Code of the model's is compiled without this module's own `__future__` imports, which would change what it means."""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def run_program(source: str, argv: list[str], env: dict[str, str], cwd: str) -> 
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
     code = 1
     try:
-        exec(compile(source, PROGRAM_FILE, "exec"), module.__dict__)  # noqa: S102 - what this is for
+        program = compile(source, PROGRAM_FILE, "exec", dont_inherit=True)
+        exec(program, module.__dict__)  # noqa: S102 - what this is for
         code = 0
     except SystemExit as error:
         code = _exit_code(error)
@@ -150,8 +153,9 @@ def _split(source: str) -> tuple[CodeType, CodeType | None]:
     tree = ast.parse(source, SESSION_FILE)
     last = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
-        last = compile(ast.Expression(tree.body.pop().value), SESSION_FILE, "eval")  # type: ignore[attr-defined]
-    return compile(tree, SESSION_FILE, "exec"), last
+        expression = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+        last = compile(expression, SESSION_FILE, "eval", dont_inherit=True)
+    return compile(tree, SESSION_FILE, "exec", dont_inherit=True), last
 
 
 def _text(value: Any) -> str:

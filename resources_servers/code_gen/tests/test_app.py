@@ -168,6 +168,31 @@ async def test_how_programs_end(
         assert record["metadata"]["expected"] == ["4\n", "9\n"][len(result) - 1]
 
 
+POINT = """
+import pickle, sys
+from dataclasses import dataclass
+from typing import ClassVar
+@dataclass
+class Point:
+    size: ClassVar[int] = 2
+    x: int
+def solve(a: int, b: float):
+    kinds = list(solve.__annotations__.values())
+    copy = pickle.loads(pickle.dumps(Point(3)))
+    return [kinds[0]("7"), kinds[1]("1"), copy.x, Point.size, sys.modules[__name__].Point is Point]
+"""
+
+
+@pytest.mark.parametrize("function", ["solve", None])
+async def test_a_program_is_a_module_like_any_other(environment: BrowserLikeClient, function: str | None) -> None:
+    if function:
+        body = row(fenced(POINT), ["1\n2"], ["[7, 1.0, 3, 2, true]"], function)
+    else:
+        body = row(fenced(f"{POINT}\nprint(*solve(1, 2), __name__)"), [""], ["7 1.0 3 2 True __main__"])
+    record = await verified(environment, body)
+    assert (record["result"], record["reward"]) == ([True], 1.0), record["metadata"]
+
+
 @pytest.mark.parametrize(
     ("code", "reward"),
     [

@@ -79,6 +79,7 @@ async def execute(environment: BrowserLikeClient, code: str) -> dict[str, Any]:
         ("int(pd.Series([1, 2]).sum())", {"result": "3"}),
         ("scipy.special.comb(5, 2, exact=True)", {"result": "10"}),
         ("import numpy as np\nint(np.ones(3).sum())", {"result": "3"}),
+        ("def f(x: int): pass\nlist(map(callable, f.__annotations__.values()))", {"result": "[True]"}),
         ("", {"stdout": "", "result": None}),
         (r"print('\ud800'); '\udfff!'", {"stdout": "\\ud800\n", "result": None}),
         (r"x = '\udfff!'; x", {"result": "\\udfff!"}),
