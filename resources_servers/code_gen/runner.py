@@ -6,6 +6,7 @@ import importlib.util
 import json
 import time
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -56,19 +57,27 @@ except SystemExit:
     pass
 """
 _CALL = """
-import os, json
+import os, json, numbers
 _text = sys.stdin.read()
 _output = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 exec(_code, _names)
 _called = getattr(_names["Solution"](), _function) if "Solution" in _names else _names[_function]
 def _tagged(value):
-    if isinstance(value, list | tuple):
-        return [type(value).__name__, [_tagged(item) for item in value]]
-    if isinstance(value, dict):
-        return ["dict", [[_tagged(key), _tagged(item)] for key, item in value.items()]]
+    numpy = sys.modules.get("numpy")
+    if numpy and isinstance(value, (numpy.bool_, numpy.number)):
+        value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return ["plain", value]
+    for kind in (list, tuple):
+        if isinstance(value, kind):
+            return [kind.__name__, [_tagged(item) for item in kind.__iter__(value)]]
+    if isinstance(value, dict):
+        return ["dict", [[_tagged(key), _tagged(item)] for key, item in dict.items(value)]]
+    if isinstance(value, numbers.Rational):
+        return ["ratio", [int(value.numerator), int(value.denominator)]]
+    if isinstance(value, numbers.Real):
+        return ["plain", float(value)]
     return ["other", None]
 _result = _called(*[json.loads(line) for line in _text.split("\\n")])
 _report = json.dumps(_tagged(list(_result) if isinstance(_result, tuple) else _result)).encode()
@@ -180,17 +189,20 @@ def is_equal_value(output: str, expected: str) -> bool:
     """True if what a function returned, as the harness wrote it down, equals the expected JSON value."""
     try:
         return bool(_untagged(json.loads(output)) == json.loads(expected))
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, ZeroDivisionError):
         return False
 
 
 def _untagged(tagged: Any) -> Any:
+    """The value in types of our own, whose `==` no program can change."""
     kind, value = tagged
     if kind in ("list", "tuple"):
         items = [_untagged(item) for item in value]
         return items if kind == "list" else tuple(items)
     if kind == "dict":
         return {_untagged(key): _untagged(item) for key, item in value}
+    if kind == "ratio":
+        return Fraction(*value)
     if kind != "plain":
         raise ValueError(f"a value of the kind {kind!r}")
     return value

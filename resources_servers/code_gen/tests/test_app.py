@@ -116,7 +116,17 @@ def test_outputs_are_compared_line_by_line(output: str, expected: str, message: 
 
 @pytest.mark.parametrize(
     "output",
-    ["", "[", "[]", '["plain"]', '["other", null]', '["list", 3]', "[" * 100_000, '["dict", [[["list", []], 1]]]'],
+    [
+        "",
+        "[",
+        "[]",
+        '["plain"]',
+        '["other", null]',
+        '["list", 3]',
+        "[" * 100_000,
+        '["ratio", [3, 0]]',
+        '["dict", [[["list", []], 1]]]',
+    ],
 )
 def test_a_forged_value_is_a_wrong_one(output: str) -> None:
     assert not is_equal_value(output, "3")
