@@ -61,7 +61,8 @@ class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
     """Whether the records of rollouts carry the fields of their row that the verifier does not return."""
 
     cut_off_reward: float | None = None
-    """The reward of a rollout whose last reply was cut off by a limit. By default the verifier's reward stands."""
+    """The reward of a policy whose last reply was cut off by a limit; other policies of the rollout keep theirs. By
+    default the verifier's reward stands."""
 
 
 class BaseResourcesServer(BaseServer):
@@ -192,12 +193,9 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, McpExpos
             result = orjson.loads(result.content())
         answer, config = _verified(body, result), self.config
         response = getattr(body, "response", None)
-        is_cut_off = config.cut_off_reward is not None and response is not None and response.incomplete_details
-        if config.record_row_fields and not is_cut_off:
-            return answer
-        fields = orjson.loads(encode(answer))
-        fields |= {"reward": config.cut_off_reward} if is_cut_off else {}
-        return fields if config.record_row_fields else {**fields, ROW_FIELDS: []}
+        if config.cut_off_reward is not None and response is not None:
+            answer = _with_cut_off_reward(answer, response, config.cut_off_reward)
+        return answer if config.record_row_fields else {**orjson.loads(encode(answer)), ROW_FIELDS: []}
 
     async def _list_tools(self) -> JsonObject:
         return {"tools": self.tool_schemas()}
@@ -278,6 +276,24 @@ def _verified(body: Any, result: Any) -> Any:
             )
     check_reward(reward)
     return answer
+
+
+def _with_cut_off_reward(answer: Any, response: NeMoGymResponse, reward: float) -> Any:
+    """The answer of `verify`, with this reward for every policy whose last reply was cut off. `reward` is that of the
+    main policy, `rewards` has those of all if there are several."""
+    extra = response.model_extra or {}
+    main, others = extra.get("participant") or POLICY, extra.get("participants") or {}
+    policies = {name: side["response"] for name, side in others.items() if side["is_trainable"]}
+    cut_off = {name for name, one in policies.items() if one.get("incomplete_details")}
+    cut_off |= {main} if response.incomplete_details else set()
+    if not cut_off:
+        return answer
+    fields: JsonObject = orjson.loads(encode(answer))
+    if main in cut_off:
+        fields["reward"] = reward
+    if isinstance(rewards := fields.get("rewards"), dict):
+        fields["rewards"] = {name: reward if name in cut_off else own for name, own in rewards.items()}
+    return fields
 
 
 def check_reward(reward: Any, *, server: str | None = None) -> None:

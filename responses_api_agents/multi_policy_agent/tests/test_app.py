@@ -27,15 +27,20 @@ REPLIES: list[dict[str, Any]] = [
 
 
 def servers(
-    replies: list[dict[str, Any]], *, environment: str = "example_negotiation", **config: Any
+    replies: list[dict[str, Any]],
+    *,
+    environment: str = "example_negotiation",
+    cut_off_reward: float | None = None,
+    **config: Any,
 ) -> list[ServerSpec]:
     references: dict[str, Any] = {
         "resources_server": {"type": "resources_servers", "name": "negotiation"},
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
     }
+    referee: dict[str, Any] = {"domain": "games", "cut_off_reward": cut_off_reward}
     return [
         server_spec("agent", "responses_api_agents", "multi_policy_agent", **references, **config),
-        server_spec("negotiation", "resources_servers", environment, domain="games"),
+        server_spec("negotiation", "resources_servers", environment, **referee),
         server_spec("policy_model", "responses_api_models", "token_model", folder=TOKEN_MODEL, replies=replies),
     ]
 
@@ -123,6 +128,31 @@ async def test_no_policy_sees_the_prompt_or_the_thoughts_of_the_other() -> None:
 async def test_what_ends_a_rollout(config: dict[str, Any], reply: dict[str, Any], ended_by: str) -> None:
     record = await play(servers([reply], **config))
     assert (record["response"]["ended_by"], record["rewards"]) == (ended_by, {"seller": 0.0, "buyer": 0.0})
+
+
+CUT_OFF = {"say": "H", "incomplete": "max_output_tokens"}
+BUYS: list[dict[str, Any]] = [
+    {"user": "listens", "turn": 0, "call": [{"name": "make_offer", "arguments": {"price": 95}}]},
+    {"user": "listens", "turn": 1, "say": "I give 95."},
+    {"user": "I give 95.", "turn": 0, "call": [{"name": "accept_offer"}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("replies", "rewards"),
+    [
+        (BUYS, {"seller": -1.0, "buyer": 0.75}),
+        ([], {"seller": 0.0, "buyer": -1.0}),
+        (REPLIES, {"seller": 0.25, "buyer": 0.75}),
+    ],
+    ids=["seller", "buyer", "neither"],
+)
+async def test_only_the_policy_that_was_cut_off_gets_the_reward_for_it(
+    replies: list[dict[str, Any]], rewards: dict[str, float]
+) -> None:
+    record = await play(servers([*replies, CUT_OFF], cut_off_reward=-1.0))
+    assert (record["reward"], record["rewards"]) == (rewards["seller"], rewards)
+    assert {name: policy["reward"] for name, policy in policy_records(record).items()} == rewards
 
 
 @pytest.mark.parametrize("policies", [None, {}, [], {"seller": 7}, {"seller": {"inputs": []}}])
