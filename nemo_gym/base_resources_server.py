@@ -26,7 +26,8 @@ from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetri
 from nemo_gym.server.aggregate_metrics import AggregateMetricsMixin
 from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest
 from nemo_gym.server.base import BaseServer, SimpleServer
-from nemo_gym.server.endpoint import ANY_TOOL, Endpoint
+from nemo_gym.server.endpoint import ANY_TOOL
+from nemo_gym.server.endpoint import Endpoint as Endpoint
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.session import SessionState as SessionState
 from nemo_gym.server.tools import POLICY, any_tools_of, function_tool, tools_of

@@ -11,6 +11,7 @@ from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
     BaseVerifyResponse,
+    Endpoint,
     SessionState,
     SimpleResourcesServer,
     tool,
@@ -102,6 +103,9 @@ class PythonExecutorResourcesServer(SimpleResourcesServer):
         async with SandboxPool(provider, warm=self.config.warm_sessions) as self._pool:
             yield
 
+    def endpoints(self) -> list[Endpoint]:
+        return [*super().endpoints(), Endpoint("/end_session", self.end_session, cause="environment")]
+
     @tool
     async def execute_python(self, code: str, session: PythonSession) -> ExecutePythonResponse:
         """Execute Python code. Variables are kept. You have access to numpy, scipy and pandas."""
@@ -111,9 +115,8 @@ class PythonExecutorResourcesServer(SimpleResourcesServer):
             session.has_libraries = not done.is_lost
         return _response(code, done)
 
-    @tool
     async def end_session(self, session: PythonSession) -> ExecutePythonResponse:
-        """End the Python process."""
+        """End the Python process. For harnesses: it is no tool, so the model is not offered it."""
         async with session.turn:
             session.close()
         return ExecutePythonResponse(success=True)

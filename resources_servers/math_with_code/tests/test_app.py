@@ -171,6 +171,21 @@ async def test_ending_a_session_ends_its_process(environment: BrowserLikeClient)
     assert (await execute(environment, "'kept' in globals()"))["result"] == "False"
 
 
+async def test_the_model_cannot_end_the_process() -> None:
+    row = {**rows_of(OWN_ROWS)[0], "expected_result": "7"}
+    row["responses_create_params"] = {"input": "Compute."}
+    run = [{"name": "execute_python", "arguments": {"code": code}} for code in ("kept = 7", "print(kept)")]
+    replies: list[dict[str, Any]] = [
+        {"turn": 0, "call": [run[0], {"name": "end_session", "arguments": {}}, run[1]]},
+        {"say": r"\boxed{7}"},
+    ]
+    (record,) = await records([row], replies)
+    assert [tool["name"] for tool in record["responses_create_params"]["tools"]] == ["execute_python"]
+    outputs = [json.loads(item["output"]) for item in record["response"]["output"] if "output" in item]
+    assert outputs[1] == {"error": "There is no tool 'end_session'. Tools: execute_python."}
+    assert outputs[2]["stdout"] == "7\n"
+
+
 async def test_the_code_has_no_network_and_no_files(environment: BrowserLikeClient) -> None:
     code = f"open({str(OWN_ROWS)!r}).read()"
     assert "No such file" in (await execute(environment, code))["error_message"]
@@ -256,7 +271,14 @@ async def test_models_that_cheat_score_nothing() -> None:
 
 
 async def rewards(rows: list[Any], replies: list[dict[str, Any]], transport: Transport = "direct") -> list[float]:
-    """What the agent gets for rows with a model that replies so. Afterwards no session is left."""
+    """What the agent gets for rows with a model that replies so."""
+    return [record["reward"] for record in await records(rows, replies, transport)]
+
+
+async def records(
+    rows: list[Any], replies: list[dict[str, Any]], transport: Transport = "direct"
+) -> list[dict[str, Any]]:
+    """The rollouts of rows with a model that replies so. Afterwards no session is left."""
     servers = servers_of(
         "resources_servers/math_with_code/configs/math_with_code.yaml",
         "responses_api_models/scripted_model/configs/scripted_model.yaml",
@@ -265,11 +287,11 @@ async def rewards(rows: list[Any], replies: list[dict[str, Any]], transport: Tra
     )
     async with running_servers(servers, transport=transport) as client:
         answers = [await client.post("math_with_code_simple_agent", "/run", json=row) for row in rows]
-        records = [await answer.json() for answer in answers]
+        made = [await answer.json() for answer in answers]
         async with asyncio.timeout(30):
             while sandbox_processes():  # noqa: ASYNC110 - the last rollout's process is ending
                 await asyncio.sleep(0.02)
-    return [record["reward"] for record in records]
+    return made
 
 
 @WITH_PUBLIC_DATA
