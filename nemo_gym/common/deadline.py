@@ -13,6 +13,9 @@ from weakref import WeakKeyDictionary
 from nemo_gym.errors import RolloutError
 
 TIME_LEFT_HEADER = "nemo-gym-time-left-s"
+OUTCOME_GRACE_S = 60.0
+"""How long a collector waits for the outcome of a rollout after its time is over. A busy worker may be late, and code
+that is cancelled may have something to close. Whatever happens there, every row has an outcome."""
 FAR_S = 30.0
 """A limit of at least this much is kept to the second, so that it needs no timer of its own."""
 TICK_S = 0.5
@@ -61,6 +64,10 @@ def fresh_deadline(seconds: float) -> Iterator[None]:
         _current.reset(token)
 
 
+Report = Callable[["asyncio.Task[Any]", str], None]
+"""Called with a task that ignores its cancellation, and what took too long."""
+
+
 class TimerWheel:
     """The far timeouts of one event loop, by the second in which they expire. A step with a limit of minutes, which
     nearly every step has, costs an entry in a set and no timer."""
@@ -68,6 +75,8 @@ class TimerWheel:
     def __init__(self) -> None:
         self._slots: dict[int, set[timeout]] = {}
         self._is_ticking = False
+        self.reports: dict[Report, float] = {}
+        """Whom to tell of a task that ignores its cancellation, and after how many seconds."""
 
     def slot(self, at: float) -> "set[timeout]":
         """Where a timeout that expires then is kept."""
@@ -141,6 +150,7 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
             return
         _current.reset(self._token)
         if self._is_expired:
+            self._task = None
             if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
                 raise self._expired(error) from error
         elif self._slot is None:
@@ -153,14 +163,23 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
         self._is_expired = True
         if self._task is not None:
             self._task.cancel()
+            for report, after_s in self._wheel.reports.items():
+                self._task.get_loop().call_later(after_s, self._report_if_inside, report, after_s)
+
+    def _report_if_inside(self, report: Report, after_s: float) -> None:
+        if self._task is not None and not self._task.done():
+            report(self._task, f"{self._what} did not finish within {self._limit()} and {after_s:g} s of grace.")
 
     def _expired(self, interrupted: BaseException | None) -> Exception:
-        limit = f"{round(max(0.0, self.at - self._entered_at), 2):g} s"
+        limit = self._limit()
         if self._error is not None:
             return self._error(limit)
         expired = RolloutError("timeout", f"{self._what} did not finish within {limit}.")
         expired.response = getattr(interrupted, "response", None)
         return expired
+
+    def _limit(self) -> str:
+        return f"{round(max(0.0, self.at - self._entered_at), 2):g} s"
 
     async def __aenter__(self) -> None:
         self.__enter__()
@@ -169,6 +188,17 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, trace)
+
+
+@contextmanager
+def reporting_ignored_cancellations(report: Report, *, after_s: float) -> Iterator[None]:
+    """Call `report` with every task of the running loop that is still in a `timeout` `after_s` after it expired."""
+    wheel = _wheel_of(asyncio.get_running_loop())
+    wheel.reports[report] = after_s
+    try:
+        yield
+    finally:
+        del wheel.reports[report]
 
 
 def is_interrupted_within(seconds: float) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import queue
 import resource
 import threading
@@ -12,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from nemo_gym.errors import GymError
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -20,6 +22,8 @@ GC_THRESHOLDS = (200_000, 10, 10)
 collection among thousands of rollouts takes a tenth of all CPU time and finds nothing."""
 
 
+END_GRACE_S = 5.0
+"""How long tasks that are left when a program ends may take to end, too."""
 MAX_THREADS = 256
 """Upper bound for threads of handlers that block. They are started as needed."""
 
@@ -42,6 +46,29 @@ def run_embedded(main: Coroutine[Any, Any, T]) -> T:
         except SystemExit as error:  # of a task that nobody awaits through a boundary of ours: asyncio stops the loop
             message = f"The code of a server called sys.exit({error.code!r}) in a task, which ends the whole process."
             raise GymError(f"{message} Raise an exception in its place.") from error
+        finally:
+            runner.get_loop().run_until_complete(_end_tasks())
+
+
+async def _end_tasks() -> None:
+    """Cancel what is left of a program. A task that ignores it is left behind: asyncio would wait for it for ever."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if not left:
+        return
+    _, ignoring = await asyncio.wait(left, timeout=END_GRACE_S)
+    for task in ignoring:
+        logger.warning("left behind, since it ignores its cancellation: %r", task.get_coro())
+        _leave_behind(task)
+
+
+def _leave_behind(task: "asyncio.Task[Any]") -> None:
+    """Let the loop end without the task. It is never freed: that would run its code once more, which may not end."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
+    asyncio.tasks._unregister_task(task)
 
 
 class DaemonThreadPool(ThreadPoolExecutor):

@@ -31,6 +31,7 @@ from nemo_gym.config.keys import (
     TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.errors import SETUP_CODES, Cause, ConfigError, RolloutError, SetupError
+from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.model_json import has_plain_json
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseUsage
 from nemo_gym.rollouts.attempt_context import in_recording_context
@@ -159,10 +160,15 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
         code=failure.code,
         attempt=number,
         retryable=failure.retryable,
-        response=failure.response,
+        response=as_json(failure.response),
         status=failure.status,
         throttled=retry_stats.throttled,
     )
+
+
+def as_json(response: Any) -> Any:
+    """The response of a failed rollout. It is a live object if a timeout around the agent ended the rollout."""
+    return orjson.loads(encode(response)) if isinstance(response, BaseModel) else response
 
 
 def _seconds_since(started_ns: int) -> float:

@@ -3,14 +3,15 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
-from nemo_gym.common.exception_groups import raise_first_error
+from nemo_gym.common.deadline import OUTCOME_GRACE_S, reporting_ignored_cancellations
 from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import ConfigError, RolloutError, SetupError
 from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
@@ -37,9 +38,10 @@ from nemo_gym.rollouts.live import LiveRollouts, published
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import check_paths, materialized_inputs_path, metrics_path
 from nemo_gym.rollouts.resume import archive_output, load_completed
+from nemo_gym.rollouts.rollout_tasks import RolloutTasks, place_of
 from nemo_gym.rollouts.stages import stage_times, times_since
 from nemo_gym.rollouts.store import CompletedIndex, GroupedWriter, RolloutStore, WriteOutcome
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 
 if TYPE_CHECKING:
     from nemo_gym.config.types import BaseServerConfig
@@ -58,14 +60,32 @@ RESUME_HINT = "All rollouts reported so far are on disk; run the same command ag
 Report = Callable[[Outcome], None]
 
 
-async def collect(rows: Iterable[Row | NoResult], run: Run, write: WriteOutcome, limiter: AdaptiveLimiter) -> None:
-    """Run every row, as many at once as the limiter allows, and write each outcome as it completes."""
+class _Started(NamedTuple):
+    row: Row
+    generation: int
+    at: float
+
+
+async def collect(
+    rows: Iterable[Row | NoResult],
+    run: Run,
+    write: WriteOutcome,
+    limiter: AdaptiveLimiter,
+    *,
+    grace_s: float = OUTCOME_GRACE_S,
+) -> None:
+    """Run every row, as many at once as the limiter allows, and write each outcome as it completes. A rollout whose
+    code goes on for `grace_s` after its time is over has failed."""
     unfinished: list[Row] = []
+    abandoned: set[RowId] = set()
+    running: RolloutTasks[_Started] = RolloutTasks()
 
     async def run_one(row: Row, generation: int) -> None:
         throttled = scored = has_ended = False
         try:
             outcome = await run(row)
+            if row.id in abandoned:
+                return
             has_ended = True
             throttled, scored = outcome.throttled > 0, type(outcome) is Scored
             await write(outcome)  # while the disk is behind, no other rollout takes the place
@@ -74,17 +94,32 @@ async def collect(rows: Iterable[Row | NoResult], run: Run, write: WriteOutcome,
                 unfinished.append(row)
             raise
         finally:
-            limiter.leave(generation, throttled=throttled, scored=scored)
+            if row.id not in abandoned:
+                limiter.leave(generation, throttled=throttled, scored=scored)
 
-    with raise_first_error():
-        async with asyncio.TaskGroup() as running:
+    async def write_failure(failure: NoResult) -> None:
+        await write(failure)
+
+    def abandon(task: "asyncio.Task[Any]", message: str) -> None:
+        started = running.abandon(task.get_name())
+        if started is None:
+            return
+        row, text = started.row, f"{message} Its code ignores that it is cancelled, at {place_of(task)}."
+        abandoned.add(row.id)
+        limiter.leave(started.generation, throttled=False, scored=False)
+        seconds = time.monotonic() - started.at
+        running.start(write_failure(NoResult.of(row, "timeout", text, seconds=seconds, retryable=False)))
+
+    with reporting_ignored_cancellations(abandon, after_s=grace_s):
+        async with running:
             for number, row in enumerate(rows, 1):
                 if isinstance(row, NoResult):
                     await write(row)
-                else:
-                    running.create_task(run_one(row, await limiter.enter()))
-                    if number % BURST == 0:
-                        await asyncio.sleep(0)  # let them send their first requests before more start
+                    continue
+                generation = await limiter.enter()
+                running.start(run_one(row, generation), _Started(row, generation, time.monotonic()))
+                if number % BURST == 0:
+                    await asyncio.sleep(0)  # let them send their first requests before more start
     for row in unfinished:  # nobody cancels a rollout but the collection, and that goes on
         await write(
             NoResult.of(row, "internal", "The rollout was cancelled, but not by this collection.", seconds=0.0)

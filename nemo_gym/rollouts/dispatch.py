@@ -14,9 +14,9 @@ import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import WorkerAddress, list_workers
-from nemo_gym.errors import ConfigError, HeadServerError, StartupError
+from nemo_gym.errors import ConfigError, HeadServerError, RolloutError, StartupError
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.rollouts.attempts import call_agent, no_such_agent, parse_scored
+from nemo_gym.rollouts.attempts import as_json, call_agent, no_such_agent, parse_scored
 from nemo_gym.rollouts.row_protocol import RowRequest, failed_attempt
 from nemo_gym.rollouts.types import NO_DATASET, Outcome, Row, Scored, rollout_error
 from nemo_gym.rollouts.worker_link import WorkerLink
@@ -234,6 +234,9 @@ class TrainerDispatch:
                 return parse_scored(await call_agent(self._client, agent, row, timeout_s=timeout_s))
             except ConfigError as error:
                 raise no_such_agent(agent, error) from error
+            except RolloutError as error:
+                error.response = as_json(error.response)
+                raise
         finally:
             self._in_flight -= 1
             self._made += 1

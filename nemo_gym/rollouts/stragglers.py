@@ -55,13 +55,13 @@ def with_straggler_policy(run: Run, *, durations: DurationPercentiles, percentil
     async def run_watched(row: Row) -> Outcome:
         nonlocal in_flight
         started = time.monotonic()
-        first = asyncio.ensure_future(run(row))
+        first = _in_place_of_this_task(run(row))
         in_flight += 1
         try:
             if await _finishes_in_time(first, limit_s):
                 outcome = await first
             elif action == "hedge":
-                outcome = await _first_scored([first, asyncio.ensure_future(run(row))])
+                outcome = await _first_scored([first, _in_place_of_this_task(run(row))])
             else:
                 durations.add(math.inf)
                 message = f"Given up: it took longer than {percentile:g} % of the others."
@@ -74,6 +74,14 @@ def with_straggler_policy(run: Run, *, durations: DurationPercentiles, percentil
         return outcome
 
     return run_watched
+
+
+def _in_place_of_this_task(running: Awaitable[Outcome]) -> "asyncio.Future[Outcome]":
+    """Run it in a task that has the name of this one, by which its rollout is found."""
+    task, this = asyncio.ensure_future(running), asyncio.current_task()
+    if isinstance(task, asyncio.Task) and this is not None:
+        task.set_name(this.get_name())
+    return task
 
 
 async def _finishes_in_time(task: "asyncio.Future[Outcome]", limit_s: Callable[[], float | None]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from nemo_gym.client.workers import WorkerAddress
+from nemo_gym.common.deadline import OUTCOME_GRACE_S
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.rollouts.row_protocol import (
     VERSION,
@@ -32,9 +33,6 @@ SILENT_AFTER_S = 60.0
 """A worker that has not answered for this long counts as dead: its machine may have failed."""
 MAX_BACKOFF_ATTEMPT = 3
 """Reconnect after two seconds at most: a worker that died is restarted at once."""
-OUTCOME_GRACE_S = 60.0
-"""How long a collector waits for an outcome after the rollout's time is over. The worker itself interrupts the rollout
-then; as long as a busy one may be silent, it may also be late. Whatever happens there, every row has an outcome."""
 
 
 class PendingRequest(NamedTuple):

@@ -53,7 +53,7 @@ async def serve(spec: StackSpec, stop: asyncio.Event, serve_rows: ServeRows, on_
         await stop.wait()
 
 
-async def _serve_supervised(spec: StackSpec, serve_rows: ServeRows) -> None:
+async def _serve_supervised(spec: StackSpec, serve_rows: ServeRows, on_ready: Callable[[], None]) -> None:
     stop, loop, stdin = set_by_signals(), asyncio.get_running_loop(), sys.stdin.fileno()
 
     def stop_at_end_of_input() -> None:
@@ -62,7 +62,7 @@ async def _serve_supervised(spec: StackSpec, serve_rows: ServeRows) -> None:
             stop.set()
 
     loop.add_reader(stdin, stop_at_end_of_input)
-    await serve(spec, stop, serve_rows, lambda: print(READY, flush=True))  # noqa: T201 - read by the supervisor
+    await serve(spec, stop, serve_rows, on_ready)
 
 
 def _enter_folder(spec: StackSpec) -> None:
@@ -82,8 +82,15 @@ def run_supervised(serve_rows: ServeRows) -> None:
     configure_logging()
     spec = StackSpec.from_json(sys.stdin.buffer.readline())
     _enter_folder(spec)
+    was_ready = False
+
+    def on_ready() -> None:
+        nonlocal was_ready
+        was_ready = True
+        print(READY, flush=True)  # noqa: T201 - read by the supervisor
+
     try:
-        event_loop.run(_serve_supervised(spec, serve_rows))
+        event_loop.run(_serve_supervised(spec, serve_rows, on_ready))
     except GymError as error:
         sys.stderr.write(printable(redact(f"{error}\n")))
-        sys.exit(EXIT_CONFIG)
+        sys.exit(1 if was_ready else EXIT_CONFIG)

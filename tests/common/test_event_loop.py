@@ -29,6 +29,33 @@ def test_a_thread_that_hangs_holds_up_neither_the_loop_nor_the_process() -> None
     assert done.stdout == "over\n"
 
 
+IGNORING = """
+import asyncio
+from nemo_gym.common import event_loop
+event_loop.END_GRACE_S = 0.1
+
+async def ignore():
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except BaseException:
+            continue
+
+async def main():
+    task = asyncio.create_task(ignore())
+    await asyncio.sleep(0)
+    print("over", flush=True)
+
+event_loop.run(main())
+"""
+
+
+def test_a_task_that_ignores_its_cancellation_holds_up_neither_the_loop_nor_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", IGNORING], capture_output=True, text=True, timeout=120, check=True)
+    assert (done.stdout, done.returncode) == ("over\n", 0)
+    assert "ignores its cancellation" in done.stderr
+
+
 def test_threads_are_used_again_give_results_and_errors_and_end_with_the_loop() -> None:
     def fail() -> None:
         raise LookupError("nothing there")
