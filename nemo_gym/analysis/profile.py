@@ -8,8 +8,9 @@ from typing import NamedTuple
 import orjson
 from pydantic import BaseModel
 
+from nemo_gym.analysis.dataset_rows import Dataset, RowNotFoundError
 from nemo_gym.analysis.plots import figure
-from nemo_gym.analysis.records import Dataset, StoredRolloutsError, read_records
+from nemo_gym.analysis.records import StoredLine, StoredRolloutsError, read_records
 from nemo_gym.analysis.rollout_plots import RolloutPlots, stages_of
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
@@ -39,6 +40,9 @@ class ProfileConfig(CommandConfig):
 
     pass_threshold: float | None = None
     """Minimum reward that counts as a pass. If not set, rows have no pass rate, and pass@k counts rewards of 1."""
+
+    allow_changed_rows: bool = False
+    """Leave out the rollouts of rows that were changed or removed since they were collected, instead of stopping."""
 
 
 class RewardProfilingMetrics(BaseModel):
@@ -92,7 +96,19 @@ class Profiled(NamedTuple):
     rows: int
     rows_without_rollouts: int
     records_without_reward: int
+    records_without_row: int
+    """Those of rows that were changed or removed."""
     matched_by_prompt: int
+
+
+def _index_of(stored: StoredLine, dataset: Dataset, config: ProfileConfig) -> int | None:
+    """The row of a record; None if it may be left out because its row is not in the dataset."""
+    try:
+        return dataset.index_of(stored)
+    except RowNotFoundError:
+        if config.allow_changed_rows:
+            return None
+        raise
 
 
 def profile_rollouts(config: ProfileConfig) -> Profiled:
@@ -102,11 +118,14 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
     metrics = RunningMetrics(pass_threshold=PASS_THRESHOLD if threshold is None else threshold)
     rewards: dict[int, list[float]] = {}
     plotted = RolloutPlots(metrics)
-    unrewarded = 0
+    unrewarded = without_row = 0
     with Dataset(config.input_jsonl_fpath) as dataset:
         check_writable(output, overwrite=True, sources=(dataset.path, rollouts))
         for stored in read_records(rollouts):
-            index, reward = dataset.index_of(stored), stored.record.get("reward")
+            index, reward = _index_of(stored, dataset, config), stored.record.get("reward")
+            if index is None:
+                without_row += 1
+                continue
             if not isinstance(reward, int | float):
                 unrewarded += 1
                 continue
@@ -114,7 +133,10 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
             metrics.add({**stored.record, TASK_INDEX_FIELD: index})
             plotted.add(stored.record)
         if not rewards:
-            raise StoredRolloutsError(f"{rollouts} holds no scored rollout; {unrewarded} records have no reward.")
+            raise StoredRolloutsError(
+                f"{rollouts} holds no scored rollout of a row of {dataset.path}; {unrewarded} records have no reward, "
+                f"{without_row} are of other rows."
+            )
         rows = [
             ProfiledRow(index, profile_rewards(rewards[index], pass_threshold=threshold)) for index in sorted(rewards)
         ]
@@ -136,5 +158,6 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
             len(rows),
             len(dataset) - len(rows),
             unrewarded,
+            without_row,
             dataset.matched_by_prompt,
         )

@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import orjson
 from pydantic import Field, ValidationError
 
-from nemo_gym.analysis.records import Dataset, StoredFailure, StoredLine, StoredRollout, read_records
+from nemo_gym.analysis.dataset_rows import ChangedRows, Dataset
+from nemo_gym.analysis.records import StoredFailure, StoredLine, StoredRollout, read_records
 from nemo_gym.analysis.replayed_calls import replayed_calls
 from nemo_gym.analysis.verify_stored import verified
 from nemo_gym.client.server_client import ServerClient
@@ -27,7 +28,7 @@ from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import Cause, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.output_files import failures_path, scored_path
-from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, RowId, hash_row
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, RowId, hash_row, task_index_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -69,7 +70,8 @@ class ReverifyConfig(CommandConfig):
     """Call the tools again as the model did, to restore the state of the environment."""
 
     allow_changed_rows: bool = False
-    """Continue if a row changed since the rollouts were collected, for example because its answer was corrected."""
+    """Continue if a row changed since the rollouts were collected, for example because its answer was corrected.
+    Rollouts of rows that were removed are failures."""
 
     num_samples_in_parallel: int = Field(default=64, ge=1)
     """Number of rollouts in flight."""
@@ -168,47 +170,58 @@ async def reverify_rollouts(
     for path in (output, failures):
         check_writable(path, overwrite=config.overwrite, sources=(rollouts, find(rows, what="dataset")))
     with (
-        Dataset(rows, allow_changed=config.allow_changed_rows) as dataset,
+        Dataset(rows) as dataset,
         atomic_write(output) as scored,
         atomic_write(failures) as failed,
     ):
-        redactor = process_redactor()
+        redactor, changed_rows = process_redactor(), ChangedRows(dataset, rollouts)
+        index_of = changed_rows.index_of if config.allow_changed_rows else dataset.index_of
 
         def write(file: IO[bytes], record: JsonObject) -> None:
             file.write(redactor.json_lines([orjson.dumps(record) + b"\n"]))
 
+        async def verify_again(stored: StoredLine) -> None:
+            metadata = {name: value for name, value in stored.record.items() if name.startswith("_")}
+            try:
+                index = index_of(stored)
+                metadata |= row_metadata(stored.record, dataset, index)
+                row = dataset.row(index)
+                found = await rescore(client, environment_of(row), row, stored, config)
+            except RolloutError as error:
+                report.failed[error.cause] += 1
+                failure = {"cause": error.cause, "message": str(error), "server": error.server}
+                write(failed, {**failure, **metadata})
+            else:
+                task, repeat = metadata[TASK_INDEX_FIELD], metadata.get(REPEAT_INDEX_KEY_NAME, 0)
+                report.add(found, task_index=task, repeat_index=repeat)
+                moved = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
+                write(scored, {**found.record, **metadata, **moved})
+
         async def work() -> None:
             for stored in todo:
-                if MASKED_FIELD in stored.record:
-                    report.masked += 1
-                    if not is_failure(stored.record):
-                        write(scored, stored.record)
+                if MASKED_FIELD not in stored.record:
+                    await verify_again(stored)
                     continue
-                index = dataset.index_of(stored)
-                row = dataset.row(index)
-                metadata = {name: value for name, value in stored.record.items() if name.startswith("_")}
-                metadata[TASK_INDEX_FIELD] = index
-                if not dataset.is_materialized:
-                    metadata[ROW_HASH_KEY_NAME] = hash_row(dataset.line(index))
-                try:
-                    found = await rescore(client, environment_of(row), row, stored, config)
-                except RolloutError as error:
-                    report.failed[error.cause] += 1
-                    failure = {"cause": error.cause, "message": str(error), "server": error.server}
-                    write(failed, {**failure, **metadata})
-                else:
-                    report.add(found, task_index=index, repeat_index=metadata.get(REPEAT_INDEX_KEY_NAME, 0))
-                    moved = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
-                    write(scored, {**found.record, **metadata, **moved})
+                report.masked += 1
+                if not is_failure(stored.record):
+                    write(scored, stored.record)
 
         with raise_first_error():
             async with asyncio.TaskGroup() as workers:
                 for _ in range(config.num_samples_in_parallel):
                     workers.create_task(work())
-    report.changed_rows = dataset.changed
+    report.changed_rows = changed_rows.count
     if not report.failed:
         failures.unlink()
     return report
+
+
+def row_metadata(record: Mapping[str, Any], dataset: Dataset, index: int) -> JsonObject:
+    """The index that a record has, so that it still means one row in all of the output, and the hash of the row that
+    it is verified with."""
+    task_index = task_index_of(record)
+    metadata: JsonObject = {TASK_INDEX_FIELD: index if task_index is None else task_index}
+    return metadata if dataset.is_materialized else {**metadata, ROW_HASH_KEY_NAME: hash_row(dataset.line(index))}
 
 
 def completable(path: Path, report: ReverifyReport) -> Iterator[StoredLine]:

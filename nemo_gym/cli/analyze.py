@@ -5,9 +5,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from nemo_gym.analysis.dataset_rows import Dataset
 from nemo_gym.analysis.export import ExportConfig, export_rollouts
 from nemo_gym.analysis.profile import ProfileConfig, ProfiledRow, profile_rollouts
-from nemo_gym.analysis.records import Dataset
 from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
 from nemo_gym.analysis.reward_profiler import RewardProfileConfig, profile_files
 from nemo_gym.cli.command import command, read_command_line, read_parameters
@@ -33,6 +33,8 @@ def profile() -> None:
         print(f"{found.rows_without_rollouts} rows have no rollout and are left out", file=sys.stderr)
     if found.records_without_reward:
         print(f"{found.records_without_reward} records have no reward and do not count", file=sys.stderr)
+    if found.records_without_row:
+        print(f"{found.records_without_row} records are of rows not in the dataset and do not count", file=sys.stderr)
     if found.matched_by_prompt:
         print(f"{found.matched_by_prompt} records have no _task_index; found by their prompt", file=sys.stderr)
 

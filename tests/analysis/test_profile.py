@@ -14,6 +14,7 @@ from nemo_gym.analysis.records import StoredRolloutsError
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.types import hash_row
 from nemo_gym.testing import example_row, rows_of, running_servers
 from tests.commands import ng
 from tests.jsonl import write_lines
@@ -93,6 +94,20 @@ def test_nothing_to_tell_is_an_error_and_no_empty_file(tmp_path: Path, records: 
     with pytest.raises(StoredRolloutsError, match="holds no scored rollout"):
         profile_rollouts(config)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rollouts.jsonl", "rows.jsonl"]
+
+
+def test_rollouts_of_rows_that_are_gone_are_left_out_if_that_is_allowed(tmp_path: Path) -> None:
+    records = [
+        {**record, "_row_hash": hash_row(json.dumps(ROWS[task]).encode())}
+        for task, record in enumerate(rewarded((0, 1.0), (1, 0.5), (2, 0.0)))
+    ]
+    config = config_in(tmp_path, records, rows=[ROWS[2], ROWS[1]])
+    with pytest.raises(StoredRolloutsError, match=r"row 0, which is not in .*\+allow_changed_rows=true"):
+        profile_rollouts(config)
+    found = profile_rollouts(config.model_copy(update={"allow_changed_rows": True}))
+    assert (found.rows, found.records_without_row) == (2, 1)
+    rows = rows_of(config.output_jsonl_fpath)
+    assert [(row["level"], row["avg_reward"]) for row in rows] == [(2, 0.0), (1, 0.5)]
 
 
 @pytest.mark.parametrize("name", ["rows", "rollouts"])

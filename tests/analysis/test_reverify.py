@@ -66,13 +66,14 @@ def config_in(folder: Path, **options: Any) -> ReverifyConfig:
     return ReverifyConfig.model_validate({**paths, **options})
 
 
-async def collect(folder: Path, client: ServerClient, rows: list[dict[str, Any]] = ROWS) -> None:
+async def collect(folder: Path, client: ServerClient, rows: list[dict[str, Any]] = ROWS, **options: Any) -> None:
     write_lines(folder / "rows.jsonl", rows)
     config = RolloutCollectionConfig(
         agent_name="agent",
         input_jsonl_fpath=str(folder / "rows.jsonl"),
         output_jsonl_fpath=str(folder / "rollouts.jsonl"),
         responses_create_params={"temperature": 0.5},
+        **options,
     )
     await RolloutCollectionHelper().run_from_config(config, client=client)
 
@@ -147,7 +148,9 @@ async def test_a_row_that_was_put_right_is_refused_unless_allowed(tmp_path: Path
         await collect(tmp_path, client)
         hashes = [hash_row(json.dumps(row).encode()) for row in ROWS]
         write_lines(tmp_path / "rows.jsonl", [*ROWS[:3], counter_row(4, start=1, expected=5)])
-        with pytest.raises(StoredRolloutsError, match=r"row 3 of .* has changed since.*\+allow_changed_rows=true"):
+        with pytest.raises(
+            StoredRolloutsError, match=r"row 3, .* changed or removed since.*\+allow_changed_rows=true"
+        ):
             await reverified(tmp_path, client)
         assert not (tmp_path / "again.jsonl").exists()
         report = await reverified(tmp_path, client, allow_changed_rows=True)
@@ -155,6 +158,24 @@ async def test_a_row_that_was_put_right_is_refused_unless_allowed(tmp_path: Path
     again = {record["_task_index"]: record["_row_hash"] for record in rows_of(tmp_path / "again.jsonl")}
     assert again[0] == hashes[0]
     assert again[3] == hash_row((tmp_path / "rows.jsonl").read_bytes().splitlines()[3])
+
+
+async def test_a_rollout_is_verified_with_its_own_row_wherever_that_is(tmp_path: Path) -> None:
+    """After `+resume=continue` with rows moved, one of them corrected and one removed."""
+    rows = [counter_row(4, start=1, expected=5), *reversed(ROWS[1:3])]
+    async with running_servers(servers()) as client:
+        await collect(tmp_path, client)
+        await collect(tmp_path, client, rows=rows, resume="continue")
+        before = {record["_task_index"]: record for record in rows_of(tmp_path / "rollouts.jsonl")}
+        with pytest.raises(StoredRolloutsError, match="line 1 was made of row 0, which is not in"):
+            await reverified(tmp_path, client)
+        report = await reverified(tmp_path, client, allow_changed_rows=True)
+    assert (report.rescored, report.up, report.down, report.changed_rows) == (3, 0, 0, 0)
+    again = {record["_task_index"]: record for record in rows_of(tmp_path / "again.jsonl")}
+    assert [again[index]["reward"] for index in (1, 2, 4)] == [*OLD_REWARDS[1:3], 1.0]
+    assert all(record["_row_hash"] == before[index]["_row_hash"] for index, record in again.items())
+    failures = rows_of(tmp_path / "again_failures.jsonl")
+    assert {(failure["_task_index"], failure["cause"]) for failure in failures} == {(0, "input"), (3, "input")}
 
 
 async def test_a_tool_that_answers_otherwise_is_counted(tmp_path: Path) -> None:
