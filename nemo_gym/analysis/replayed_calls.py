@@ -1,7 +1,9 @@
 """The calls that a stored rollout made to its environment, in their order: those of tools by all participants, and
 `next_message`. Made again, they bring an environment into the state that the rollout left it in."""
 
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 import orjson
@@ -13,6 +15,7 @@ from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.participants import ENVIRONMENT, POLICY, USER
 
 NEXT_MESSAGE = "next_message"
+_CALL, _OUTPUT = "function_call", "function_call_output"
 _WITHOUT_MESSAGE = ("incomplete", "silent", "max_steps")
 
 
@@ -59,10 +62,31 @@ def replayed_calls(row: JsonObject, record: JsonObject) -> list[ReplayedCall]:
 
 
 def _tool_calls(side: _Side, items: list[JsonObject]) -> Iterator[ReplayedCall]:
-    outputs = {item["call_id"]: _text(item["output"]) for item in items if type_of(item) == "function_call_output"}
-    for item in items:
-        if type_of(item) == "function_call" and item["name"] in side.offered and item["call_id"] in outputs:
-            yield ReplayedCall(item["name"], item["arguments"], side.name, outputs[item["call_id"]])
+    outputs = _outputs_of_calls(items)
+    for place, item in enumerate(items):
+        if place in outputs and item["name"] in side.offered:
+            yield ReplayedCall(item["name"], item["arguments"], side.name, outputs[place])
+
+
+def _outputs_of_calls(items: list[JsonObject]) -> dict[int, str]:
+    """By the place of each call that was made, its output. Endpoints may use an id again, also within a reply, so
+    outputs belong, in their order, to the nearest calls before them that have their id and no output yet."""
+    waiting: defaultdict[str, list[int]] = defaultdict(list)
+    found: dict[int, str] = {}
+    relevant = [(place, item) for place, item in enumerate(items) if type_of(item) in (_CALL, _OUTPUT)]
+    for kind, group in groupby(relevant, key=lambda one: type_of(one[1])):
+        places = defaultdict(list)
+        for place, item in group:
+            places[item["call_id"]].append(place)
+        for call_id, same_id in places.items():
+            calls = waiting[call_id]
+            if kind == _CALL:
+                calls += same_id
+            else:
+                outputs = [_text(items[place]["output"]) for place in same_id]
+                found |= zip(calls[-len(outputs) :], outputs, strict=False)
+                del calls[-len(outputs) :]
+    return found
 
 
 def _next_message(row: JsonObject, record: JsonObject, sides: list[_Side], turn: int) -> Iterator[ReplayedCall]:

@@ -10,7 +10,17 @@ import pytest
 from nemo_gym.analysis.replayed_calls import replayed_calls
 from nemo_gym.analysis.verify_stored import verified
 from nemo_gym.server_utils import ServerReply
-from nemo_gym.testing import ServerSpec, example_row, rows_of, running_servers, server_spec
+from nemo_gym.testing import (
+    ServerSpec,
+    calls,
+    example_row,
+    message,
+    response_of,
+    rows_of,
+    running_servers,
+    server_spec,
+    tool_output,
+)
 
 
 class Case(NamedTuple):
@@ -121,8 +131,8 @@ async def test_calls_made_again_lead_to_the_same_reward(name: str) -> None:
     async with running_servers(servers(case)) as client:
         record = orjson.loads((await client.call("agent", "/run", case.row, answer=ServerReply)).content())
         assert record["reward"] == 1.0
-        calls = replayed_calls(case.row, record)
-        assert [call.name for call in calls] == case.names
+        made_before = replayed_calls(case.row, record)
+        assert [call.name for call in made_before] == case.names
         row = {**case.row, "responses_create_params": record["responses_create_params"]}
 
         async def score(made: list[dict[str, Any]]) -> tuple[float, list[str]]:
@@ -131,10 +141,38 @@ async def test_calls_made_again_lead_to_the_same_reward(name: str) -> None:
             )
             return found.record["reward"], found.tool_outputs
 
-        reward, outputs = await score([call._asdict() for call in calls])
+        reward, outputs = await score([call._asdict() for call in made_before])
         assert reward == 1.0
-        assert [call.is_repeated_by(output) for call, output in zip(calls, outputs, strict=True)] == [True] * len(
-            calls
-        )
-        assert not calls[0].is_repeated_by("Something else.")
+        assert [call.is_repeated_by(output) for call, output in zip(made_before, outputs, strict=True)] == [
+            True
+        ] * len(made_before)
+        assert not made_before[0].is_repeated_by("Something else.")
         assert (await score([]))[0] == 0.0
+
+
+def counted(count: int, call_id: str = "call_0") -> dict[str, Any]:
+    return calls("increment_counter", f'{{"count": {count}}}', call_id=call_id)
+
+
+def output(text: str, call_id: str = "call_0") -> dict[str, Any]:
+    return tool_output(text, call_id=call_id)
+
+
+@pytest.mark.parametrize(
+    ("items", "made"),
+    [
+        ([counted(1), output("a"), counted(2), output("b")], [(1, "a"), (2, "b")]),
+        ([counted(1), output("a"), counted(2)], [(1, "a")]),
+        ([counted(1), counted(2), output("a"), output("b")], [(1, "a"), (2, "b")]),
+        ([counted(1), message("Hm."), counted(2), output("b")], [(2, "b")]),
+        ([counted(1), counted(2, "other"), output("b", "other"), output("a")], [(1, "a"), (2, "b")]),
+        ([output("a"), counted(1)], []),
+    ],
+    ids=["in turn", "cut off", "at once", "never made", "in another order", "no call"],
+)
+def test_an_id_that_is_used_again_names_each_call_with_its_own_output(
+    items: list[dict[str, Any]], made: list[tuple[int, str]]
+) -> None:
+    row = first_row("example_stateful_counter")
+    found = replayed_calls(row, {**row, "response": response_of(*items)})
+    assert [(orjson.loads(call.arguments)["count"], call.output) for call in found] == made
