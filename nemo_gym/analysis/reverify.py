@@ -23,12 +23,20 @@ from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import MASKED_FIELD, process_redactor
 from nemo_gym.config.error_messages import error_lines
-from nemo_gym.config.keys import TASK_INDEX_FIELD
+from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, ROW_FIELDS, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import Cause, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.output_files import failures_path, scored_path
-from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, RowId, hash_row, task_index_of
+from nemo_gym.rollouts.types import (
+    METADATA_FIELDS,
+    REPEAT_INDEX_KEY_NAME,
+    ROW_HASH_KEY_NAME,
+    RowId,
+    add_row_fields,
+    hash_row,
+    task_index_of,
+)
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
 OLD_REWARD_KEY_NAME = "_old_reward"
 TOOL_OUTPUTS_CHANGED_KEY_NAME = "_tool_outputs_changed"
 SHOWN_CHANGES = 10
+_INDICES = frozenset((TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME))
 
 EnvironmentOf = Callable[[Mapping[str, Any]], str]
 """Tells the name of the environment that a row is for."""
@@ -177,25 +186,25 @@ async def reverify_rollouts(
         redactor, changed_rows = process_redactor(), ChangedRows(dataset, rollouts)
         index_of = changed_rows.index_of if config.allow_changed_rows else dataset.index_of
 
-        def write(file: IO[bytes], record: JsonObject) -> None:
-            file.write(redactor.json_lines([orjson.dumps(record) + b"\n"]))
+        def write(file: IO[bytes], line: bytes) -> None:
+            file.write(redactor.json_lines([line + b"\n"]))
 
         async def verify_again(stored: StoredLine) -> None:
-            metadata = {name: value for name, value in stored.record.items() if name.startswith("_")}
+            metadata = metadata_of(stored.record)
             try:
                 index = index_of(stored)
                 metadata |= row_metadata(stored.record, dataset, index)
                 row = dataset.row(index)
                 found = await rescore(client, environment_of(row), row, stored, config)
+                line = rescored_line(found, metadata, dataset.line(index))
             except RolloutError as error:
                 report.failed[error.cause] += 1
                 failure = {"cause": error.cause, "message": str(error), "server": error.server}
-                write(failed, {**failure, **metadata})
+                write(failed, orjson.dumps({**failure, **metadata}))
             else:
                 task, repeat = metadata[TASK_INDEX_FIELD], metadata.get(REPEAT_INDEX_KEY_NAME, 0)
                 report.add(found, task_index=task, repeat_index=repeat)
-                moved = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
-                write(scored, {**found.record, **metadata, **moved})
+                write(scored, line)
 
         async def work() -> None:
             for stored in todo:
@@ -204,7 +213,7 @@ async def reverify_rollouts(
                     continue
                 report.masked += 1
                 if not is_failure(stored.record):
-                    write(scored, stored.record)
+                    write(scored, orjson.dumps(stored.record))
 
         with raise_first_error():
             async with asyncio.TaskGroup() as workers:
@@ -216,12 +225,33 @@ async def reverify_rollouts(
     return report
 
 
+def metadata_of(record: Mapping[str, Any]) -> JsonObject:
+    """What the collector added to a record, or would have added if the rollout had not failed, but for the fields of
+    its row."""
+    of_row = record["row"].keys() - METADATA_FIELDS - _INDICES if is_failure(record) else record.get(ROW_FIELDS) or ()
+    metadata = {name: value for name, value in record.items() if name.startswith("_") and name not in of_row}
+    metadata.pop(ROW_FIELDS, None)
+    if is_failure(record):
+        metadata |= {"_attempts": record.get("attempt", 1), "_retries": 0, "_seconds": record.get("seconds")}
+    return metadata
+
+
 def row_metadata(record: Mapping[str, Any], dataset: Dataset, index: int) -> JsonObject:
     """The index that a record has, so that it still means one row in all of the output, and the hash of the row that
     it is verified with."""
     task_index = task_index_of(record)
     metadata: JsonObject = {TASK_INDEX_FIELD: index if task_index is None else task_index}
     return metadata if dataset.is_materialized else {**metadata, ROW_HASH_KEY_NAME: hash_row(dataset.line(index))}
+
+
+def rescored_line(found: Rescored, metadata: JsonObject, row: bytes) -> bytes:
+    """The record as the collector writes it, with the fields of its row."""
+    reply = {name: value for name, value in found.record.items() if name not in METADATA_FIELDS | metadata.keys()}
+    record = orjson.dumps(reply)
+    if ROW_FIELDS not in found.record:
+        record = add_row_fields(record, reply.keys() | metadata.keys(), row)
+    changes = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
+    return b"%b,%b" % (record[:-1], orjson.dumps({**metadata, **changes})[1:])
 
 
 def completable(path: Path, report: ReverifyReport) -> Iterator[StoredLine]:

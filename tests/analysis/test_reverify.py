@@ -102,11 +102,9 @@ async def test_nothing_moves_if_nothing_has_changed(tmp_path: Path, transport: T
     again = {record["_task_index"]: record for record in rows_of(tmp_path / "again.jsonl")}
     assert [again[index]["reward"] for index in range(4)] == OLD_REWARDS
     for record in rows_of(tmp_path / "rollouts.jsonl"):
-        other = again[record["_task_index"]]
-        assert (other["response"], other["responses_create_params"]) == (
-            record["response"],
-            record["responses_create_params"],
-        )
+        expected = {**record, "_old_reward": record["reward"], "_tool_outputs_changed": 0}
+        assert again[record["_task_index"]] == expected
+        assert again[record["_task_index"]]["_row_fields"] == ["initial_count", "expected_count"]
     assert not (tmp_path / "again_failures.jsonl").exists()
 
 
@@ -283,7 +281,7 @@ async def test_rollouts_that_failed_after_the_model_had_answered_are_completed_w
     tmp_path: Path, transport: Transport
 ) -> None:
     broken = tmp_path / "broken"
-    rows = [example_row(prompt, broken_fpath=str(broken)) for prompt in ("once", "mute")]
+    rows = [example_row(prompt, broken_fpath=str(broken), _group=7) for prompt in ("once", "mute")]
     write_lines(tmp_path / "rows.jsonl", rows)
     config = RolloutCollectionConfig(
         agent_name="agent",
@@ -310,6 +308,8 @@ async def test_rollouts_that_failed_after_the_model_had_answered_are_completed_w
         assert (report.completed, report.unusable, report.unconfirmed) == (1, 1, 0)
         (completed,) = rows_of(tmp_path / "completed.jsonl")
         assert (completed["reward"], completed["_old_reward"], completed["_task_index"]) == (1.0, None, 0)
+        assert [completed[name] for name in completed["_row_fields"]] == [str(broken), 7]
+        assert (completed["_attempts"], completed["_retries"], completed["_seconds"]) == (1, 0, first["seconds"])
         with (tmp_path / "out.jsonl").open("ab") as output:
             output.write((tmp_path / "completed.jsonl").read_bytes())
         again = await RolloutCollectionHelper().run_from_config(config, client=client)
