@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from nemo_gym.analysis.plots import Panel, figure
-from nemo_gym.analysis.records import StoredRolloutsError, prompt_digest, read_records
+from nemo_gym.analysis.records import StoredRolloutsError, prompt_digest, read_records, read_rollouts
 from nemo_gym.analysis.rollout_plots import plots_of
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.paths import find
@@ -178,7 +178,7 @@ def draw_comparison(config: CompareConfig, output: Path) -> None:
 def read_tasks(path: Path) -> dict[Key, Task]:
     """The tasks of a file with the rewards of their rollouts, in the order of the file."""
     tasks: dict[Key, Task] = {}
-    for stored in read_records(path):
+    for stored in read_rollouts(path):
         record, reward = stored.record, stored.record.get("reward")
         if isinstance(reward, int | float):
             key = record.get(ROW_HASH_KEY_NAME) or prompt_digest(record) or task_index_of(record)

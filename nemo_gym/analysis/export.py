@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from nemo_gym.analysis.export_messages import NotChatError, Reasoning, chat_messages, chat_tools
 from nemo_gym.analysis.export_report import MASKED, ExportReport
 from nemo_gym.analysis.export_tokens import token_samples
-from nemo_gym.analysis.records import StoredRollout, StoredRolloutsError, read_records
+from nemo_gym.analysis.records import StoredRollout, StoredRolloutsError, read_rollouts
 from nemo_gym.analysis.trainer_views import VIEWS
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
@@ -231,7 +231,7 @@ def _read(file: IO[bytes], candidate: Candidate, config: ExportConfig) -> Conver
 def _usable(rollouts: Path, config: ExportConfig, report: ExportReport) -> Iterator[tuple[Conversation, Candidate]]:
     """The rollouts that can be used at all. For pairs, low rewards are usable too."""
     least = config.least_reward if config.format == "sft" else None
-    for stored in read_records(rollouts):
+    for stored in read_rollouts(rollouts):
         report.read += 1
         try:
             conversation = Conversation.of(stored.record, config)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.analysis.export_report import MASKED, ExportReport
-from nemo_gym.analysis.records import StoredLine, prompt_digest, read_records
+from nemo_gym.analysis.records import StoredLine, prompt_digest, read_rollouts
 from nemo_gym.analysis.trainer_views import VIEWS
 from nemo_gym.analysis.training_samples import TrainingSample, group_advantages, reward_of, samples_of
 from nemo_gym.common.redaction import MASKED_FIELD
@@ -21,7 +21,7 @@ from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
 def token_samples(rollouts: Path, trainer: str, report: ExportReport) -> Iterator[JsonObject]:
     """The lines for a trainer. The file is read twice: advantages need the rewards of all rollouts of a task."""
     advantages = _advantages(rollouts)
-    for stored in read_records(rollouts):
+    for stored in read_rollouts(rollouts):
         report.read += 1
         try:
             samples = _samples(stored, advantages)
@@ -62,7 +62,8 @@ def _policies(record: JsonObject) -> dict[str, JsonObject]:
 def _advantages(rollouts: Path) -> dict[tuple[int, str], float]:
     """The advantage of each policy of the record at each offset, among the rollouts of the task by the same policy."""
     groups: dict[tuple[Any, str], list[tuple[int, float]]] = defaultdict(list)
-    for offset, _, record in read_records(rollouts):
+    for stored in read_rollouts(rollouts, warn=False):
+        offset, record = stored.offset, stored.record
         index = task_index_of(record)
         task = prompt_digest(record) if index is None else index
         for policy, part in _policies(record).items():

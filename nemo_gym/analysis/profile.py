@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from nemo_gym.analysis.dataset_rows import Dataset, RowNotFoundError
 from nemo_gym.analysis.plots import figure
-from nemo_gym.analysis.records import StoredLine, StoredRolloutsError, read_records
+from nemo_gym.analysis.records import StoredLine, StoredRolloutsError, read_rollouts
 from nemo_gym.analysis.rollout_plots import RolloutPlots, stages_of
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
@@ -121,7 +121,7 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
     unrewarded = without_row = 0
     with Dataset(config.input_jsonl_fpath) as dataset:
         check_writable(output, overwrite=True, sources=(dataset.path, rollouts))
-        for stored in read_records(rollouts):
+        for stored in read_rollouts(rollouts):
             index, reward = _index_of(stored, dataset, config), stored.record.get("reward")
             if index is None:
                 without_row += 1

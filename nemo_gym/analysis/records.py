@@ -13,6 +13,7 @@ from nemo_gym.common.words import json_type
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject, TextOrList, WireModel
 from nemo_gym.llm_api.responses import NeMoGymResponseInputItem, NeMoGymToolParam
+from nemo_gym.rollouts.repeated_lines import RepeatedLines, SeenRollouts
 from nemo_gym.rollouts.types import is_cut_off
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ class StoredLine(NamedTuple):
     place: str
     """The file and the line, for messages."""
     record: dict[str, Any]
+    number: int = 0
+    """Of the line, from 1."""
 
 
 def read_records(path: Path) -> Iterator[StoredLine]:
@@ -45,10 +48,22 @@ def read_records(path: Path) -> Iterator[StoredLine]:
                 logger.warning("%s is half a record and passed over", place)
                 return
             if isinstance(record, dict):
-                yield StoredLine(offset, place, record)
+                yield StoredLine(offset, place, record, number)
             elif record is not None:
                 raise StoredRolloutsError(f"{place} is {json_type(record)}, expected a JSON object.")
             offset += len(line)
+
+
+def read_rollouts(path: Path, *, warn: bool = True) -> Iterator[StoredLine]:
+    """The records of a JSONL file, each rollout once. Lines that repeat one are passed over, with a warning."""
+    seen, repeated = SeenRollouts(), RepeatedLines()
+    for stored in read_records(path):
+        if seen.is_repeated(stored.record):
+            repeated.add(stored.number)
+        else:
+            yield stored
+    if warn:
+        repeated.warn(path)
 
 
 class Prompt(WireModel):

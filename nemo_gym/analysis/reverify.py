@@ -14,7 +14,7 @@ import orjson
 from pydantic import Field, ValidationError
 
 from nemo_gym.analysis.dataset_rows import ChangedRows, Dataset
-from nemo_gym.analysis.records import StoredFailure, StoredLine, StoredRollout, read_records
+from nemo_gym.analysis.records import StoredFailure, StoredLine, StoredRollout, read_records, read_rollouts
 from nemo_gym.analysis.replayed_calls import replayed_calls
 from nemo_gym.analysis.verify_stored import verified
 from nemo_gym.client.server_client import ServerClient
@@ -267,7 +267,7 @@ def completable(path: Path, report: ReverifyReport) -> Iterator[StoredLine]:
         offset_of.pop(row_id, None)
     offsets = set(offset_of.values())
     report.unusable = sum(offset is None for offset in offset_of.values())
-    for stored in read_records(path):
+    for stored in read_rollouts(path):
         if not is_failure(stored.record):
             yield stored
         elif stored.offset in offsets:

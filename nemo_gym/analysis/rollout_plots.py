@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.analysis.plots import Panel, Sample, bars, curve, histogram, scatter
-from nemo_gym.analysis.records import read_records
+from nemo_gym.analysis.records import read_rollouts
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import metrics_path
 
@@ -44,7 +44,7 @@ def plots_of(path: Path, *, pass_threshold: float, label: str) -> list[Panel]:
     """The plots of a file."""
     metrics = RunningMetrics(pass_threshold=pass_threshold)
     plots = RolloutPlots(metrics)
-    for stored in read_records(path):
+    for stored in read_rollouts(path, warn=False):
         if isinstance(stored.record.get("reward"), int | float):
             metrics.add(stored.record)
             plots.add(stored.record)

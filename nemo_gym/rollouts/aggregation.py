@@ -19,6 +19,7 @@ from nemo_gym.config.tree import nodes
 from nemo_gym.config.types import is_server_ref
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.output_files import aggregate_metrics_path
+from nemo_gym.rollouts.repeated_lines import RepeatedLines, SeenRollouts
 from nemo_gym.rollouts.types import METADATA_FIELDS, REPEAT_INDEX_KEY_NAME, task_index_of
 from nemo_gym.server.aggregate_metrics import AggregateMetrics, AggregateMetricsRequest
 
@@ -45,7 +46,9 @@ async def write_aggregate_metrics(
     try:
         agents = [agent_name] if agent_name else client.names("responses_api_agents")
         own = [agent for agent in agents if not always and await _has_own_metrics(client, agent)]
-        by_agent = _records_by_agent(_lines(inputs or [output]), agent_name) if always or own else {}
+        by_agent = (
+            _records_by_agent(_records(inputs or [output], warn=bool(inputs)), agent_name) if always or own else {}
+        )
         found = [await _figures(client, agent, by_agent[agent]) for agent in by_agent if always or agent in own]
     except Exception as error:
         logger.warning("the aggregate metrics of %s are not computed: %s", output, error)
@@ -78,12 +81,11 @@ async def _figures(client: ServerClient, agent: str, records: list[JsonObject]) 
     return {AGENT_REF_KEY_NAME: {"name": agent}, **figures.model_dump()}
 
 
-def _records_by_agent(lines: Iterable[bytes], agent_name: str | None) -> dict[str, list[JsonObject]]:
+def _records_by_agent(all_records: Iterable[JsonObject], agent_name: str | None) -> dict[str, list[JsonObject]]:
     """The stripped records of each agent, by task and rollout index."""
     found: dict[str, list[JsonObject]] = {}
     masked = 0
-    for line in lines:
-        record = orjson.loads(line)
+    for record in all_records:
         masked += MASKED_FIELD in record
         reference = record.get(AGENT_REF_KEY_NAME)
         agent = agent_name or (reference.get("name") if isinstance(reference, dict) else None)
@@ -109,7 +111,16 @@ def _stripped(record: JsonObject) -> JsonObject:
     return {**kept, **usage, **indices}
 
 
-def _lines(paths: Iterable[Path]) -> Iterator[bytes]:
+def _records(paths: Iterable[Path], *, warn: bool) -> Iterator[JsonObject]:
+    """The records of each file, each rollout once."""
     for path in paths:
+        seen, repeated = SeenRollouts(), RepeatedLines()
         with path.open("rb") as lines:
-            yield from (line for line in lines if line.strip())
+            for number, line in enumerate(lines, 1):
+                record = orjson.loads(line) if line.strip() else None
+                if record is not None and seen.is_repeated(record):
+                    repeated.add(number)
+                elif record is not None:
+                    yield record
+        if warn:
+            repeated.warn(path)

@@ -17,6 +17,7 @@ from nemo_gym.rollouts.dataset import DatasetFingerprint
 from nemo_gym.rollouts.manifest import make_manifest, question, read_manifest, write_manifest
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import archive_paths, manifest_path
+from nemo_gym.rollouts.repeated_lines import RepeatedLines
 from nemo_gym.rollouts.store import CompletedIndex, JsonlFile, RolloutStore
 
 logger = logging.getLogger(__name__)
@@ -54,8 +55,10 @@ def load_completed(
         raise question(store.output, changes)
     by_content = bool(changes) or not _rows_are_in_place(store, dataset)
     completed = CompletedIndex(num_repeats=config.max_repeats, by_content=by_content)
-    for row in store.ids():
-        completed.add(row)
+    repeated = RepeatedLines()
+    for number, row in enumerate(store.ids(), 1):
+        if not completed.add(row):
+            repeated.add(number)
         metrics.num_repeats = max(metrics.num_repeats or 1, row.repeat_index + 1)  # an earlier run may have had more
     if before is None and completed.count == 0 and not store.is_empty:
         raise store.not_a_record(1)
@@ -63,12 +66,15 @@ def load_completed(
         write_manifest(store.output, now)
     if completed.count:
         logger.info("found %s in %s", count_of(completed.count, "rollout"), store.output)
-        _count_records(store, metrics)
+        repeated.warn(store.output)
+        _count_records(store, metrics, repeated)
     return completed
 
 
-def _count_records(store: RolloutStore, metrics: RunningMetrics) -> None:
+def _count_records(store: RolloutStore, metrics: RunningMetrics, repeated: RepeatedLines) -> None:
     for number, line in enumerate(store.records(), 1):
+        if number in repeated:
+            continue
         try:
             record = orjson.loads(line)
         except orjson.JSONDecodeError as error:

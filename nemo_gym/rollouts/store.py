@@ -128,17 +128,22 @@ class CompletedIndex:
         self._others = itertools.count()
         self.count = 0
 
-    def add(self, row: RowId) -> None:
-        if self._by_content:
-            self._done.add(row)
-            self._indices[row.row_hash][row.task_index] = None
-            self._taken.add(row.task_index)
-        elif row.repeat_index < self._num_repeats:
+    def add(self, row: RowId) -> bool:
+        """False if the rollout was added before."""
+        if self.contains(row):
+            return False
+        if self._has_bit(row):
             place, bit = divmod(row.task_index * self._num_repeats + row.repeat_index, 8)
             if place >= len(self._bits):
                 self._bits.extend(bytes(place + 1024 - len(self._bits)))
             self._bits[place] |= 1 << bit
+        else:
+            self._done.add(row)
+        if self._by_content:
+            self._indices[row.row_hash][row.task_index] = None
+            self._taken.add(row.task_index)
         self.count += 1
+        return True
 
     def task_index(self, row_hash: str, index: int) -> int:
         """The index of a dataset row in the output. Ask once for each row, in their order."""
@@ -153,8 +158,12 @@ class CompletedIndex:
         self._taken.add(index)
         return index
 
+    def _has_bit(self, row: RowId) -> bool:
+        """False for repeats of an earlier run that had more of them, too."""
+        return not self._by_content and row.repeat_index < self._num_repeats
+
     def contains(self, row: RowId) -> bool:
-        if self._by_content:
+        if not self._has_bit(row):
             return row in self._done
         place, bit = divmod(row.task_index * self._num_repeats + row.repeat_index, 8)
         return place < len(self._bits) and bool(self._bits[place] >> bit & 1)
