@@ -1,5 +1,7 @@
 """An environment: tools, per-rollout state, and a verifier."""
 
+import contextlib
+import json
 import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -9,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.lazy_exports import lazy_attributes
+from nemo_gym.common.words import shorten
 from nemo_gym.config.keys import ROW_FIELDS
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.errors import ConfigError, RolloutError
@@ -191,7 +194,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, McpExpos
         if isinstance(result, ServerReply):  # the handler has returned a Starlette response
             if result.status >= 400:
                 return result
-            result = orjson.loads(result.content())
+            result = _decoded(result.content())
         answer, config = _verified(body, result), self.config
         response = getattr(body, "response", None)
         if config.cut_off_reward is not None and response is not None:
@@ -262,6 +265,14 @@ def _tool_output(_body: Any, result: Any) -> Any:
 _NUMBERS = (int, float)
 
 
+def _decoded(reply: bytes) -> Any:
+    try:
+        return orjson.loads(reply)
+    except ValueError:
+        check_finite_numbers(reply)
+        raise
+
+
 def _verified(body: Any, result: Any) -> Any:
     answer, reward = result, result
     if isinstance(result, _NUMBERS):
@@ -301,3 +312,22 @@ def check_reward(reward: Any, *, server: str | None = None) -> None:
     """Raise RolloutError unless the reward is a finite number."""
     if not isinstance(reward, _NUMBERS) or not math.isfinite(reward):
         raise RolloutError("verifier", f"The reward is {reward!r}; expected a finite number.", server=server)
+
+
+def check_finite_numbers(reply: bytes, *, server: str | None = None) -> None:
+    """Raise RolloutError if a reply that JSON readers refuse has a number that is not finite: `NaN`, `1e999`. For any
+    other fault nothing is raised."""
+    found: list[str] = []
+
+    def read(number: str) -> float:
+        if not math.isfinite(float(number)):
+            found.append(number)
+        return float(number)
+
+    with contextlib.suppress(ValueError, RecursionError):
+        result = json.loads(reply, parse_constant=read, parse_float=read, parse_int=read)
+        if found and isinstance(result, dict) and "reward" in result:
+            check_reward(result["reward"], server=server)
+    if found:
+        message = f"The reply is not JSON that every reader understands: it has the number {shorten(found[0], 40)}."
+        raise RolloutError("verifier", f"{message} Expected finite numbers.", server=server)

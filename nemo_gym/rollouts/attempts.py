@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from nemo_gym.base_resources_server import check_reward
+from nemo_gym.base_resources_server import check_finite_numbers, check_reward
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common import tracing
 from nemo_gym.common.cancellation import is_meant_for_task
@@ -198,9 +198,12 @@ def no_such_agent(agent: str, error: ConfigError) -> RolloutError:
 
 def parse_scored(reply: ServerReply) -> dict[str, Any]:
     """The reply of an agent or a verifier as an object with a finite reward; anything else raises RolloutError."""
+    content = b""
     try:
-        result = orjson.loads(reply.content())
+        content = reply.content()
+        result = orjson.loads(content)
     except (ValueError, TypeError) as error:
+        check_finite_numbers(content, server=reply.server)
         raise RolloutError("internal", f"The reply is not JSON: {error}.", server=reply.server) from error
     if not isinstance(result, dict):
         raise RolloutError("internal", f"The reply is {result!r:.300}; expected an object.", server=reply.server)

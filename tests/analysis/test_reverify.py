@@ -235,8 +235,17 @@ async def test_failures_of_an_earlier_time_do_not_stay(tmp_path: Path) -> None:
     assert "again_failures.jsonl" not in files_in(tmp_path)
 
 
-@pytest.mark.parametrize("way", ["no number", "no reward", "a list", "an error"])
-async def test_a_verifier_that_fails_gives_no_reward(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("no number", "The reward is nan"),
+        ("no reward", "verify returned {"),
+        ("a list", "verify returned ["),
+        ("an error", "no idea"),
+        ("a response with NaN", "The reward is nan"),
+    ],
+)
+async def test_a_verifier_that_fails_gives_no_reward(tmp_path: Path, way: str, message: str) -> None:
     row = example_row(way=way)
     write_lines(tmp_path / "rows.jsonl", [row])
     write_lines(tmp_path / "rollouts.jsonl", [{**row, "response": says("Hi"), "reward": 0.0}])
@@ -246,6 +255,7 @@ async def test_a_verifier_that_fails_gives_no_reward(tmp_path: Path, way: str) -
         report = await reverified(tmp_path, client)
     assert (report.rescored, report.failed) == (0, {"verifier": 1})
     assert rows_of(tmp_path / "again.jsonl") == []
+    assert message in rows_of(tmp_path / "again_failures.jsonl")[0]["message"]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -60,6 +60,30 @@ def test_a_live_reply_without_a_finite_reward_is_an_error(reward: float) -> None
         scored_record(ServerReply("agent", 200, live))
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ('"reward": NaN', "The reward is nan; expected a finite number"),
+        ('"reward": -Infinity', "The reward is -inf; expected a finite number"),
+        ('"reward": 1e999', "The reward is inf; expected a finite number"),
+        (f'"reward": 1{"0" * 5000}', "The reward is inf; expected a finite number"),
+        ('"reward": 1, "loss": {"mean": NaN}', "it has the number NaN. Expected finite numbers"),
+        ('"reward": 1, "count": 1e400', "it has the number 1e400. Expected finite numbers"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_a_failure_of_the_verifier(fields: str, message: str) -> None:
+    with pytest.raises(RolloutError, match=message) as error:
+        scored_record(ServerReply("agent", 200, f"{{{fields}}}".encode()))
+    assert (error.value.cause, error.value.server) == ("verifier", "agent")
+
+
+@pytest.mark.parametrize("reply", [b"", b"{", b'{"reward": 1', b'{"text": "\\ud800", "reward": 1}'])
+def test_a_reply_that_is_not_json_is_an_internal_failure(reply: bytes) -> None:
+    with pytest.raises(RolloutError, match="The reply is not JSON:") as error:
+        scored_record(ServerReply("agent", 200, reply))
+    assert error.value.cause == "internal"
+
+
 def test_a_number_beyond_any_reader_is_an_error_and_not_an_unreadable_record() -> None:
     live = Plain.model_validate(example_row(response=response_of(), reward=1.0, count=10**5000))
     with pytest.raises(RolloutError, match="not JSON"):

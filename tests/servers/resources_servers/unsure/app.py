@@ -4,6 +4,8 @@ import asyncio
 import math
 from typing import Any
 
+from starlette.responses import Response
+
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
 
 
@@ -18,6 +20,8 @@ class UnsureResourcesServer(SimpleResourcesServer):
                 return math.nan
             case "no reward":
                 return {"note": "undecided"}
+            case "a response with NaN":
+                return Response('{"reward": NaN}', media_type="application/json")
             case "a list":
                 return [1.0]
             case "never":
