@@ -36,6 +36,7 @@ from nemo_gym.rollouts.types import (
     add_row_fields,
     hash_row,
     task_index_of,
+    wants_no_row_fields,
 )
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def rescored_line(found: Rescored, metadata: JsonObject, row: bytes) -> bytes:
     """The record as the collector writes it, with the fields of its row."""
     reply = {name: value for name, value in found.record.items() if name not in METADATA_FIELDS | metadata.keys()}
     record = orjson.dumps(reply)
-    if ROW_FIELDS not in found.record:
+    if not wants_no_row_fields(found.record):
         record = add_row_fields(record, reply.keys() | metadata.keys(), row)
     changes = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
     return b"%b,%b" % (record[:-1], orjson.dumps({**metadata, **changes})[1:])

@@ -48,6 +48,7 @@ from nemo_gym.rollouts.types import (
     add_row_fields,
     results_of,
     single_line_record,
+    wants_no_row_fields,
 )
 from nemo_gym.rollouts.worker_losses import MAX_WORKERS_LOST, WORKER_LOST, LostRows
 
@@ -237,7 +238,10 @@ def scored_record(reply: ServerReply) -> ScoredRecord:
     if live is not None:
         return live
     fields = parse_scored(reply)
-    return ScoredRecord(single_line_record(reply.content(), fields), numeric_fields(fields), fields)
+    record = single_line_record(reply.content(), fields)
+    if not wants_no_row_fields(fields):
+        fields.pop(ROW_FIELDS, None)
+    return ScoredRecord(record, numeric_fields(fields), fields)
 
 
 def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:

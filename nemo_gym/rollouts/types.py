@@ -101,10 +101,18 @@ def add_row_fields(record: bytes, fields: Container[str], row: bytes) -> bytes:
     return b"%b,%b" % (record[:-1], added[1:])
 
 
+def wants_no_row_fields(reply: Mapping[str, Any]) -> bool:
+    """True if an environment says that its records are to be without fields of their rows: with an empty list. Which
+    fields are those of the row only the collector can tell."""
+    return ROW_FIELDS in reply and reply[ROW_FIELDS] == []
+
+
 def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A record without its row's own fields."""
+    """A record without its row's own fields. The reward is never one of them."""
     own = record.get(ROW_FIELDS)
-    return record if not own else {name: value for name, value in record.items() if name not in own}
+    if not own:
+        return record
+    return {name: value for name, value in record.items() if name not in own or name == "reward"}
 
 
 def is_cut_off(response: object) -> bool:

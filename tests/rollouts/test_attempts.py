@@ -3,6 +3,7 @@
 from enum import Enum
 from typing import Any
 
+import orjson
 import pytest
 from pydantic import ConfigDict, Field, computed_field
 
@@ -10,6 +11,7 @@ from nemo_gym.base_resources_server import BaseVerifyResponse
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.attempts import scored_record
+from nemo_gym.rollouts.types import results_of
 from nemo_gym.testing import example_row, response_of, says
 
 USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
@@ -82,6 +84,29 @@ def test_a_reply_that_is_not_json_is_an_internal_failure(reply: bytes) -> None:
     with pytest.raises(RolloutError, match="The reply is not JSON:") as error:
         scored_record(ServerReply("agent", 200, reply))
     assert error.value.cause == "internal"
+
+
+@pytest.mark.parametrize("claimed", [["reward"], ["score"], "reward", {}, 7, None])
+def test_a_reply_cannot_say_which_fields_are_those_of_its_row(claimed: Any) -> None:
+    scored = scored_record(reply_with(claimed))
+    assert (scored.figures["reward"], scored.figures["score"]) == (1.0, 2.0)
+    assert "_row_fields" not in scored.fields
+    assert b"_row_fields" not in scored.record
+
+
+def test_a_reply_can_say_that_it_wants_no_fields_of_its_row() -> None:
+    scored = scored_record(reply_with([]))
+    assert "_row_fields" in scored.fields
+    assert b"_row_fields" not in scored.record
+
+
+def reply_with(row_fields: Any) -> ServerReply:
+    return ServerReply("agent", 200, orjson.dumps({"reward": 1.0, "score": 2.0, "_row_fields": row_fields}))
+
+
+def test_the_reward_is_a_result_whatever_a_record_says() -> None:
+    record = {"reward": 1.0, "answer": 4, "_row_fields": ["reward", "answer"]}
+    assert results_of(record) == {"reward": 1.0, "_row_fields": ["reward", "answer"]}
 
 
 def test_a_number_beyond_any_reader_is_an_error_and_not_an_unreadable_record() -> None:
