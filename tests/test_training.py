@@ -1,6 +1,7 @@
 """The seam that a training framework uses: start servers from Python, hand in rows, await scored records."""
 
 import pickle
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,9 @@ from nemo_gym.cli import GlobalConfigDictParserConfig, RunHelper
 from nemo_gym.errors import RolloutError, StartupError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.server_utils import HEAD_SERVER_KEY_NAME, BaseServerConfig
-from nemo_gym.testing import example_row
+from nemo_gym.testing import TRANSPORTS, Transport, example_row, running_servers
 from tests.commands import free_port
+from tests.stacks import scripted_servers, weather
 
 AGENT = {"type": "responses_api_agents", "name": "simple_weather_simple_agent"}
 MODEL = {
@@ -62,6 +64,41 @@ async def test_a_trainer_awaits_rows_with_their_results_as_they_finish(head: Bas
         finished.append(row["_rowidx"])
     assert finished == [1, 0]
     assert [error.cause for error in failed] == ["model"]
+
+
+def deeply_nested() -> list[Any]:
+    nested: list[Any] = []
+    for _ in range(5_000):
+        nested = [nested]
+    return nested
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (example_row("hello", agent_ref=AGENT, note="\ud83d"), "cannot be written as JSON: .*surrogates"),
+        (example_row("hello", agent_ref=AGENT, note=b"x"), "cannot be written as JSON: bytes"),
+        (example_row("hello", agent_ref=AGENT, note=object()), "cannot be written as JSON: object"),
+        (example_row("hello", agent_ref=AGENT, note=deeply_nested()), "cannot be written as JSON: .*recursion"),
+        ("hello", "The row is 'hello'; expected a dict"),
+        (None, "The row is None; expected a dict"),
+        (example_row("hello"), "`agent_ref` None; expected one with a `name`"),
+    ],
+    ids=["surrogate", "bytes", "object", "nested", "text", "none", "no agent"],
+)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_row_that_cannot_be_sent_is_a_failure_of_its_own(bad: Any, message: str, transport: Transport) -> None:
+    good = [example_row("hello", agent_ref={"name": "agent"}, _rowidx=index) for index in (0, 1)]
+    finished: list[int] = []
+    async with running_servers(scripted_servers(weather(), [{"say": "Hm."}]), transport=transport) as client:
+        for future in RolloutCollectionHelper().run_examples([good[0], bad, good[1]], client=client):
+            try:
+                finished.append((await future)[0]["_rowidx"])
+            except RolloutError as error:
+                failure = pickle.loads(pickle.dumps(error))
+    assert sorted(finished) == [0, 1]
+    assert (failure.cause, failure.status, failure.retryable) == ("input", 422, False)
+    assert re.search(message, str(failure))
 
 
 def test_plain_code_can_do_it_too(head: BaseServerConfig) -> None:

@@ -31,6 +31,7 @@ from nemo_gym.rollouts.dataset import (
     dataset_path,
     fingerprint_dataset,
     read_rows,
+    trainer_row,
     write_materialized_inputs,
 )
 from nemo_gym.rollouts.dispatch import TrainerDispatch, open_dispatch
@@ -264,14 +265,9 @@ class RolloutCollectionHelper:
         dispatch = TrainerDispatch(caller)
 
         async def run(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-            reference = row.get("agent_ref")
-            agent = reference.get("name") if isinstance(reference, Mapping) else None
-            if not isinstance(agent, str):
-                raise RolloutError(
-                    "input", f"The row has the `agent_ref` {reference!r:.100}; expected one with a `name`."
-                )
+            sent = trainer_row(row)
             async with contextlib.nullcontext() if semaphore is None else semaphore:
-                result = await dispatch.run(agent, row, timeout_s=rollout_timeout_s)
+                result = await dispatch.run(sent, timeout_s=rollout_timeout_s)
             return row, {**{name: row[name] for name in ECHOED if name in row}, **result}
 
         try:

@@ -18,14 +18,14 @@ from nemo_gym.common.paths import find
 from nemo_gym.common.words import json_type
 from nemo_gym.config.error_messages import validate
 from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.prompts import apply_prompt_to_row, load_prompt_config
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.rollouts.config import OTHER_AGENTS, RolloutCollectionConfig
 from nemo_gym.rollouts.store import CompletedIndex
-from nemo_gym.rollouts.types import NoResult, Row, RowId, hash_row, raw_json_or_text
+from nemo_gym.rollouts.types import NO_DATASET, NoResult, Row, RowId, hash_row, raw_json_or_text
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +114,22 @@ def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = Non
                     yield Row(row_id, agent, line)
                 else:
                     yield _make_row(line, row_id, config, number=number, is_unchanged=is_unchanged)
+
+
+def trainer_row(row: object) -> Row:
+    """A row that a trainer brings, as its agent gets it. Raises RolloutError if it cannot be sent."""
+    if not isinstance(row, Mapping):
+        raise RolloutError("input", f"The row is {row!r:.100}; expected a dict.", retryable=False)
+    reference = row.get(AGENT_REF_KEY_NAME)
+    agent = reference.get("name") if isinstance(reference, Mapping) else None
+    if not isinstance(agent, str):
+        message = f"The row has the `agent_ref` {reference!r:.100}; expected one with a `name`."
+        raise RolloutError("input", message, retryable=False)
+    try:
+        return Row(NO_DATASET, agent, encode(row))
+    except (ValueError, TypeError, RecursionError) as error:
+        message = f"The row cannot be written as JSON: {error}. Expected texts, finite numbers, lists and dicts."
+        raise RolloutError("input", message, retryable=False) from error
 
 
 def _agent_of(line: bytes, config: RolloutCollectionConfig) -> str:

@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -15,10 +15,9 @@ import orjson
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import WorkerAddress, list_workers
 from nemo_gym.errors import ConfigError, HeadServerError, RolloutError, StartupError
-from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.attempts import as_json, call_agent, no_such_agent, parse_scored
 from nemo_gym.rollouts.row_protocol import RowRequest, failed_attempt
-from nemo_gym.rollouts.types import NO_DATASET, Outcome, Row, Scored, rollout_error
+from nemo_gym.rollouts.types import Outcome, Row, Scored, rollout_error
 from nemo_gym.rollouts.worker_link import WorkerLink
 from nemo_gym.rollouts.worker_losses import MAX_WORKERS_LOST, WORKER_LOST, LostRows
 
@@ -223,17 +222,17 @@ class TrainerDispatch:
         self._in_flight = self._made = 0
         self._lost_rows = LostRows()
 
-    async def run(self, agent: str, row: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+    async def run(self, row: Row, *, timeout_s: float) -> dict[str, Any]:
         """The result of an agent for a row. Raises RolloutError if there is none."""
         self._in_flight += 1
         try:
             workers = await self._connect()
             if workers is not None:
-                return await self._run_in_worker(workers, Row(NO_DATASET, agent, encode(row)), timeout_s)
+                return await self._run_in_worker(workers, row, timeout_s)
             try:
-                return parse_scored(await call_agent(self._client, agent, row, timeout_s=timeout_s))
+                return parse_scored(await call_agent(self._client, row.agent, row.body, timeout_s=timeout_s))
             except ConfigError as error:
-                raise no_such_agent(agent, error) from error
+                raise no_such_agent(row.agent, error) from error
             except RolloutError as error:
                 error.response = as_json(error.response)
                 raise
