@@ -20,6 +20,7 @@ from nemo_gym.rollouts.output_files import failures_path, scored_path
 from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, hash_row, task_index_of
 
 _REMEDY = "Give the dataset that the rollouts were collected from."
+_HINT = " If the change is intended, pass +allow_changed_rows=true."
 
 
 class RowNotFoundError(StoredRolloutsError):
@@ -96,7 +97,7 @@ class Dataset:
         if found is None:
             raise RowNotFoundError(
                 f"{stored.place} was made of row {index!r}, which is not in {self.path}: it was changed or removed "
-                f"since. {_REMEDY} If the change is intended, pass +allow_changed_rows=true."
+                f"since. {_REMEDY}{_HINT}"
             )
         return found
 
@@ -117,9 +118,8 @@ class Dataset:
     def _index_by_place(self, stored: StoredLine, index: object) -> int:
         if isinstance(index, int) and index in self:
             return index
-        raise RowNotFoundError(
-            f"{stored.place} was made of row {index!r}; {self.path} has the rows 0 to {len(self) - 1}. {_REMEDY}"
-        )
+        rows = "other rows" if self.is_materialized else f"the rows 0 to {len(self) - 1}"
+        raise RowNotFoundError(f"{stored.place} was made of row {index!r}; {self.path} has {rows}. {_REMEDY}{_HINT}")
 
     def _index_by_prompt(self, stored: StoredLine) -> int:
         digest = prompt_digest(stored.record)

@@ -193,7 +193,7 @@ class RolloutCollectionHelper:
             )
             self.found = completed.count
             if config.materialize_inputs:
-                write_materialized_inputs(config, materialized_inputs_path(output))
+                write_materialized_inputs(config, completed, materialized_inputs_path(output))
             caller = client or self.setup_server_client()
             stages_before = await stage_times(caller)
             status = partial(self._status, output, metrics, caller)

@@ -90,11 +90,15 @@ def check_overrides(config: RolloutCollectionConfig) -> None:
     validate(NeMoGymResponseCreateParamsNonStreaming, request, what=what, prefix=(what,))
 
 
-def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = None) -> Iterator[Row | NoResult]:
-    """The rollouts that are not done yet. A line that is not a valid row is a NoResult already."""
+def read_rows(
+    config: RolloutCollectionConfig, done: CompletedIndex | None = None, *, with_done: bool = False
+) -> Iterator[Row | NoResult]:
+    """The rollouts that are not done yet, or `with_done` all of them. A line that is not a valid row is a NoResult
+    already."""
     is_unchanged = not config.changes_rows
     agent, limit, repeats = config.agent_name if is_unchanged else None, config.limit, config.max_repeats
     is_same_for_all = not isinstance(config.num_repeats, dict)
+    numbering = None if done is None else done.numbering()
     with dataset_path(config).open("rb") as lines:
         index = -1
         for number, raw in enumerate(lines, 1):
@@ -105,10 +109,10 @@ def read_rows(config: RolloutCollectionConfig, done: CompletedIndex | None = Non
             if limit and index >= limit:
                 return
             row_hash = hash_row(line)
-            task_index = index if done is None else done.task_index(row_hash, index)
+            task_index = index if numbering is None else numbering.task_index(row_hash, index)
             for repeat in range(repeats if is_same_for_all else config.repeats_of(_agent_of(line, config))):
                 row_id = RowId(task_index, repeat, row_hash)
-                if done is not None and done.contains(row_id):
+                if done is not None and not with_done and done.contains(row_id):
                     continue
                 if agent is not None and line.startswith(b"{"):
                     yield Row(row_id, agent, line)
@@ -146,10 +150,10 @@ def _count_rollouts(config: RolloutCollectionConfig, repeats: Mapping[str, int])
     return counts.total()
 
 
-def write_materialized_inputs(config: RolloutCollectionConfig, path: Path) -> None:
-    """The rows as they are sent to their agents, one rollout a line."""
+def write_materialized_inputs(config: RolloutCollectionConfig, done: CompletedIndex, path: Path) -> None:
+    """The rows as they are sent to their agents, one rollout a line, with the indices that records have."""
     with atomic_write(path) as file:
-        for row in read_rows(config):
+        for row in read_rows(config, done, with_done=True):
             if isinstance(row, Row):
                 indices = {TASK_INDEX_KEY_NAME: row.id.task_index, ROLLOUT_INDEX_KEY_NAME: row.id.repeat_index}
                 fields = {**indices, AGENT_REF_KEY_NAME: {"name": row.agent}, **_decode_row(row.body)}

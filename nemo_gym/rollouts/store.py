@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -111,6 +111,29 @@ class JsonlFile:
         return 0
 
 
+class RowNumbering:
+    """Gives each row of a dataset the index that its records have in the output, or one that no record has."""
+
+    def __init__(self, known: Mapping[str, Iterable[int]]) -> None:
+        """`known` has the indices of each row hash in the output. None are known while the dataset stays the same."""
+        self._known = {row_hash: dict.fromkeys(indices) for row_hash, indices in known.items()}
+        self._taken = {index for indices in known.values() for index in indices}
+        self._others = itertools.count()
+
+    def task_index(self, row_hash: str, index: int) -> int:
+        """The index of the row at a place of the dataset. Ask once for each row, in their order."""
+        if known := self._known.get(row_hash):
+            found = index if index in known else next(iter(known))
+            del known[found]
+            return found
+        if not self._known:
+            return index
+        while index in self._taken:
+            index = next(self._others)
+        self._taken.add(index)
+        return index
+
+
 class CompletedIndex:
     """Which rollouts are in the output already. Takes one bit per rollout while the dataset stays the same.
 
@@ -124,8 +147,6 @@ class CompletedIndex:
         self._done: set[RowId] = set()
         self._indices: defaultdict[str, dict[int, None]] = defaultdict(dict)
         """By row hash: equal rows have one each."""
-        self._taken: set[int] = set()
-        self._others = itertools.count()
         self.count = 0
 
     def add(self, row: RowId) -> bool:
@@ -141,22 +162,12 @@ class CompletedIndex:
             self._done.add(row)
         if self._by_content:
             self._indices[row.row_hash][row.task_index] = None
-            self._taken.add(row.task_index)
         self.count += 1
         return True
 
-    def task_index(self, row_hash: str, index: int) -> int:
-        """The index of a dataset row in the output. Ask once for each row, in their order."""
-        if not self._by_content:
-            return index
-        if known := self._indices.get(row_hash):
-            found = index if index in known else next(iter(known))
-            del known[found]
-            return found
-        while index in self._taken:
-            index = next(self._others)
-        self._taken.add(index)
-        return index
+    def numbering(self) -> "RowNumbering":
+        """What gives the rows of the dataset their indices in the output."""
+        return RowNumbering(self._indices)
 
     def _has_bit(self, row: RowId) -> bool:
         """False for repeats of an earlier run that had more of them, too."""

@@ -158,16 +158,19 @@ async def test_a_row_that_was_put_right_is_refused_unless_allowed(tmp_path: Path
     assert again[3] == hash_row((tmp_path / "rows.jsonl").read_bytes().splitlines()[3])
 
 
-async def test_a_rollout_is_verified_with_its_own_row_wherever_that_is(tmp_path: Path) -> None:
-    """After `+resume=continue` with rows moved, one of them corrected and one removed."""
+@pytest.mark.parametrize("rows_file", ["rows.jsonl", "rollouts_materialized_inputs.jsonl"])
+async def test_a_rollout_is_verified_with_its_own_row_wherever_that_is(tmp_path: Path, rows_file: str) -> None:
+    """After `+resume=continue` with rows moved, one of them corrected and one removed. The dataset is given, or the
+    rows as they were sent."""
     rows = [counter_row(4, start=1, expected=5), *reversed(ROWS[1:3])]
     async with running_servers(servers()) as client:
         await collect(tmp_path, client)
-        await collect(tmp_path, client, rows=rows, resume="continue")
+        await collect(tmp_path, client, rows=rows, resume="continue", materialize_inputs=True)
+        dataset = {"input_jsonl_fpath": str(tmp_path / rows_file)}
         before = {record["_task_index"]: record for record in rows_of(tmp_path / "rollouts.jsonl")}
-        with pytest.raises(StoredRolloutsError, match="line 1 was made of row 0, which is not in"):
-            await reverified(tmp_path, client)
-        report = await reverified(tmp_path, client, allow_changed_rows=True)
+        with pytest.raises(StoredRolloutsError, match="line 1 was made of row 0"):
+            await reverified(tmp_path, client, **dataset)
+        report = await reverified(tmp_path, client, allow_changed_rows=True, **dataset)
     assert (report.rescored, report.up, report.down, report.changed_rows) == (3, 0, 0, 0)
     again = {record["_task_index"]: record for record in rows_of(tmp_path / "again.jsonl")}
     assert [again[index]["reward"] for index in (1, 2, 4)] == [*OLD_REWARDS[1:3], 1.0]

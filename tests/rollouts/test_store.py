@@ -96,7 +96,8 @@ def test_by_content_each_of_several_equal_rows_keeps_its_own_records() -> None:
     known = CompletedIndex(num_repeats=2, by_content=True)
     for row in (RowId(5, 0, "same"), RowId(9, 0, "same"), RowId(9, 1, "same")):
         known.add(row)
-    indices = [known.task_index("same", index) for index in range(3)]
+    numbering = known.numbering()
+    indices = [numbering.task_index("same", index) for index in range(3)]
     assert indices == [5, 9, 2]
     done = [[known.contains(RowId(index, repeat, "same")) for repeat in range(2)] for index in indices]
     assert done == [[True, False], [True, True], [False, False]]
@@ -111,7 +112,8 @@ def test_after_a_change_of_the_dataset_an_index_still_means_one_row(before: list
     known = CompletedIndex(num_repeats=1, by_content=True)
     for index, row in enumerate(before):
         known.add(RowId(index, 0, row))
-    indices = [known.task_index(row, index) for index, row in enumerate(now)]
+    numbering = known.numbering()
+    indices = [numbering.task_index(row, index) for index, row in enumerate(now)]
     assert len(set(indices)) == len(indices)
     for row, index in zip(now, indices, strict=True):
         assert index >= len(before) or before[index] == row
