@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import BaseVerifyResponse
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.attempts import scored_record
-from nemo_gym.rollouts.types import results_of
+from nemo_gym.rollouts.types import RowId, Scored, add_row_fields, results_of
 from nemo_gym.testing import example_row, response_of, says
 
 USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
@@ -102,6 +102,13 @@ def test_a_reply_can_say_that_it_wants_no_fields_of_its_row() -> None:
 
 def reply_with(row_fields: Any) -> ServerReply:
     return ServerReply("agent", 200, orjson.dumps({"reward": 1.0, "score": 2.0, "_row_fields": row_fields}))
+
+
+def test_indices_that_a_row_brings_are_not_written_beside_those_of_the_record() -> None:
+    row = b'{"_ng_task_index": 7, "_ng_rollout_index": 3, "answer": 4}'
+    line = Scored(RowId(0, 1, "0" * 16), add_row_fields(b'{"reward":1}', {"reward"}, row)).line()
+    assert line.count(b'"_ng_task_index"') == line.count(b'"_ng_rollout_index"') == 1
+    assert (orjson.loads(line)["_ng_rollout_index"], orjson.loads(line)["_row_fields"]) == (1, ["answer"])
 
 
 def test_the_reward_is_a_result_whatever_a_record_says() -> None:
