@@ -1,16 +1,18 @@
-"""CPU time of long conversations: rollouts of many turns, each with a tool result of 1 KB, in a process that holds the
-servers. The endpoint's CPU time is left out. Twice the turns should cost about twice the time, beside the bytes that
-are sent: each request repeats the whole conversation. The unit is one bare aiohttp request to such an endpoint."""
+"""CPU time of long conversations: rollouts of many turns, each with a tool result of 1 KB, by the real
+`ng_collect_rollouts`, start-up subtracted. The endpoint's CPU time is left out. Each request repeats the whole
+conversation, so bytes sent grow with the square of the turns; all else should cost twice as much for twice the turns.
+The unit is one bare aiohttp request to such an endpoint. A call of `/run`, without the collector, is a part of it."""
 
 import asyncio
 import statistics
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from bench.report import Machine
-from bench.rollout_cost import TWO_TURNS, bare_request_s
-from nemo_gym.analysis.bench.endpoint import EndpointSpec, serving_endpoint
+from bench.rollout_cost import MODEL_CONFIG, TWO_TURNS, bare_request_s, collect, write_rows
+from nemo_gym.analysis.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
 from nemo_gym.analysis.bench.report import table
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.event_loop import run
@@ -18,15 +20,41 @@ from nemo_gym.testing import running_servers, server_spec
 
 TURNS = (25, 50, 100, 200)
 ROUNDS = 20
+ROLLOUTS = 100
+WARM_UP_ROLLOUTS = 2
+COMMAND_ROUNDS = 3
 BARE_REQUESTS = 10_000
 CITY = "x" * 480
 """The tool result has it twice."""
 
 
-async def measure(turns: int) -> tuple[float, int]:
-    """CPU milliseconds of one rollout, the best of some rounds, and the size of its record."""
-    arguments = {"get_weather": f'{{"city": "{CITY}"}}'}
-    with serving_endpoint(EndpointSpec(turns=turns, tool_arguments=arguments)) as endpoint:
+def spec(turns: int) -> EndpointSpec:
+    return EndpointSpec(turns=turns, tool_arguments={"get_weather": f'{{"city": "{CITY}"}}'})
+
+
+def measure_command(turns: int) -> float:
+    """CPU milliseconds of one rollout by the command, the middle of some rounds."""
+    with serving_endpoint(spec(turns)) as endpoint, tempfile.TemporaryDirectory() as folder:
+        return statistics.median(_command_ms(endpoint, Path(folder)) for _ in range(COMMAND_ROUNDS))
+
+
+def _command_ms(endpoint: Endpoint, folder: Path) -> float:
+    arguments = [
+        *(f"+config_paths=[{TWO_TURNS.config},{MODEL_CONFIG}]", f"+policy_base_url={endpoint.url}"),
+        *("+policy_api_key=none", "+policy_model_name=stub", "+head_server.port=1"),
+    ]
+
+    def cpu_s(count: int) -> float:
+        rows = write_rows(folder / f"rows_{count}.jsonl", TWO_TURNS, count)
+        return collect(TWO_TURNS.agent, rows, folder / f"out_{time.time_ns()}.jsonl", count, arguments)
+
+    start_up_s = cpu_s(WARM_UP_ROLLOUTS)
+    return 1000 * (cpu_s(ROLLOUTS) - start_up_s) / (ROLLOUTS - WARM_UP_ROLLOUTS)
+
+
+async def measure_call(turns: int) -> tuple[float, int]:
+    """CPU milliseconds of one call of `/run`, the best of some rounds, and the size of its record."""
+    with serving_endpoint(spec(turns)) as endpoint:
         model = {"openai_base_url": endpoint.url, "openai_api_key": "none", "openai_model": "m"}
         references: dict[str, Any] = {
             "resources_server": {"type": "resources_servers", "name": "weather"},
@@ -55,24 +83,31 @@ def bare_request_ms() -> float:
         return 1000 * bare_request_s(f"{endpoint.url}/responses", TWO_TURNS, count=BARE_REQUESTS)
 
 
-async def measure_all() -> str:
-    rows, before, bare, machine = [], 0.0, [bare_request_ms()], Machine()
-    measured = [(turns, *await measure(turns)) for turns in TURNS]
+def measure_all() -> str:
+    rows, before, bare, machine = [], (0.0, 0.0), [bare_request_ms()], Machine()
+    measured = [(turns, measure_command(turns), *run(measure_call(turns))) for turns in TURNS]
     bare.append(bare_request_ms())
     unit_ms = statistics.mean(bare)
-    for turns, cpu_ms, size in measured:
-        ratio = f"{cpu_ms / before:.2f}" if before else ""
-        rows.append([str(turns), f"{size:,}", f"{cpu_ms:.1f}", f"{cpu_ms / unit_ms:.0f}", ratio])
-        before = cpu_ms
-    head = ["turns", "bytes of the record", "CPU, ms", "bare requests", "times the line above"]
+    for turns, command_ms, call_ms, size in measured:
+        figures = [f"{command_ms:.1f}", f"{command_ms / unit_ms:.0f}", _ratio(command_ms, before[0])]
+        rows.append([str(turns), f"{size:,}", *figures, f"{call_ms:.1f}", _ratio(call_ms, before[1])])
+        before = command_ms, call_ms
+    times = "times the line above"
+    head = ["turns", "bytes of the record", "CPU, ms", "bare requests", times, "one call of `/run`, ms", times]
     return (
-        f"# Long conversations\n\n{machine}. Made by `python -m bench.conversation`: the best of {ROUNDS} rollouts of "
-        f"each length. A bare aiohttp request takes {1000 * unit_ms:.0f} µs.\n\n{table(head, rows)}\n"
+        f"# Long conversations\n\n{machine}. Made by `python -m bench.conversation`: {ROLLOUTS} rollouts of each "
+        f"length by the real `ng_collect_rollouts`, the middle of {COMMAND_ROUNDS} rounds. A part of that is a call of "
+        f"`/run`, the best of {ROUNDS}, one after the other. A bare aiohttp request takes {1000 * unit_ms:.0f} µs.\n\n"
+        f"{table(head, rows)}\n"
     )
 
 
+def _ratio(now: float, before: float) -> str:
+    return f"{now / before:.2f}" if before else ""
+
+
 def main() -> None:
-    text = run(measure_all())
+    text = measure_all()
     print(text)
     (Path(__file__).parent / "conversation.md").write_text(text)
 
