@@ -96,7 +96,7 @@ def measure_all() -> str:
     head = ["turns", "bytes of the record", "CPU, ms", "bare requests", times, "one call of `/run`, ms", times]
     return (
         f"# Long conversations\n\n{machine}. Made by `python -m bench.conversation`: {ROLLOUTS} rollouts of each "
-        f"length by the real `ng_collect_rollouts`, the middle of {COMMAND_ROUNDS} rounds. A part of that is a call of "
+        f"length by the real `ng_collect_rollouts`, the middle of {COMMAND_ROUNDS} rounds. A part of it is a call of "
         f"`/run`, the best of {ROUNDS}, one after the other. A bare aiohttp request takes {1000 * unit_ms:.0f} µs.\n\n"
         f"{table(head, rows)}\n"
     )

@@ -7,7 +7,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
@@ -61,7 +63,7 @@ RESUME_HINT = "All rollouts reported so far are on disk; run the same command ag
 Report = Callable[[Outcome], None]
 
 
-class _Started(NamedTuple):
+class _Started(msgspec.Struct):
     row: Row
     generation: int
     at: float
@@ -85,7 +87,7 @@ async def collect(
         throttled = scored = has_ended = False
         try:
             outcome = await run(row)
-            if row.id in abandoned:
+            if abandoned and row.id in abandoned:
                 return
             has_ended = True
             throttled, scored = outcome.throttled > 0, type(outcome) is Scored
@@ -95,7 +97,7 @@ async def collect(
                 unfinished.append(row)
             raise
         finally:
-            if row.id not in abandoned:
+            if not abandoned or row.id not in abandoned:
                 limiter.leave(generation, throttled=throttled, scored=scored)
 
     async def write_failure(failure: NoResult) -> None:

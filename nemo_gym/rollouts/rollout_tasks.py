@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 logger = logging.getLogger(__name__)
 About = TypeVar("About")
@@ -17,18 +17,13 @@ END_GRACE_S = 10.0
 """How long tasks may take to end when the block is interrupted."""
 
 
-class _Started(NamedTuple, Generic[About]):
-    task: "asyncio.Task[None]"
-    about: About | None
-
-
 class RolloutTasks(Generic[About]):
     """An async context manager that owns tasks, each with what its owner knows about it. A task that does the work of
     another has its name."""
 
     def __init__(self, *, end_grace_s: float = END_GRACE_S) -> None:
         self._end_grace_s = end_grace_s
-        self._started: dict[str, _Started[About]] = {}
+        self._started: dict[str, tuple[asyncio.Task[None], About | None]] = {}
         self._error: BaseException | None = None
         self._has_ended = asyncio.Event()
         self._is_interrupting = self._is_leaving = False
@@ -42,14 +37,14 @@ class RolloutTasks(Generic[About]):
 
     def start(self, work: Coroutine[Any, Any, None], about: About | None = None) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._started[task.get_name()] = _Started(task, about)
+        self._started[task.get_name()] = task, about
         task.add_done_callback(self._on_end)
 
     def abandon(self, name: str) -> About | None:
         """Wait no longer for a task. Returns what is known about it, None if it is not one of these."""
         found = self._started.pop(name, None)
         asyncio.get_running_loop().call_soon(self._check_end)  # another task may be started in its place
-        return None if found is None else found.about
+        return None if found is None else found[1]
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
@@ -71,7 +66,7 @@ class RolloutTasks(Generic[About]):
             raise interruption
 
     async def _cancel_all(self) -> None:
-        running = [started.task for started in self._started.values()]
+        running = [task for task, _ in self._started.values()]
         for task in running:
             task.cancel()
         if not running:
