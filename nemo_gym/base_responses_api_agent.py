@@ -26,6 +26,7 @@ from nemo_gym.gateway.model_call_capture import CaptureStore, run_with_captured_
 from nemo_gym.gateway.rollout_urls import RolloutUrlsMixin
 from nemo_gym.llm_api.base import sum_of
 from nemo_gym.llm_api.json_codec import EncodedItems, changed, encode, set_fields
+from nemo_gym.llm_api.response_failures import raise_response_failure
 from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
@@ -54,8 +55,6 @@ STEPS_WITHOUT_PAUSE = 8
 that timers and other rollouts run."""
 USAGES_KEPT = 16
 """Usages are added up so many at a time, which takes fewer steps than one by one."""
-UNFINISHED = ("failed", "cancelled", "queued", "in_progress")
-"""Statuses of a reply that is not the model's answer."""
 TOOL_NAME = re.compile(r"[\w.-]+")
 
 TurnEnd = Literal["message", "incomplete", "silent", "max_steps"]
@@ -344,9 +343,7 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
             jar=jar,
             timeout_s=self.config.model_timeout_s,
         )
-        if reply.status in UNFINISHED:
-            message = f"The reply of {talk.model_server} has the status '{reply.status}', expected 'completed'."
-            raise RolloutError("model", message, server=talk.model_server, code=reply.status)
+        raise_response_failure(reply, server=talk.model_server)
         talk.add(reply, seconds=time.perf_counter() - started)
         return reply
 

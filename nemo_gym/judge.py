@@ -19,6 +19,7 @@ from nemo_gym.common.deadline import current_deadline, timeout
 from nemo_gym.common.retry import retry
 from nemo_gym.errors import SETUP_CODES, ConnectError, GymError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import changed
+from nemo_gym.llm_api.response_failures import UNFINISHED, FailureCode, response_failure
 from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymResponse,
@@ -41,10 +42,9 @@ connects; retrying those here too would multiply the load on an overloaded endpo
 
 ReplyFailure = Literal["context_overflow", "content_filter", "incomplete", "refused", "empty"]
 """Replies without a verdict that a policy could provoke, so a reward can be configured for them."""
-CallFailure = Literal["failed", "cancelled", "queued", "in_progress", "timeout", "error"]
+CallFailure = FailureCode | Literal["timeout", "error"]
 """Infrastructure failures: these never get a reward."""
 JudgeFailure = ReplyFailure | CallFailure
-_UNFINISHED: tuple[CallFailure, ...] = ("failed", "cancelled", "queued", "in_progress")
 
 
 class JudgeServerRef(BaseModel):
@@ -200,11 +200,9 @@ class Judge:
 
 def failure_kind(response: NeMoGymResponse) -> JudgeFailure | None:
     """Why a reply has no verdict; None if it is complete and says something."""
-    if response.error is not None:
-        return "failed"
-    for status in _UNFINISHED:
-        if response.status == status:
-            return status
+    failure = response_failure(response)
+    if failure is not None:
+        return failure.code
     details = response.incomplete_details
     reason = None if details is None else details.reason
     if reason == "content_filter":
@@ -228,9 +226,8 @@ def _generated_nothing(response: NeMoGymResponse) -> bool:
 
 def _call_failure(error: GymError) -> CallFailure:
     if isinstance(error, RolloutError):
-        for status in _UNFINISHED:
-            if error.code == status:
-                return status
+        if error.code in UNFINISHED:
+            return UNFINISHED[error.code]
         if error.cause == "timeout":
             return "timeout"
     return "error"

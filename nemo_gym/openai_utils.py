@@ -76,6 +76,8 @@ from nemo_gym.llm_api.json_codec import encode_request as encode_request
 from nemo_gym.llm_api.json_codec import request_pieces as request_pieces
 from nemo_gym.llm_api.json_codec import set_fields as set_fields
 from nemo_gym.llm_api.normalize_completion import normalize_completion as normalize_completion
+from nemo_gym.llm_api.response_failures import raise_response_failure as raise_response_failure
+from nemo_gym.llm_api.response_failures import response_failure as response_failure
 from nemo_gym.llm_api.responses import RESPONSES_TO_TRAIN as RESPONSES_TO_TRAIN
 from nemo_gym.llm_api.responses import NeMoGymEasyInputMessage as NeMoGymEasyInputMessage
 from nemo_gym.llm_api.responses import NeMoGymEasyInputMessageForTraining as NeMoGymEasyInputMessageForTraining

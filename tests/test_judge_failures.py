@@ -54,6 +54,10 @@ RESPONSES: Replies = {
         "incomplete",
     ),
     "cut_off_for_no_reason": (response_of(message(SAID), status="incomplete"), "incomplete"),
+    "cut_off_by_endpoint": (
+        response_of(message(SAID), status="incomplete", incomplete_details={"reason": "server_error"}),
+        "failed",
+    ),
     "cut_off_message": (response_of({**message(SAID), "status": "incomplete"}), "incomplete"),
     "queued": (response_of(status="queued"), "queued"),
     "in_progress": (response_of(message(SAID), status="in_progress"), "in_progress"),

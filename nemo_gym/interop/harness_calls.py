@@ -12,6 +12,7 @@ from nemo_gym.interop.harness_trace import HarnessTrace
 from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject, without_nulls
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion
 from nemo_gym.llm_api.json_codec import changed, encode
+from nemo_gym.llm_api.response_failures import raise_response_failure
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.participants import without_tokens
 
@@ -64,6 +65,8 @@ class HarnessCalls:
             reply = await self.client.call(
                 self.model_server, path, request, answer=answer, cause="model", jar=self.jar, timeout_s=self.timeout_s
             )
+            if isinstance(reply, NeMoGymResponse):
+                raise_response_failure(reply, server=self.model_server)
         except RolloutError as error:
             self.error = error
             raise

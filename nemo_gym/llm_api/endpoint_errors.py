@@ -14,6 +14,13 @@ from nemo_gym.errors import UnreachableError, UpstreamError
 
 CutOff: TypeAlias = Literal["max_output_tokens", "content_filter"]
 """Why a reply is incomplete, as `incomplete_details` has it."""
+CUT_OFF: dict[str, CutOff] = {
+    "length": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+}
+"""What a finish reason says about an incomplete answer. The second of each is how some gateways put it."""
 
 _STATUSES = frozenset((400, 413, 422))
 _OVERFLOW_CODES = frozenset(("context_length_exceeded", "exceed_context_size_error"))

@@ -13,8 +13,9 @@ from nemo_gym.llm_api.chat import NeMoGymChatCompletion
 from nemo_gym.llm_api.json_codec import encode
 
 _REASONING_KEYS = ("reasoning_content", "reasoning")
-_BROKEN_OFF = frozenset(("abort", "error"))
-"""Finish reasons of a generation that the endpoint aborted: an error, although the status is 200."""
+_BROKEN_OFF = frozenset(("abort", "error", "insufficient_system_resource"))
+"""Finish reasons of a generation that the endpoint aborted: an error, although the status is 200. The last is
+DeepSeek's."""
 
 
 def _as_text(body: bytes) -> str:
@@ -28,9 +29,9 @@ def normalize_completion(
     try:
         fields = orjson.loads(found) if isinstance(found, bytes) else found
         choices = [_choice(choice, index) for index, choice in enumerate(fields["choices"])]
-        broken = next((choice for choice in choices if choice["finish_reason"] in _BROKEN_OFF), None)
-        if not choices or broken is not None:
-            raise UpstreamError(url, 200, f"no generation, but {text_of(encode(broken or fields))}", cause="model")
+        broken = fields if fields.get("error") or not choices else next(filter(_is_broken_off, choices), None)
+        if broken is not None:
+            raise UpstreamError(url, 200, f"no generation, but {text_of(encode(broken))}", cause="model")
         whole = {
             **fields,
             "id": fields.get("id") or f"chatcmpl-{uuid4().hex}",
@@ -54,6 +55,10 @@ def _choice(choice: JsonObject, index: int) -> JsonObject:
     message = _message(choice["message"])
     finish = choice.get("finish_reason") or ("tool_calls" if message.get("tool_calls") else "stop")
     return {**choice, "index": choice.get("index", index), "finish_reason": str(finish).lower(), "message": message}
+
+
+def _is_broken_off(choice: JsonObject) -> bool:
+    return choice["finish_reason"] in _BROKEN_OFF or bool(choice.get("error"))
 
 
 def _message(message: JsonObject) -> JsonObject:

@@ -26,7 +26,7 @@ from nemo_gym.llm_api.chat import (
     NeMoGymChoice,
     NeMoGymCompletionUsage,
 )
-from nemo_gym.llm_api.endpoint_errors import CutOff
+from nemo_gym.llm_api.endpoint_errors import CUT_OFF
 from nemo_gym.llm_api.json_codec import EncodedItems, changed, set_fields
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,
@@ -48,14 +48,6 @@ from nemo_gym.llm_api.responses import (
     NeMoGymSummary,
     ResponseItem,
 )
-
-CUT_OFF: dict[str, CutOff] = {
-    "length": "max_output_tokens",
-    "max_tokens": "max_output_tokens",
-    "content_filter": "content_filter",
-    "safety": "content_filter",
-}
-"""What a finish reason says about an incomplete answer. The second of each is how some gateways put it."""
 
 _OPEN, _CLOSE = "<think>", "</think>"
 _BETWEEN_THOUGHTS = "\n\n"

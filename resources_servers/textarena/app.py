@@ -14,7 +14,7 @@ from nemo_gym.base_resources_server import BaseNextMessageRequest, BaseResources
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.episodes import EpisodeResourcesServer, EpisodeSession, import_extra
 from nemo_gym.errors import RolloutError
-from nemo_gym.openai_utils import NeMoGymResponse
+from nemo_gym.openai_utils import NeMoGymResponse, raise_response_failure
 from nemo_gym.server_utils import CookieJar
 
 _MOVE = re.compile(r"\[[^\[\]]+\]")
@@ -123,6 +123,7 @@ class TextArenaResourcesServer(EpisodeResourcesServer):
         response = await self.server_client.call(
             server, "/v1/responses", asked, answer=NeMoGymResponse, cause="model", jar=jar
         )
+        raise_response_failure(response, server=server)
         return last_text(response)
 
 

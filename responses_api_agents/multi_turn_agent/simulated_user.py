@@ -129,8 +129,6 @@ class SimulatedUser:
 def failure_in_message(response: NeMoGymResponse, text: str) -> str | None:
     """Why the messages of a turn are not what the user says; None if they are."""
     messages = [item for item in response.output if isinstance(item, NeMoGymResponseOutputMessage)]
-    if response.error is not None:
-        return "failed"
     if response.status == "incomplete" or any(message.status != "completed" for message in messages):
         return "incomplete"
     if any(part.type == "refusal" for message in messages for part in message.content):

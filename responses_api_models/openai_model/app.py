@@ -26,6 +26,7 @@ from nemo_gym.openai_utils import (
     encode_for_resubmission,
     normalize_completion,
     request_pieces,
+    response_failure,
     response_refusal,
     set_fields,
 )
@@ -119,10 +120,10 @@ def _read_response(raw: bytes, endpoint: NeMoGymAsyncOpenAI) -> NeMoGymResponse:
     except ValidationError as error:
         text = f"{_why_no_response(raw, error)} {endpoint.text_of(raw)}"
         raise UpstreamError(endpoint.shown_url, 200, text, cause="model") from error
-    if response.status in ("failed", "cancelled", "queued", "in_progress"):
-        reason = f"{response.error.code}: {response.error.message}" if response.error else "no reason given"
-        text = f"{endpoint.shown_url} answered 200: a response that is {response.status}"
-        raise RolloutError("model", f"{text} ({endpoint.text_of(reason.encode())})", code=response.status)
+    failure = response_failure(response)
+    if failure is not None:
+        text = f"{endpoint.shown_url} answered 200: a response that is {failure.code}"
+        raise RolloutError("model", f"{text} ({endpoint.text_of(failure.reason.encode())})", code=failure.code)
     return response
 
 

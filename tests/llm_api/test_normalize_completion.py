@@ -224,6 +224,9 @@ def test_usage_may_be_missing_or_in_part(usage: Any) -> None:
         {"choices": [{"message": {"tool_calls": [{"function": {}}]}}]},
         {"choices": [{"message": {"content": "Hi"}, "finish_reason": "abort"}]},
         {"choices": [{"message": {"content": "Hi"}, "finish_reason": "error"}]},
+        {"choices": [{"message": {"content": "Hi"}, "finish_reason": "insufficient_system_resource"}]},
+        {"choices": [{"message": {"content": "Hi"}, "error": {"message": "GPU died", "code": 502}}]},
+        {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}], "error": {"message": "GPU died"}},
     ],
 )
 def test_what_is_no_completion_is_an_error_of_the_model(found: Any) -> None:

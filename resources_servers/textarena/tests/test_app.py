@@ -7,10 +7,12 @@ import sys
 import threading
 from typing import Any
 
+import orjson
 import pytest
 import textarena  # type: ignore[import-untyped]
 
-from nemo_gym.testing import example_row, running_servers, server_spec
+from nemo_gym.errors import RolloutError
+from nemo_gym.testing import example_row, message, response_of, running_servers, server_spec
 from resources_servers.textarena.app import TextArenaGame, TextArenaRow
 from tests.interop import ROLLOUTS, choice, play_all, with_choices
 
@@ -51,9 +53,10 @@ async def test_rewards_are_those_of_the_own_loop(game: str, player: int, num_pla
     assert len(set(expected)) > 1
 
 
-async def test_a_model_can_be_the_opponent() -> None:
-    scripted = {"entrypoint": "app.py", "replies": [{"user": "Available Moves.*'(\\[\\d\\])'", "say": "\\1"}]}
-    settings: dict[str, Any] = {
+def opponent(reply: dict[str, Any]) -> dict[str, Any]:
+    """The settings for an opponent that is a model."""
+    scripted = {"entrypoint": "app.py", "replies": [reply]}
+    return {
         "opponent": {"responses_api_models": {"scripted_model": scripted}},
         "textarena": {
             "resources_servers": {
@@ -61,11 +64,26 @@ async def test_a_model_can_be_the_opponent() -> None:
             }
         },
     }
-    row = {"game": "TicTacToe-v0", "opponent": "model", "seed": 3}
-    choices = [f"[{square}]" for square in range(9)]
-    (result,) = await play_all(CONFIG, "textarena_agent", [with_choices(row, choices, 3)], **settings)
+
+
+AGAINST_A_MODEL = with_choices(
+    {"game": "TicTacToe-v0", "opponent": "model", "seed": 3}, [f"[{square}]" for square in range(9)], 3
+)
+
+
+async def test_a_model_can_be_the_opponent() -> None:
+    settings = opponent({"user": "Available Moves.*'(\\[\\d\\])'", "say": "\\1"})
+    (result,) = await play_all(CONFIG, "textarena_agent", [AGAINST_A_MODEL], **settings)
     assert result["is_over"]
     assert result["reward"] in (-1.0, 0.0, 1.0)
+
+
+async def test_an_opponent_whose_endpoint_fails_makes_no_move() -> None:
+    died = response_of(message("[4]"), error={"code": "server_error", "message": "GPU died"})
+    settings = opponent({"garbage": orjson.dumps(died).decode()})
+    with pytest.raises(RolloutError, match="GPU died") as caught:
+        await play_all(CONFIG, "textarena_agent", [AGAINST_A_MODEL], **settings)
+    assert caught.value.cause == "model"
 
 
 def test_a_game_leaves_the_global_generator_alone() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.server_utils import ServerReply
-from nemo_gym.testing import TRANSPORTS, ServerSpec, Transport, rows_of, running_servers, server_spec
+from nemo_gym.testing import TRANSPORTS, ServerSpec, Transport, response_of, rows_of, running_servers, server_spec
 from nemo_gym.training import samples_of
 from tests.polling import until
 from tests.token_items import generations, is_one_sequence
@@ -282,9 +282,13 @@ async def test_a_harness_that_crashes_after_it_asked_is_scored_as_it_stands() ->
     assert (record["reward"], record["response"]["harness"]["return_code"]) == (0.0, 3)
 
 
-async def test_a_model_that_fails_is_no_result_of_the_model() -> None:
+DIED = {"garbage": orjson.dumps(response_of(error={"code": "server_error", "message": "GPU died"})).decode()}
+
+
+@pytest.mark.parametrize(("script", "reply"), [(LOOP, {"status": 500}), (RESPONSES, DIED), (MESSAGES, DIED)])
+async def test_a_model_that_fails_is_no_result_of_the_model(script: str, reply: dict[str, Any]) -> None:
     with pytest.raises(RolloutError) as caught:
-        await play(servers(LOOP, {"turn": 0, "call": [INCREMENT]}, {"status": 500}))
+        await play(servers(script, {"turn": 0, "call": [INCREMENT]}, reply))
     assert (caught.value.cause, caught.value.server) == ("model", "policy_model")
 
 

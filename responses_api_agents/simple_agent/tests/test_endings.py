@@ -61,11 +61,26 @@ async def replying(reply: dict[str, Any]) -> AsyncIterator[str]:
         yield base_url("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
-@pytest.mark.parametrize("status", ["queued", "in_progress", "failed", "cancelled"])
-async def test_a_reply_that_is_not_finished_is_no_result_of_the_model(status: str) -> None:
-    async with replying({**says("Half an ans"), "status": status}) as url:
+DIED = {"code": "server_error", "message": "GPU died"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"status": "queued"}, "queued"),
+        ({"status": "in_progress"}, "in_progress"),
+        ({"status": "failed"}, "failed"),
+        ({"status": "cancelled"}, "cancelled"),
+        ({"status": None, "error": DIED}, "failed"),
+        ({"status": "completed", "error": DIED}, "failed"),
+        ({"status": "incomplete", "output": []}, "failed"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "server_error"}}, "failed"),
+    ],
+)
+async def test_a_reply_that_is_not_an_answer_is_no_result_of_the_model(fields: dict[str, Any], code: str) -> None:
+    async with replying({**says("Half an ans"), **fields}) as url:
         spec = StackSpec([counter(), simple_agent("counter")], addresses={"policy_model": url})
         async with Stack(spec) as stack:
-            with pytest.raises(RolloutError, match=status) as caught:
+            with pytest.raises(RolloutError, match=f"status '{fields['status']}'") as caught:
                 await stack.client.call("agent", "/run", example_row(initial_count=0, expected_count=0), answer=dict)
-    assert (caught.value.cause, caught.value.retryable, caught.value.code) == ("model", True, status)
+    assert (caught.value.cause, caught.value.retryable, caught.value.code) == ("model", True, code)

@@ -9,6 +9,7 @@ from tests.model_servers import in_front_of
 from tests.stub_endpoint import completion, stub_endpoint
 
 HI = {"role": "user", "content": "Hi."}
+DIED = {"code": "server_error", "message": "GPU died"}
 OVERFLOW = {
     "error": {"message": "Your input exceeds the context window of this model.", "code": "context_length_exceeded"}
 }
@@ -54,6 +55,11 @@ async def test_no_room_left_ends_the_rollout_after_one_try(path: str) -> None:
         response_of(status="cancelled"),
         response_of(status="queued"),
         response_of(status="in_progress"),
+        response_of(status=None, error=DIED),
+        {name: value for name, value in response_of(error=DIED).items() if name != "status"},
+        response_of(message("Half an ans"), status="completed", error=DIED),
+        response_of(status="incomplete", incomplete_details=None),
+        response_of(message("Half an ans"), status="incomplete", incomplete_details={"reason": "server_error"}),
     ],
 )
 async def test_what_is_no_response_is_an_error_of_the_model(found: Any) -> None:
