@@ -19,7 +19,7 @@ from nemo_gym.errors import ToolError as ToolError
 from nemo_gym.gateway.mcp_exposure import NEMO_GYM_MCP_METADATA_KEY as NEMO_GYM_MCP_METADATA_KEY
 from nemo_gym.gateway.mcp_exposure import McpExposureMixin, exposed_endpoints
 from nemo_gym.llm_api.base import JsonObject, TextOrList
-from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.json_codec import encode, set_fields
 from nemo_gym.llm_api.responses import (
     NeMoGymResponse,
     NeMoGymResponseContent,
@@ -196,9 +196,8 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, McpExpos
                 return result
             result = _decoded(result.content())
         answer, config = _verified(body, result), self.config
-        response = getattr(body, "response", None)
-        if config.cut_off_reward is not None and response is not None:
-            answer = _with_cut_off_reward(answer, response, config.cut_off_reward)
+        if config.cut_off_reward is not None:
+            answer = _with_cut_off_reward(answer, _response_in(body), config.cut_off_reward)
         return answer if config.record_row_fields else {**orjson.loads(encode(answer)), ROW_FIELDS: []}
 
     async def _list_tools(self) -> JsonObject:
@@ -277,9 +276,7 @@ def _verified(body: Any, result: Any) -> Any:
     answer, reward = result, result
     if isinstance(result, _NUMBERS):
         reward = float(result)
-        answer = BaseVerifyResponse.model_construct(
-            responses_create_params=body.responses_create_params, response=body.response, reward=reward
-        )
+        answer = _scored(body, reward)
     else:
         reward = result.get("reward") if isinstance(result, dict) else getattr(result, "reward", None)
         if reward is None:
@@ -290,14 +287,29 @@ def _verified(body: Any, result: Any) -> Any:
     return answer
 
 
-def _with_cut_off_reward(answer: Any, response: NeMoGymResponse, reward: float) -> Any:
+def _scored(body: Any, reward: float) -> Any:
+    """The record of a rollout. A body that does not declare a response, or is a dict, has it as JSON."""
+    if isinstance(body, dict):
+        return {name: body[name] for name in ("responses_create_params", "response")} | {"reward": reward}
+    params, response = body.responses_create_params, body.response
+    if isinstance(response, NeMoGymResponse):
+        return BaseVerifyResponse.model_construct(responses_create_params=params, response=response, reward=reward)
+    return {"responses_create_params": params, "response": response, "reward": reward}
+
+
+def _response_in(body: Any) -> JsonObject:
+    """The fields of the response in a body that may or may not declare it."""
+    response = body.get("response") if isinstance(body, dict) else getattr(body, "response", None)
+    return set_fields(response) if isinstance(response, BaseModel | dict) else {}
+
+
+def _with_cut_off_reward(answer: Any, response: JsonObject, reward: float) -> Any:
     """The answer of `verify`, with this reward for every policy whose last reply was cut off. `reward` is that of the
     main policy, `rewards` has those of all if there are several."""
-    extra = response.model_extra or {}
-    main, others = extra.get("participant") or POLICY, extra.get("participants") or {}
+    main, others = response.get("participant") or POLICY, response.get("participants") or {}
     policies = {name: side["response"] for name, side in others.items() if side["is_trainable"]}
     cut_off = {name for name, one in policies.items() if one.get("incomplete_details")}
-    cut_off |= {main} if response.incomplete_details else set()
+    cut_off |= {main} if response.get("incomplete_details") else set()
     if not cut_off:
         return answer
     fields: JsonObject = orjson.loads(encode(answer))

@@ -1,5 +1,6 @@
 """One suite over both transports: a server cannot tell how it is called, and a caller cannot tell either."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from nemo_gym.base_resources_server import BaseVerifyRequest
 from nemo_gym.client.server_client import CookieJar, ServerReply
 from nemo_gym.errors import RolloutError, SessionLostError
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
+from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import (
     Transport,
@@ -94,6 +97,35 @@ async def test_a_new_environment_with_a_legacy_agent_gives_the_same_record_byte_
     ]
     assert records[0] == records[1]
     assert b'"reward":1.0' in records[0]
+
+
+def untyped() -> ServerSpec:
+    folder = SERVERS / "resources_servers/untyped"
+    return server_spec("untyped", "resources_servers", "untyped", folder=folder, domain="other")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_fields_that_take_anything_hold_json(transport: Transport, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(example_row("Say done.")) + "\n")
+    job = RolloutCollectionConfig(
+        agent_name="agent",
+        input_jsonl_fpath=str(tmp_path / "rows.jsonl"),
+        output_jsonl_fpath=str(tmp_path / "out.jsonl"),
+    )
+    servers = [untyped(), agent("untyped"), scripted_model([{"say": "done", "incomplete": "max_output_tokens"}])]
+    async with running_servers(servers, transport=transport) as client:
+        await RolloutCollectionHelper().run_from_config(job, client=client)
+    record = json.loads((tmp_path / "out.jsonl").read_text())
+    assert (record["reward"], record["response"]["status"]) == (1.0, "incomplete")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_body_or_a_reply_that_is_a_dict_holds_json(transport: Transport) -> None:
+    sent = BaseVerifyRequest.model_validate(example_row("Hello.", response=response_of(message("hi"))))
+    async with running_servers([untyped()], transport=transport) as client:
+        answer = await client.call("untyped", "/aggregate_metrics", sent, answer=dict)
+    assert answer["types"] == {"responses_create_params": "dict", "response": "dict"}
+    assert answer["seed"] == {"responses_create_params": None}
 
 
 async def played(servers: Sequence[ServerSpec], row: dict[str, Any], transport: Transport) -> bytes:

@@ -139,10 +139,11 @@ def _decoder(kind: Hashable) -> Decoder:
 
 
 def read_reply(got: ServerReply, path: str, kind: type[T], cause: Cause) -> T:
-    if type(got.value) is kind:
+    if type(got.value) is kind and kind is not dict:
         return got.value
+    decode = _decoder(kind)  # type: ignore[arg-type]
     try:
-        value: T = _decoder(kind)(got.value)  # type: ignore[arg-type]
+        value: T = decode(got.content() if decode.takes_anything else got.value)
     except ValidationError as error:
         found = f"{error.error_count()} errors, first {error.errors(include_url=False, include_input=False)[0]}"
         raise RolloutError(

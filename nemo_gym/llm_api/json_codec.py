@@ -10,8 +10,10 @@ from weakref import ref
 
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from nemo_gym.llm_api.model_json import encode_model
+from nemo_gym.llm_api.untyped_fields import UntypedFields, untyped_fields
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -234,6 +236,12 @@ class Decoder:
         is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
         self._model: type[BaseModel] | None = kind if is_model else None
         self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        self._untyped = untyped_fields(kind)
+
+    @property
+    def takes_anything(self) -> bool:
+        """True if the type has a place for a value of any class."""
+        return self._untyped is not None
 
     def __call__(self, value: Any, *, shared: bool = False) -> Any:
         """A live object is copied first, unless it may be `shared`: its sender gives it away, or nobody changes it."""
@@ -242,6 +250,8 @@ class Decoder:
             return validator.validate_json(value or b"{}")
         if value is None:
             return validator.validate_python({})
+        if self._untyped is not None:
+            value = _with_json_in(self._untyped, value)
         if self._model is not None and type(value) is self._model:
             return value if shared else detached(value)
         given = set_fields(value) if type(value) is not dict and isinstance(value, _RECORDS) else value
@@ -252,6 +262,33 @@ class Decoder:
         except ValidationError:
             # A nested object of another class than the one declared: go the long way, as HTTP would.
             return validator.validate_json(encode(value, exclude_unset=True))
+
+
+def _with_json_in(fields: UntypedFields, value: Any) -> Any:
+    """The value with plain JSON in place of the objects in these fields, as HTTP would give it."""
+    if type(value) is dict:
+        given = value
+    elif isinstance(value, _RECORDS):
+        given = set_fields(value)
+    else:
+        return value if _is_json(value) else _as_json(value)
+    found = {name: _as_json(given[name]) for name in fields.of(given) if not _is_json(given.get(name))}
+    return {**given, **found} if found else value
+
+
+def _as_json(value: Any) -> Any:
+    return from_json(encode(value, exclude_unset=True))
+
+
+def _is_json(value: Any) -> bool:
+    """True if nothing in the value is an object, not even a subclass of a dict or a list."""
+    if type(value) in _SCALARS:
+        return True
+    try:
+        marshal.dumps(value)
+    except ValueError:
+        return False
+    return True
 
 
 def set_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import orjson
 import pytest
+from pydantic import BaseModel
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, ToolError, tool
 from nemo_gym.client.pool import HttpClient
@@ -149,12 +150,29 @@ async def test_a_rollout_that_its_last_step_ended_says_so_and_is_counted(transpo
     assert "ended_by" not in answered["response"]
 
 
-async def test_a_reply_that_was_cut_off_can_have_a_reward_of_its_own() -> None:
-    class Kind(SimpleResourcesServer):
-        async def verify(self, body: BaseVerifyRequest) -> float:
-            return 1.0
+class UntypedVerifyRequest(BaseModel):
+    responses_create_params: Any
+    response: Any
 
-    async with client_for(Kind, cut_off_reward=0.0) as client:
+
+class OfTypes(SimpleResourcesServer):
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        return 1.0
+
+
+class OfAnything(SimpleResourcesServer):
+    async def verify(self, body: UntypedVerifyRequest) -> float:
+        return 1.0
+
+
+class OfDict(SimpleResourcesServer):
+    async def verify(self, body: dict[str, Any]) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize("kind", [OfTypes, OfAnything, OfDict])
+async def test_a_reply_that_was_cut_off_can_have_a_reward_of_its_own(kind: type[SimpleResourcesServer]) -> None:
+    async with client_for(kind, cut_off_reward=0.0) as client:
         row = example_row("hi", response=says("hello"))
         assert orjson.loads((await client.post("/verify", json=row)).body)["reward"] == 1.0
         row["response"] = {
