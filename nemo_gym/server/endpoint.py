@@ -1,6 +1,5 @@
 """One handler of a server. Its signature names by type what it needs; the signature is read once, at start."""
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from operator import attrgetter
@@ -13,6 +12,7 @@ from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.cookies import parse_set_cookies
 from nemo_gym.common.deadline import Deadline, current_deadline
 from nemo_gym.common.metrics import RequestStats
+from nemo_gym.common.threads import run_in_thread
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
 from nemo_gym.llm_api.json_codec import Decoder, encode
@@ -108,7 +108,7 @@ class Endpoint:
             except ValidationError as error:
                 raise BadBodyError(error) from error
         given = {name: provide(call) for name, provide in self._provide.items()}
-        return self.function(**given) if self.is_async else asyncio.to_thread(self.function, **given)
+        return self.function(**given) if self.is_async else run_in_thread(self.function, **given)
 
     def _plan(self, *, is_tool: bool) -> dict[str, Provide]:
         plan: dict[str, Provide] = {}

@@ -1,12 +1,12 @@
 """Handlers that ask for `Depends`, `Header`, `Query`, `Cookie` or `BackgroundTasks`: FastAPI itself resolves these,
 around the call of the handler."""
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any, get_args
 
 from nemo_gym.client.server_client import ServerReply
+from nemo_gym.common.threads import run_in_thread
 from nemo_gym.server.asgi import call_asgi
 
 _MARKERS = frozenset(("Depends", "Security", "Header", "Query", "Cookie", "Path"))
@@ -52,7 +52,7 @@ def with_fastapi_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
             nonlocal result, is_called
             is_called, values = True, {**given, **resolved}
             is_async = inspect.iscoroutinefunction(function)
-            result = await (function(**values) if is_async else asyncio.to_thread(function, **values))
+            result = await (function(**values) if is_async else run_in_thread(function, **values))
 
         reply = await call_asgi(app, {**http_request.scope, _CALL: call}, await http_request.body())
         http_response.raw_headers.extend(item for item in reply.headers if item[0] == b"set-cookie")
