@@ -329,7 +329,7 @@ def stop() -> None:
     url = base_url(head.host, head.port)
     reported = orjson.loads(get_from_head(url, "/run", token=run_token(head.port)))
     pid = check_run_identity(reported)
-    name = describe_run(head, pid)
+    name = describe_run(head, pid, started_at=reported.get("started_at"))
     if not (settings.get("yes") or os.getsid(pid) == os.getsid(0)):
         _ask(name)
     os.kill(pid, signal.SIGTERM)
@@ -341,7 +341,7 @@ def stop() -> None:
     print(f"Stopped {name}.")
 
 
-def describe_run(head: BaseServerConfig, pid: int) -> str:
+def describe_run(head: BaseServerConfig, pid: int, *, started_at: float | None) -> str:
     """What runs, since when, and whose it is. A run that cannot be named is an error."""
     url, token = base_url(head.host, head.port), run_token(head.port)
     config = OmegaConf.create(orjson.loads(get_from_head(url, "/global_config_dict_yaml", token=token)))
@@ -350,8 +350,7 @@ def describe_run(head: BaseServerConfig, pid: int) -> str:
     what = ", ".join(paths) or ", ".join(str(each.get("process_name")) for each in instances)
     if not what:
         raise GymError(f"The run at {url} has no servers to name it by. Nothing was signalled.")
-    started = min((each["start_time"] for each in instances if each.get("start_time")), default=None)
-    since = f", started {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(started))}" if started else ""
+    since = f", started {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(started_at))}" if started_at else ""
     return one_line(f"the run of {what}{since} by {_owner(pid)} (process {pid})")
 
 

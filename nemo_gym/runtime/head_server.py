@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
@@ -61,11 +62,12 @@ class HeadServer:
         token: str | None = None,
         limits: ServerLimits | None = None,
     ) -> None:
+        started_at = time.time()
         self._responses: dict[str, Callable[[], Any]] = {
             "/global_config_dict_yaml": config_yaml,
             "/server_instances": instances,
             "/health": lambda: {"status": "ok", "servers": health()},
-            "/run": run_identity,
+            "/run": lambda: {**run_identity(), "started_at": started_at},
             "/metrics": metrics,
             **({} if workers is None else {"/workers": workers}),
         }

@@ -1,10 +1,16 @@
 """`ng_stop` names the run, and asks before it stops one of another terminal."""
 
 import os
+import re
 import signal
 import subprocess
+import time
+import urllib.request
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
 from tests.commands import BIN, free_port, ng, started
@@ -34,6 +40,27 @@ def test_a_run_is_named_and_one_of_another_terminal_is_asked_about(tmp_path: Pat
         assert stopped.returncode == 0, stopped.stderr
         assert stopped.stdout.startswith("Stopped the run of simple_weather.yaml, scripted_model.yaml, started ")
         assert run.wait() == 0
+
+
+def test_the_start_of_a_run_stays_when_its_worker_is_started_again(tmp_path: Path) -> None:
+    port = free_port()
+    with started("ng_run", CONFIGS, f"+head_server.port={port}", cwd=tmp_path) as run:
+        run.wait_for("servers ready!")
+        begun = time.time()
+        (worker,) = worker_ids(port)
+        until_sync(lambda: time.time() > begun + 2.0)
+        os.kill(worker, signal.SIGKILL)
+        until_sync(lambda: worker_ids(port) - {worker, None})
+        stopped = ng("ng_stop", f"+head_server.port={port}", cwd=tmp_path)
+        assert run.wait() == 0
+    found = re.search(r"started (.{19}) by", stopped.stdout)
+    assert found is not None, stopped
+    assert datetime.fromisoformat(found[1]).timestamp() < begun + 1.0
+
+
+def worker_ids(head_port: int) -> set[Any]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{head_port}/server_instances") as reply:
+        return {server["pid"] for server in orjson.loads(reply.read())}
 
 
 def test_a_yes_is_enough(tmp_path: Path) -> None:
