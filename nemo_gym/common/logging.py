@@ -10,6 +10,7 @@ import time
 import traceback
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import Any
 
 from nemo_gym.common.redaction import printable, redact
 from nemo_gym.errors import ConfigError
@@ -17,6 +18,10 @@ from nemo_gym.errors import ConfigError
 LEVEL_ENV_VAR = "NEMO_GYM_LOG_LEVEL"
 FORMAT_ENV_VAR = "NEMO_GYM_LOG_FORMAT"
 _CONTINUATION = "\n    "
+_START_CHARS, _END_CHARS = 6_000, 2_000
+"""What is kept of a very long text: enough for a traceback, not the megabytes that an exception may carry."""
+_SECRET_CHARS = 4096
+"""How much more is searched for secrets, so that one at the cut is masked as a whole."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -27,8 +32,8 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redact(record.getMessage()),
-            **({"exception": redact(self.formatException(record.exc_info))} if record.exc_info else {}),
+            "message": _shortened(record.getMessage()),
+            **({"exception": _shortened(self.formatException(record.exc_info))} if record.exc_info else {}),
         }
         return json.dumps(fields, ensure_ascii=False)
 
@@ -41,6 +46,13 @@ class SafeFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(redact(super().format(record))).replace("\n", _CONTINUATION)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - a name of logging
+        record.message = _shortened(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return _shortened(super().formatException(ei))
 
 
 def configure_logging() -> None:
@@ -78,7 +90,17 @@ def _level() -> int:
 
 def _print_exception(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None, /) -> None:
     text = "".join(traceback.format_exception(kind, error, trace))
-    sys.stderr.write(printable(redact(text)))
+    sys.stderr.write(printable(_shortened(text)))
+
+
+def _shortened(text: str) -> str:
+    """The text without secrets, and without the middle of a very long one."""
+    left_out = len(text) - _START_CHARS - _END_CHARS
+    if left_out <= 0:
+        return redact(text)
+    start = redact(text[: _START_CHARS + _SECRET_CHARS])[:_START_CHARS]
+    end = redact(text[-_END_CHARS - _SECRET_CHARS :])[-_END_CHARS:]
+    return f"{start}... ({left_out} characters left out) ...{end}"
 
 
 class RateLimitedLog:

@@ -1,13 +1,15 @@
 """What reaches the log: one line for a thousand equal warnings, no secret, no control character."""
 
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 
-from nemo_gym.common.logging import RateLimitedLog, SafeFormatter
+from nemo_gym.common.logging import JsonFormatter, RateLimitedLog, SafeFormatter
 from nemo_gym.config.secrets import Secrets, set_process_secrets
 
 
@@ -48,6 +50,32 @@ def test_secrets_are_replaced_in_messages_and_tracebacks() -> None:
     set_process_secrets(Secrets(frozenset(("hunter2-long-secret",))))
     text = formatted("key %s", "hunter2-long-secret", error=KeyError("hunter2-long-secret"))
     assert text.splitlines() == ["ERROR key ****", "    KeyError: '****'"]
+
+
+def deep_error(text: str) -> tuple[type[Exception], Exception, TracebackType | None]:
+    try:
+        raise KeyError(text)
+    except KeyError as error:
+        return type(error), error, error.__traceback__
+
+
+@pytest.mark.parametrize("formatter", [SafeFormatter("%(levelname)s %(message)s"), JsonFormatter()])
+def test_of_a_very_long_text_the_start_and_the_end_are_logged(formatter: logging.Formatter) -> None:
+    text = "begin" + "x" * 5_000_000 + "end"
+    record = logging.LogRecord("name", logging.ERROR, "file.py", 1, "raised %r", (text,), deep_error(text))
+    found = formatter.format(record)
+    assert len(found) < 20_000
+    assert found.count("begin") == found.count("xend'") == 2
+    assert "in deep_error" in found
+    assert "characters left out" in found
+
+
+def test_a_secret_is_not_cut_in_two() -> None:
+    secret = "hunter2-long-secret"
+    set_process_secrets(Secrets(frozenset((secret,))))
+    for before in range(5_950, 6_001, 10):
+        text = formatted("%s", "x" * before + secret + "y" * 20_000 + secret + "x" * (before - 4_000))
+        assert not {"hunter", "secret"} & set(re.findall("hunter|secret", text))
 
 
 PROGRAM = """
