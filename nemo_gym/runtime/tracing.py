@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from nemo_gym.common import tracing
+from nemo_gym.common.exception_text import exception_str
 from nemo_gym.common.redaction import redact
 from nemo_gym.config.types import GlobalKeys
 from nemo_gym.errors import MissingExtraError
@@ -94,7 +95,7 @@ class _OpenTelemetry:
             try:
                 yield span
             except BaseException as error:
-                self.set_error(span, f"{type(error).__name__}: {error}")
+                self.set_error(span, f"{type(error).__name__}: {exception_str(error)}")
                 raise
 
     def set_error(self, span: Any, message: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.client.reply import ServerReply, parse_error
+from nemo_gym.common.exception_text import exception_repr, exception_str
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.common.retry import RETRIED_STATUSES
 from nemo_gym.compute.pool import ComputeError
@@ -105,7 +106,7 @@ def _failure_of(error: BaseException, *, server: str, key: str, cause: Cause) ->
     raised: Any = error
     found: RolloutError | None
     if isinstance(error, ToolError):
-        return 400, str(error).encode()
+        return 400, exception_str(error).encode(errors="backslashreplace")
     if isinstance(error, BadBodyError):
         return 422, {"detail": _details(error)}
     if isinstance(error, RefusedError):
@@ -117,9 +118,11 @@ def _failure_of(error: BaseException, *, server: str, key: str, cause: Cause) ->
     elif isinstance(error, UpstreamError):
         found = _upstream_failure(error, cause)
     elif isinstance(error, ComputeError):
-        found = RolloutError(getattr(error, "cause", None) or cause, str(error), retryable=error.is_retryable)
+        found = RolloutError(
+            getattr(error, "cause", None) or cause, exception_str(error), retryable=error.is_retryable
+        )
     elif isinstance(error, ConfigError):
-        found = RolloutError(cause, str(error), retryable=False)
+        found = RolloutError(cause, exception_str(error), retryable=False)
     elif _is_a(error, "aiohttp", "ClientResponseError"):  # a handler called another server and let its error pass
         content = getattr(raised, "response_content", b"")
         found = parse_error(content)
@@ -131,7 +134,7 @@ def _failure_of(error: BaseException, *, server: str, key: str, cause: Cause) ->
         _log_unexpected(error, server, found.cause)
     else:
         _log_unexpected(error, server, cause)
-        return 500, repr(error)
+        return 500, exception_repr(error)
     return _response_to(found, server)
 
 
@@ -145,10 +148,10 @@ def _log_unexpected(error: BaseException, server: str, cause: Cause) -> None:
         _logged.add(kind)
     if cause == "tool":
         advice = "The model sees that; raise ToolError(text) for an expected failure. Further ones are not logged"
-        logger.log(level, "a tool of %s raised %r at %s. %s", server, error, place, advice)
+        logger.log(level, "a tool of %s raised %s at %s. %s", server, exception_repr(error), place, advice)
     else:
-        text = "%s failed in a handler: %r. Further ones are not logged"
-        logger.log(level, text, server, error, exc_info=error)
+        text = "%s failed in a handler: %s. Further ones are not logged"
+        logger.log(level, text, server, exception_repr(error), exc_info=error)
 
 
 def _upstream_failure(error: UpstreamError, cause: Cause) -> RolloutError:
@@ -162,7 +165,7 @@ def _upstream_failure(error: UpstreamError, cause: Cause) -> RolloutError:
 def _cancellation_failure(error: asyncio.CancelledError, cause: Cause) -> RolloutError:
     """A handler awaited what another rollout cancelled. That is no result of a tool for the model to read."""
     message = (
-        f"{error!r}, but nobody cancelled this rollout. Await a task that several rollouts share with "
+        f"{exception_repr(error)}, but nobody cancelled this rollout. Await a task that several rollouts share with "
         "asyncio.shield(task)."
     )
     found = RolloutError("environment" if cause == "tool" else cause, message, retryable=True)
@@ -171,9 +174,10 @@ def _cancellation_failure(error: asyncio.CancelledError, cause: Cause) -> Rollou
 
 
 def _response_to(error: RolloutError, server: str) -> tuple[int, Any]:
+    message = exception_str(error)
     body = {
         "cause": error.cause,
-        "message": str(error),
+        "message": message,
         "server": error.server or server,
         "retryable": error.retryable,
         **({} if error.status == default_status(error.cause) else {"status": error.status}),
@@ -183,7 +187,7 @@ def _response_to(error: RolloutError, server: str) -> tuple[int, Any]:
         **({"response": error.response} if error.response is not None else {}),
     }
     status = _STATUS_OF_CODE.get(error.code or "") or _STATUS_OF_CAUSE.get(error.cause, 502)
-    return status, {"detail": str(error), "error": body}
+    return status, {"detail": message, "error": body}
 
 
 def _details(bad: BadBodyError) -> list[dict[str, Any]]:

@@ -60,6 +60,51 @@ async def test_an_unexpected_error_is_logged_once_with_its_line(caplog: pytest.L
     assert record.exc_info is None
 
 
+class NoTextError(KeyError):
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+    __str__ = __repr__
+
+
+class NoTextToolError(ToolError):
+    __str__ = NoTextError.__repr__
+
+
+class Textless(SimpleResourcesServer):
+    @tool
+    async def fail(self, kind: str) -> str:
+        """Fail."""
+        raise {"bug": NoTextError(), "expected": NoTextToolError(), "surrogate": ToolError("\ud800")}[kind]
+
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        raise NoTextError
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    ("kind", "status", "text"),
+    [
+        ("bug", 500, '"NoTextError (its text raised ValueError)"'),
+        ("expected", 400, "NoTextToolError (its text raised ValueError)"),
+        ("surrogate", 400, "\\ud800"),
+    ],
+)
+async def test_the_model_sees_the_class_of_an_error_that_has_no_text(
+    transport: Transport, kind: str, status: int, text: str
+) -> None:
+    async with client_for(Textless) as environment, HttpClient() as http:
+        name = environment.server.config.name
+        local = {name: environment.server.asgi_app()} if transport == "direct" else {}
+        client = ServerClient(addresses={name: environment.url}, local=local, http=http)
+        reply = await client.send(name, "/fail", {"kind": kind}, cause="tool")
+        assert (reply.status, reply.text()) == (status, text)
+        row = example_row("hi", response=says("hello"))
+        with pytest.raises(RolloutError, match="NoTextError") as raised:
+            await client.call(name, "/verify", row, answer=dict, cause="verifier")
+    assert raised.value.cause == "verifier"
+
+
 async def test_a_verifier_that_returns_text_is_named() -> None:
     async with client_for(Files) as client:
         row = example_row("hi", response=says("hello"))
