@@ -20,7 +20,8 @@ class WorkerConfig(CommandConfig):
     send it rows.
 
     Give it the same configuration as `ng_run`, the address of the run's head server, and the run's token in
-    NEMO_GYM_RUN_TOKEN. SIGTERM drains it: it gets no more rows, and finishes those in flight.
+    NEMO_GYM_RUN_TOKEN. A worker with other settings or code is refused. SIGTERM drains it: it gets no more rows, and
+    finishes those in flight.
     """
 
     config_paths: list[str] | None = None

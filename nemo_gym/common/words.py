@@ -1,6 +1,9 @@
-"""Words for people: plurals, exit codes, and text of a limited length."""
+"""Words for people: plurals, exit codes, lists, and text of a limited length."""
 
 import signal
+from collections.abc import Sequence
+
+MAX_LISTED = 10
 
 
 def count_of(number: int, noun: str) -> str:
@@ -23,3 +26,9 @@ def shorten(text: str, length: int) -> str:
 def exit_reason(code: int) -> str:
     """How a process ended, by its exit code as `subprocess` reports it."""
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def indented_list(lines: Sequence[str]) -> str:
+    """The first ten lines, each indented, and how many more there are."""
+    more = [f"  ... and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
+    return "\n".join([*(f"  {line}" for line in lines[:MAX_LISTED]), *more])

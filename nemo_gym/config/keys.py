@@ -56,6 +56,9 @@ SETTINGS_KEYS = frozenset(
 )
 """Top-level keys with one value each. Here, so that a misspelt one is noticed without importing who reads it."""
 
+VOLATILE_KEYS = frozenset(("host", "port", "num_workers", "isolation", "datasets"))
+"""Settings of a server that do not change its replies."""
+
 TASK_INDEX_KEY_NAME = "_ng_task_index"
 ROLLOUT_INDEX_KEY_NAME = "_ng_rollout_index"
 ATTEMPT_INDEX_KEY_NAME = "_ng_attempt_index"

@@ -2,8 +2,6 @@
 compares it with its own, so that rollouts of two kinds do not mix unnoticed. The code is that of the servers' folders,
 and the files that their configuration names."""
 
-import hashlib
-import os
 import platform
 import sys
 import time
@@ -15,27 +13,14 @@ from pydantic import BaseModel, Field
 
 from nemo_gym import __version__
 from nemo_gym.common.atomic_files import write_json
-from nemo_gym.common.paths import PARENT_DIR, search_roots
-from nemo_gym.common.words import count_of
+from nemo_gym.common.words import count_of, indented_list
+from nemo_gym.config.keys import VOLATILE_KEYS
 from nemo_gym.config.overrides import shown_arguments
 from nemo_gym.config.secrets import masked
+from nemo_gym.config.server_files import describe_file_changes, hash_server_files
 from nemo_gym.config.tree import blocks_in, dotted, leaves
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.output_files import manifest_path
-
-VOLATILE = frozenset(("host", "port", "num_workers", "isolation", "datasets"))
-"""Settings of a server that do not change its replies."""
-MAX_SHOWN = 10
-
-PATH_SUFFIXES = ("path", "paths", "_file", "_dir")
-"""Configuration keys that end like this name files or folders: script_fpath, prompt_path, data_dirpath."""
-SKIPPED_KEYS = frozenset(("datasets", "openai_base_url", "base_url"))
-SKIPPED_FOLDERS = frozenset(("tests", "data", "node_modules", "outputs", "results", "wandb", "checkpoints"))
-SKIPPED_SUFFIXES = frozenset((".pyc", ".log", ".md", ".lock"))
-MAX_FILES = 2000
-WHOLE_BYTES = 32 * 2**20
-EDGE_BYTES = 2**20
-"""Of a larger file, such as model weights, only the size and both ends are hashed."""
 
 
 class InputFile(BaseModel):
@@ -106,10 +91,8 @@ def write_manifest(output: Path, manifest: Manifest) -> None:
 
 def question(output: Path, changes: list[str]) -> ConfigError:
     """The error that asks the user what to do about a change."""
-    more = [f"  ... and {len(changes) - MAX_SHOWN} more"] if len(changes) > MAX_SHOWN else []
-    listed = "\n".join([*(f"  {line}" for line in changes[:MAX_SHOWN]), *more])
     return ConfigError(
-        f"{output} contains rollouts from a different input or configuration:\n{listed}\n"
+        f"{output} contains rollouts from a different input or configuration:\n{indented_list(changes)}\n"
         "Choose what to do: +resume=continue keeps them and makes the missing rollouts with the new configuration, "
         "+resume=restart moves them aside and starts from the beginning. Or give another output_jsonl_fpath."
     )
@@ -119,81 +102,6 @@ def _differences(before: Any, now: Any) -> Iterator[str]:
     values, new_values = dict(leaves(before)), dict(leaves(now))
     for path in dict.fromkeys([*values, *new_values]):
         pair = values.get(path), new_values.get(path)
-        if pair[0] != pair[1] and VOLATILE.isdisjoint(path):
+        if pair[0] != pair[1] and VOLATILE_KEYS.isdisjoint(path):
             old, new = ("not set" if each is None else repr(each) for each in pair)
             yield f"{dotted(path)}: {old} before, {new} now"
-
-
-def hash_server_files(settings: Mapping[str, Any]) -> dict[str, str]:
-    """A hash for each file, by its path as users know it."""
-    files: dict[str, Path] = {}
-    for _, server_type, implementation, config in blocks_in(settings):
-        folder = _find(f"{server_type}/{implementation}", ())
-        roots = () if folder is None else (folder,)
-        named = [_find(path, roots) for path in _paths_in(config)]
-        for found in (folder, *named):
-            for file in [] if found is None else _files_under(found):
-                files[_shown(file)] = file
-    return {name: _hash(files[name]) for name in sorted(files)}
-
-
-def describe_file_changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """What is different, a line per file."""
-    for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
-            yield f"{name} was {'deleted' if name not in now else 'changed' if name in before else 'added'}"
-
-
-def _paths_in(config: Any) -> Iterator[str]:
-    for path, value in leaves(config):
-        keys = [key for key in path if isinstance(key, str)]
-        is_path = isinstance(value, str) and value and keys and keys[-1].endswith(PATH_SUFFIXES)
-        if is_path and SKIPPED_KEYS.isdisjoint(keys) and not any(key.startswith("output") for key in keys):
-            yield value
-
-
-def _find(path: str, roots: tuple[Path, ...]) -> Path | None:
-    wanted = Path(path).expanduser()
-    tried = [wanted] if wanted.is_absolute() else [root / wanted for root in (*roots, *search_roots())]
-    return next((candidate.resolve() for candidate in tried if candidate.exists()), None)
-
-
-def _files_under(path: Path) -> Iterator[Path]:
-    """The file itself, or what is in the folder without caches, tests, data and outputs."""
-    if path.is_file():
-        yield path
-        return
-    count = 0
-    for folder, subfolders, names in os.walk(path):
-        subfolders[:] = sorted(
-            name for name in subfolders if name not in SKIPPED_FOLDERS and not name.startswith((".", "__"))
-        )
-        for name in sorted(names):
-            file = Path(folder, name)
-            if file.suffix not in SKIPPED_SUFFIXES and not name.startswith(".") and file.is_file():
-                count += 1
-                if count > MAX_FILES:
-                    return
-                yield file
-
-
-def _shown(file: Path) -> str:
-    for root in (Path.cwd(), PARENT_DIR):
-        if file.is_relative_to(root):
-            return str(file.relative_to(root))
-    return str(file)
-
-
-def _hash(file: Path) -> str:
-    """Empty if the file cannot be read: then it cannot have been used either."""
-    try:
-        with file.open("rb") as opened:
-            size = os.fstat(opened.fileno()).st_size
-            if size <= WHOLE_BYTES:
-                return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
-            digest = hashlib.sha256(f"{size} ".encode() + opened.read(EDGE_BYTES))
-            opened.seek(-EDGE_BYTES, os.SEEK_END)
-            digest.update(opened.read())
-            return digest.hexdigest()[:16]
-    except OSError:
-        return ""

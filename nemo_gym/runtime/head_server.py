@@ -14,14 +14,15 @@ from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.metrics import Family, exposition, parse_exposition
 from nemo_gym.common.process_metrics import process_families
 from nemo_gym.common.redaction import process_redactor
-from nemo_gym.errors import UpstreamError
+from nemo_gym.errors import ConfigError, UpstreamError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.runtime.run_identity import run_identity
 from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body, send_reply
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import check_json, check_origin, check_token
 
-MAX_REGISTRATION_BYTES = 2**20
+MAX_REGISTRATION_BYTES = 16 * 2**20
+"""With a hash of every file of its servers."""
 SCRAPE_TIMEOUT_S = 3.0
 """Shorter than the ten seconds that Prometheus waits by default, so that one stuck worker hides only itself."""
 
@@ -106,6 +107,8 @@ class HeadServer:
             return self._register(body)
         except ValidationError as error:
             raise RefusedError(422, str(error)) from error
+        except ConfigError as error:
+            raise RefusedError(409, str(error)) from error
 
 
 async def run_metrics(urls: Mapping[str, str], *, token: str | None) -> bytes:

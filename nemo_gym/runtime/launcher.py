@@ -19,6 +19,7 @@ from nemo_gym.client.server_client import ServerClient, base_url
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.exception_groups import raise_first_error
 from nemo_gym.common.owned_resources import OwnedResources
+from nemo_gym.config.fingerprint import make_fingerprint
 from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.config.loading import ServerSpec, dump, server_instances
@@ -103,6 +104,8 @@ class Launcher(OwnedResources):
         published = dump(self.config, masked=True)
         settings: dict[str, Any] = resolve(self.config, missing_ok=True)
         limits = ServerLimits.of(settings)
+        fingerprint = await asyncio.to_thread(make_fingerprint, settings) if self.token else None
+        self._members = Members(fingerprint)
         app = HeadServer(
             config_yaml=lambda: published,
             instances=self.running,
@@ -132,7 +135,8 @@ class Launcher(OwnedResources):
         if wants_ray(self.config):
             servers = [replace(server, fd=None) for server in shared_servers(groups)]
             head_url = base_url(*_address(head))
-            plan = WorkerPlan(stack=replace(spec, servers=servers), head_url=head_url, host=servers[0].host)
+            stack = replace(spec, servers=servers)
+            plan = WorkerPlan(stack=stack, fingerprint=fingerprint, head_url=head_url, host=servers[0].host)
             await self._exit.enter_async_context(ray_workers(plan, config=settings))
 
     def _add_workers(self, group: Group, spec: StackSpec) -> list[WorkerProcess]:

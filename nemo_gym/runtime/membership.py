@@ -22,11 +22,13 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.retry import backoff_s
+from nemo_gym.common.words import indented_list
+from nemo_gym.config.fingerprint import Fingerprint, make_fingerprint
 from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.loading import server_instances
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig
-from nemo_gym.errors import ConfigError, GymError, HeadServerError, UpstreamError
+from nemo_gym.errors import ConfigError, GymError, HeadServerError, UpstreamError, message_in
 from nemo_gym.runtime.groups import grouped, session_secret, shared_servers
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.venvs import VenvSettings
@@ -57,13 +59,21 @@ class Registration(BaseModel):
     servers: tuple[str, ...]
     pid: int | None = None
     leaves: bool = False
+    fingerprint: Fingerprint | None = None
+    """Of its servers. Not sent again once it has an index."""
 
 
 class Members:
-    """The workers that have joined, each until its lease ends."""
+    """The workers that have joined, each until its lease ends. Those with other servers than the run are refused."""
 
-    def __init__(self, *, lease_s: float = LEASE_S, clock: Callable[[], float] = time.monotonic) -> None:
-        self._lease_s, self._clock = lease_s, clock
+    def __init__(
+        self,
+        fingerprint: Fingerprint | None = None,
+        *,
+        lease_s: float = LEASE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fingerprint, self._lease_s, self._clock = fingerprint, lease_s, clock
         self._indices = itertools.count(FIRST_INDEX)
         self._members: dict[int, tuple[WorkerAddress, float]] = {}
 
@@ -73,6 +83,8 @@ class Members:
         addresses = self.addresses()
         if asked.worker is not None and asked.worker not in {each.worker for each in addresses}:
             return {"worker": None}
+        if asked.worker is None and self._fingerprint is not None:
+            _check_fingerprint(asked.fingerprint, self._fingerprint)
         worker = next(self._indices) if asked.worker is None else asked.worker
         if asked.leaves:
             self._members.pop(worker, None)
@@ -89,6 +101,17 @@ class Members:
             logger.warning("worker %d has not renewed its lease and is dropped", worker)
             del self._members[worker]
         return [address for address, _ in self._members.values()]
+
+
+def _check_fingerprint(found: Fingerprint | None, expected: Fingerprint) -> None:
+    changes = ["nemo_gym: an older version in this worker"] if found is None else found.differences(expected)
+    if changes:
+        raise ConfigError(
+            "The servers of this worker are not those of the run, so their rollouts do not belong together:\n"
+            f"{indented_list(changes)}\n"
+            "Start it with the same code, config_paths and overrides as `ng_run`. Only addresses, ports, secrets and "
+            "folders for logs, caches and output may differ."
+        )
 
 
 class Membership:
@@ -116,7 +139,7 @@ class Membership:
                 continue
             if worker is None:
                 raise HeadServerError(f"The run at {self._url} gave this worker no index.")
-            self._registration = self._registration.model_copy(update={"worker": worker})
+            self._registration = self._registration.model_copy(update={"worker": worker, "fingerprint": None})
             return worker
 
     async def keep(self, stop: asyncio.Event) -> None:
@@ -152,7 +175,9 @@ class Membership:
             timeout_s=LEASE_S / 2,
             use_proxy=False,
         )
-        if reply.status in (401, 403, 421, 422):
+        if reply.status == 409:
+            raise ConfigError(f"The run at {self._url} refused this worker. {message_in(reply.text)}")
+        if reply.status in (401, 403, 413, 421, 422):
             raise HeadServerError(f"The run at {self._url} refused this worker: {reply.text[:500]}")
         if reply.status != 200:
             raise UpstreamError(self._url, reply.status, reply.text)
@@ -172,6 +197,8 @@ class WorkerPlan:
     """What a worker needs to join. Pickled as it is if it travels to another machine."""
 
     stack: StackSpec
+    fingerprint: Fingerprint | None
+    """Of the servers in `stack`. None joins no run that has one."""
     head_url: str
     host: str
     """The address that it listens on, and by which the run reaches it."""
@@ -196,7 +223,14 @@ def plan_worker(config: DictConfig, *, token: str, host: str | None, port: int =
         token=token,
     )
     host = _reachable(host or servers[0].host)
-    return WorkerPlan(stack=stack, head_url=head_url, host=host, port=port, rows_port=rows_port)
+    return WorkerPlan(
+        stack=stack,
+        fingerprint=make_fingerprint(settings),
+        head_url=head_url,
+        host=host,
+        port=port,
+        rows_port=rows_port,
+    )
 
 
 def _reachable(host: str) -> str:
@@ -231,6 +265,7 @@ async def join_and_serve(
             rows=rows_url.removeprefix("http://"),
             servers=tuple(server.name for server in plan.stack.servers),
             pid=os.getpid(),
+            fingerprint=plan.fingerprint,
         )
         client = await opened.enter_async_context(HttpClient.of(plan.stack.config))
         membership = Membership(client, plan.head_url, plan.stack.token, registration)

@@ -148,6 +148,35 @@ async def test_a_worker_without_the_token_is_refused(
         assert len(launcher.workers()) == 1
 
 
+async def test_a_worker_with_another_model_is_refused_and_told_which_setting_differs(tmp_path: Path) -> None:
+    key = "policy_model.responses_api_models.openai_model.openai_model"
+    async with run_of(tmp_path, "http://127.0.0.1:1/v1") as (launcher, arguments):
+        with started("ng_worker", *arguments, f"+{key}=other", cwd=tmp_path) as worker:
+            await until(lambda: "this worker" in worker.text or "joined the run" in worker.text)
+            assert "joined the run" not in worker.text
+            assert await asyncio.to_thread(worker.wait) != 0
+        assert f'{key}: "other" in this worker, "m" in the run' in worker.text
+        assert "the same code, config_paths and overrides" in worker.text
+        assert len(launcher.workers()) == 1
+
+
+async def test_a_worker_may_have_addresses_and_secrets_of_its_own(tmp_path: Path) -> None:
+    model = "+policy_model.responses_api_models.openai_model"
+    own = [f"{model}.openai_base_url=http://127.0.0.1:2/v1", f"{model}.openai_api_key=another", f"{model}.port=0"]
+    own += [
+        "+num_workers=3",
+        "+uv_venv_dir=venvs",
+        "+port_range_low=15000",
+        "+agent.responses_api_agents.simple_agent.num_workers=2",
+    ]
+    (tmp_path / "elsewhere").mkdir()
+    async with (
+        run_of(tmp_path, "http://127.0.0.1:1/v1") as (launcher, arguments),
+        joined([*arguments, *own], tmp_path / "elsewhere"),
+    ):
+        assert len(launcher.workers()) == 2
+
+
 def test_a_lease_that_is_not_renewed_ends() -> None:
     now = 0.0
     members = Members(lease_s=10, clock=lambda: now)

@@ -9,10 +9,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from nemo_gym.config.loading import load_config
+from nemo_gym.config.server_files import WHOLE_BYTES, describe_file_changes, hash_server_files
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.manifest import WHOLE_BYTES, describe_file_changes, hash_server_files
 from nemo_gym.testing import running_servers, servers_of
 from tests.stacks import agent_config
 

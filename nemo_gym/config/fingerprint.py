@@ -1,0 +1,96 @@
+"""What two workers must have in common to make comparable rollouts: the settings and the code of their servers.
+
+Addresses, secrets and folders to write into may differ from machine to machine, so they are left out. A setting that
+names a file counts by the content of the file."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from nemo_gym import __version__
+from nemo_gym.common.words import shorten
+from nemo_gym.config.keys import VOLATILE_KEYS, KeyPath
+from nemo_gym.config.secrets import MASK, masked
+from nemo_gym.config.server_files import files_under, find_named, hash_file, is_path_key, names_path, server_folder
+from nemo_gym.config.tree import ServerBlock, blocks_in, dotted, leaves, value_at
+
+ADDRESS_SUFFIXES = ("url", "urls")
+_WRITTEN_FOLDER = re.compile(r"(^|_)(logs?|cache|venv|te?mp|scratch|outputs?|results?)(_|$)")
+"""Among the keys of paths, those of files and folders that a server writes."""
+_MISSING = "missing"
+_MAX_SHOWN = 120
+
+
+class Fingerprint(BaseModel):
+    """The settings and the code of servers, without secrets."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: str
+    """Of this package."""
+    servers: dict[str, dict[str, str]]
+    """By server: the text of each setting, and the hash of each file."""
+
+    def differences(self, run: "Fingerprint") -> list[str]:
+        """How a worker with this fingerprint differs from its run, a line each. It may have fewer servers."""
+        lines = list(_differences({"nemo_gym": self.version}, {"nemo_gym": run.version}))
+        for name, own in self.servers.items():
+            if name not in run.servers:
+                lines.append(f"{name}: the run has no such server")
+            else:
+                lines += _differences(own, run.servers[name])
+        return list(dict.fromkeys(lines))
+
+
+def make_fingerprint(settings: Mapping[str, Any]) -> Fingerprint:
+    """The fingerprint of the servers in resolved settings. Slow if their files are large."""
+    shown = masked(settings)
+    servers: dict[str, dict[str, str]] = {}
+    for block in blocks_in(settings):
+        folder = server_folder(block)
+        own = servers.setdefault(block.name, {})
+        own.update(() if folder is None else _code(block, folder))
+        own.update(_settings(block, folder, shown))
+    return Fingerprint(version=__version__, servers=servers)
+
+
+def _differences(own: Mapping[str, str], run: Mapping[str, str]) -> Iterator[str]:
+    for key in dict.fromkeys((*own, *run)):
+        found, expected = own.get(key, _MISSING), run.get(key, _MISSING)
+        if found != expected and MASK not in found and MASK not in expected:
+            yield f"{key}: {shorten(found, _MAX_SHOWN)} in this worker, {shorten(expected, _MAX_SHOWN)} in the run"
+
+
+def _code(block: ServerBlock, folder: Path) -> Iterator[tuple[str, str]]:
+    for file in files_under(folder):
+        yield f"{block.server_type}/{block.implementation}/{file.relative_to(folder)}", _content(file)
+
+
+def _settings(block: ServerBlock, folder: Path | None, shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for path, value in leaves(block.config):
+        if value is None or _is_of_this_machine(path):
+            continue
+        full_path = (block.name, block.server_type, block.implementation, *path)
+        file = find_named(value, folder) if names_path(path, value) else None
+        text = json.dumps(value_at(shown, full_path), default=str) if file is None else _content(file)
+        yield dotted(full_path), text
+
+
+def _is_of_this_machine(path: KeyPath) -> bool:
+    """True for addresses, and for files and folders that a server writes."""
+    keys = [key for key in path if isinstance(key, str)]
+    is_address = any(key.endswith(ADDRESS_SUFFIXES) for key in keys)
+    is_written = is_path_key(path) and any(_WRITTEN_FOLDER.search(key) for key in keys)
+    return is_address or is_written or not VOLATILE_KEYS.isdisjoint(keys)
+
+
+def _content(path: Path) -> str:
+    """A hash of a file, or of all files in a folder."""
+    files = [path] if path.is_file() else files_under(path)
+    hashes = [(str(file.relative_to(path)), hash_file(file)) for file in files]
+    return f"content {hashlib.sha256(json.dumps(hashes).encode()).hexdigest()[:16]}"
