@@ -1,17 +1,17 @@
 """Resume inside a rollout: replies of models are written as they complete, and a collection that was killed goes on
 with them. Tools run again, which brings the environment into the state it was in.
 
-A reply is found by its request. Where a tool gives another output than before, the requests that follow are new, and
-the model is called: a rollout never contains a reply to another conversation than its own."""
+A reply is found by its request. Where a tool gives another output than before, or a reply is lost with a damaged line,
+the requests that follow are new, and the model is called: a rollout never contains a reply to another conversation
+than its own."""
 
 import asyncio
 import contextlib
 import hashlib
 import logging
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -26,7 +26,7 @@ from nemo_gym.rollouts.types import RowId, parse_row_id
 logger = logging.getLogger(__name__)
 
 _MODELS = "models"
-"""The key of the line that each run begins with: the hash of the models' configuration."""
+"""The hash of the models' configuration is in every line with a reply, so that no line depends on another."""
 _NOT_CONFIG = ("host", "port")
 """Where a model server listens differs from run to run."""
 
@@ -85,34 +85,19 @@ class Journal:
     def _open(self) -> None:
         self._file = JsonlFile(self._path)
         self._file.repair()
-        finished = set(map(parse_row_id, _lines(self._output)))
-        calls: dict[RowId, dict[str, int]] = defaultdict(dict)
-        offset, is_same_config, masked = 0, False, 0
-        for line in self._file.lines():
-            fields = orjson.loads(line)
-            row = parse_row_id(line)
-            if row is None:
-                is_same_config = fields[_MODELS] == self._hash
-            elif fields["call"] == COMPLETED:
-                calls.pop(row, None)
-            elif is_same_config and row not in finished:
-                if MASKED_FIELD in fields:  # not what the model said
-                    masked += 1
-                else:
-                    calls[row][fields["call"]] = offset
-            offset += len(line)
-        self._unfinished = dict(calls)
-        if calls:
-            stored = sum(map(len, calls.values()))
-            logger.info("%d rollouts go on with %d replies of models from %s", len(calls), stored, self._path)
-        if masked:
-            logger.info(
-                "secrets are masked in %d replies of models in %s, which are asked for again", masked, self._path
-            )
-        self._write({_MODELS: self._hash})
+        found = _read_journal(self._file.lines(), self._hash, finished=set(map(parse_row_id, _lines(self._output))))
+        self._unfinished = found.calls
+        if found.calls:
+            stored = sum(map(len, found.calls.values()))
+            logger.info("%d rollouts go on with %d replies of models from %s", len(found.calls), stored, self._path)
+        if found.masked:
+            message = "secrets are masked in %d replies of models in %s, which are asked for again"
+            logger.info(message, found.masked, self._path)
+        if found.damaged:
+            logger.warning("damaged lines in %s: %d; their replies are asked for again", self._path, found.damaged)
 
     def _write_reply(self, call: RecordedCall, reply: ServerReply) -> None:
-        fields = {"call": call.name, "status": reply.status, "answer": reply.text()}
+        fields = {_MODELS: self._hash, "call": call.name, "status": reply.status, "answer": reply.text()}
         self._write({**fields, **call.context.row.metadata()})
 
     def _write(self, fields: Mapping[str, Any]) -> None:
@@ -129,6 +114,41 @@ class Journal:
             file.seek(offset)
             line: dict[str, Any] = orjson.loads(file.readline())
             return line
+
+
+class _StoredCalls(NamedTuple):
+    calls: dict[RowId, dict[str, int]]
+    """Where the replies of unfinished rollouts are in the file, by call."""
+    masked: int
+    damaged: int
+
+
+def _read_journal(lines: Iterable[bytes], models: str, *, finished: Container[RowId | None]) -> _StoredCalls:
+    """What an earlier run with these models has left. A line that cannot be read costs its own reply."""
+    calls: dict[RowId, dict[str, int]] = {}
+    offset = masked = damaged = 0
+    for line in lines:
+        row, fields = parse_row_id(line), _parse_fields(line)
+        if row is None or fields is None:
+            damaged += 1
+        elif fields["call"] == COMPLETED:
+            calls.pop(row, None)
+        elif fields.get(_MODELS) == models and row not in finished:
+            if MASKED_FIELD in fields:  # not what the model said
+                masked += 1
+            else:
+                calls.setdefault(row, {})[fields["call"]] = offset
+        offset += len(line)
+    return _StoredCalls(calls, masked, damaged)
+
+
+def _parse_fields(line: bytes) -> dict[str, Any] | None:
+    """The fields of a line; None if it is damaged."""
+    try:
+        fields = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return fields if isinstance(fields, dict) and "call" in fields else None
 
 
 def _lines(path: Path) -> Iterator[bytes]:

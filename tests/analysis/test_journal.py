@@ -15,7 +15,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.output_files import journal_path
-from nemo_gym.testing import example_row, running_servers
+from nemo_gym.testing import example_row, rows_of, running_servers
 from tests.commands import ng, started
 from tests.stacks import counter, scripted_servers
 from tests.stub_endpoint import Request, completion, stub_endpoint
@@ -108,6 +108,43 @@ async def test_a_second_kill_loses_nothing_either(tmp_path: Path) -> None:
     assert await run(tmp_path, BROKEN, SETTINGS, resume="continue") == ROWS
     unfinish(tmp_path)
     assert await run(tmp_path, BROKEN, SETTINGS, resume="continue") == ROWS
+
+
+def damage_first_reply(folder: Path, content: bytes) -> int:
+    """Returns the index of the row whose reply is lost."""
+    journal = journal_path(folder / "rollouts.jsonl")
+    lines = journal.read_bytes().split(b"\n")
+    number = next(number for number, line in enumerate(lines) if b'"answer"' in line)
+    task_index: int = orjson.loads(lines[number])["_task_index"]
+    lines[number] = content
+    journal.write_bytes(b"\n".join(lines))
+    return task_index
+
+
+@pytest.mark.parametrize("content", [b"", b'{"call":"policy_mo', bytes(80), b"1", b"[]"])
+async def test_a_damaged_line_costs_only_the_replies_of_its_rollout(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_rows(tmp_path)
+    assert await run(tmp_path, [*ADDS, {"say": "Done."}], SETTINGS) == ROWS
+    unfinish(tmp_path)
+    damaged = damage_first_reply(tmp_path, content)
+    assert await run(tmp_path, BROKEN, SETTINGS, resume="continue") == ROWS - 1
+    assert sum("_journal.jsonl: 1; their replies are asked" in message for message in caplog.messages) == 1
+    (failure,) = rows_of(tmp_path / "rollouts_failures.jsonl")
+    assert (failure["_task_index"], failure["cause"]) == (damaged, "model")
+
+
+async def test_replies_after_a_damaged_line_are_not_used_in_another_conversation(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    assert await run(tmp_path, [*ADDS, {"say": "Done."}], SETTINGS) == ROWS
+    unfinish(tmp_path)
+    damaged = damage_first_reply(tmp_path, b"damaged")
+    assert await run(tmp_path, [{"say": "No."}], SETTINGS, resume="continue") == ROWS
+    items = {
+        record["_task_index"]: len(record["response"]["output"]) for record in rows_of(tmp_path / "rollouts.jsonl")
+    }
+    assert items == {row: 1 if row == damaged else 2 * CALLS - 1 for row in range(ROWS)}
 
 
 async def test_replies_of_another_model_are_not_used(tmp_path: Path) -> None:
