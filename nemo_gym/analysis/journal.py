@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from nemo_gym.analysis.recorded_calls import COMPLETED, RecordedCall, Send, call_of
+from nemo_gym.analysis.recorded_calls import COMPLETED, RecordedCall, Send, call_of, parse_call
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.redaction import MASKED_FIELD
 from nemo_gym.config.tree import blocks_in
 from nemo_gym.rollouts.attempt_context import RecordingContext, current_attempt
-from nemo_gym.rollouts.store import JsonlFile, StorageError
+from nemo_gym.rollouts.store import FileRole, JsonlFile, StorageError
 from nemo_gym.rollouts.types import RowId, parse_row_id
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ _MODELS = "models"
 """The hash of the models' configuration is in every line with a reply, so that no line depends on another."""
 _NOT_CONFIG = ("host", "port")
 """Where a model server listens differs from run to run."""
+_ENDS_HERE = "The journal of this run ends here: later replies are asked for again if the command is killed."
+_JOURNAL_ROLE = FileRole(option="output_jsonl_fpath", if_full=_ENDS_HERE, if_moved=_ENDS_HERE)
 
 
 class Journal:
@@ -83,7 +85,7 @@ class Journal:
         return reply
 
     def _open(self) -> None:
-        self._file = JsonlFile(self._path)
+        self._file = JsonlFile(self._path, _JOURNAL_ROLE)
         self._file.repair()
         found = _read_journal(self._file.lines(), self._hash, finished=set(map(parse_row_id, _lines(self._output))))
         self._unfinished = found.calls
@@ -106,7 +108,7 @@ class Journal:
         try:
             self._file.add([orjson.dumps(fields) + b"\n"], durable=False)
         except StorageError as error:
-            logger.error("%s The journal of this run ends here.", error)
+            logger.error("%s", error)
             self._is_failed = True
 
     def _read(self, offset: int) -> dict[str, Any]:
@@ -128,7 +130,7 @@ def _read_journal(lines: Iterable[bytes], models: str, *, finished: Container[Ro
     calls: dict[RowId, dict[str, int]] = {}
     offset = masked = damaged = 0
     for line in lines:
-        row, fields = parse_row_id(line), _parse_fields(line)
+        row, fields = parse_row_id(line), parse_call(line)
         if row is None or fields is None:
             damaged += 1
         elif fields["call"] == COMPLETED:
@@ -140,15 +142,6 @@ def _read_journal(lines: Iterable[bytes], models: str, *, finished: Container[Ro
                 calls.setdefault(row, {})[fields["call"]] = offset
         offset += len(line)
     return _StoredCalls(calls, masked, damaged)
-
-
-def _parse_fields(line: bytes) -> dict[str, Any] | None:
-    """The fields of a line; None if it is damaged."""
-    try:
-        fields = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return fields if isinstance(fields, dict) and "call" in fields else None
 
 
 def _lines(path: Path) -> Iterator[bytes]:

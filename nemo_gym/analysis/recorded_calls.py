@@ -1,8 +1,10 @@
-"""Which calls of a rollout are recorded, and under which name."""
+"""Which calls of a rollout are recorded, and under which name. How a line of a record is read."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
+
+import orjson
 
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.llm_api.json_codec import encode
@@ -21,6 +23,15 @@ class RecordedCall(NamedTuple):
     name: str
     """Equal calls are numbered, so that they may come in any order."""
     request: bytes
+
+
+def parse_call(line: bytes) -> dict[str, Any] | None:
+    """The fields of a stored line; None if it is damaged, or its writer was killed in it."""
+    try:
+        fields = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return fields if line.endswith(b"\n") and isinstance(fields, dict) and "call" in fields else None
 
 
 def call_of(server: str, path: str, body: Any, models: frozenset[str]) -> RecordedCall | None:

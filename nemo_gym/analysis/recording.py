@@ -10,12 +10,12 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from nemo_gym.analysis.journal import Journal
-from nemo_gym.analysis.recorded_calls import COMPLETED, RecordedCall, Send, call_of
+from nemo_gym.analysis.recorded_calls import COMPLETED, RecordedCall, Send, call_of, parse_call
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.redaction import MASK, MASKED_FIELD, process_redactor
 from nemo_gym.config.tree import blocks_in
@@ -23,11 +23,18 @@ from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.rollouts.attempt_context import RecordingContext, current_attempt
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.output_files import journal_path, manifest_path
-from nemo_gym.rollouts.store import JsonlFile, StorageError
+from nemo_gym.rollouts.store import FileRole, JsonlFile, StorageError
 
 logger = logging.getLogger(__name__)
 
 FILE = "traffic.jsonl"
+INCOMPLETE_FILE = "traffic_incomplete.jsonl"
+"""The name that the file gets if it could not be written to the end."""
+_RECORD_AGAIN = (
+    "The recording is incomplete, which costs no rollout. To record them all, delete its folder, make room, and make "
+    "them again with a new folder: +record=... +resume=restart"
+)
+_RECORDING_ROLE = FileRole(option="record", if_full=_RECORD_AGAIN, if_moved=_RECORD_AGAIN)
 _MASKED_REPLY = (
     "secrets are masked in the recorded reply of %s, so it is not what the model said. Run it without +replay."
 )
@@ -38,9 +45,11 @@ class Recorder:
 
     def __init__(self, folder: Path, models: frozenset[str], *, resume: bool = False) -> None:
         """An existing record is appended to only by a run that resumes an interrupted one."""
-        if (folder / FILE).exists() and not resume:
-            raise ConfigError(f"{folder / FILE} exists already. Record into a new folder, or remove it.")
-        self._file, self._models = JsonlFile(folder / FILE), models
+        if (folder / INCOMPLETE_FILE).exists():
+            raise ConfigError(f"{folder / INCOMPLETE_FILE} was cut short by an error. {_RECORD_AGAIN}")
+        if not ((folder / FILE).exists() and resume) and folder.is_dir() and any(folder.iterdir()):
+            raise ConfigError(f"{folder} exists already and is not empty. Record into a new folder, or delete it.")
+        self._file, self._models = JsonlFile(folder / FILE, _RECORDING_ROLE), models
         self._file.repair()
         self._run_id = secrets.token_hex(4)
         self._error: StorageError | None = None
@@ -70,8 +79,10 @@ class Recorder:
             try:
                 self._file.add([line], durable=False)
             except StorageError as error:
-                logger.error("%s The record of this run's traffic ends here.", error)
+                logger.error("%s", error)
                 self._error = error
+                with contextlib.suppress(OSError):
+                    self._file.path.rename(self._file.path.with_name(INCOMPLETE_FILE))
 
 
 class Replayer:
@@ -79,9 +90,15 @@ class Replayer:
 
     def __init__(self, folder: Path, models: frozenset[str]) -> None:
         self._path, self._models = folder / FILE, models
+        if (folder / INCOMPLETE_FILE).exists():
+            self._path = folder / INCOMPLETE_FILE
         if not self._path.exists():
             raise ConfigError(f"There is no record in {folder}: expected {self._path}, as +record={folder} writes it.")
-        self._calls = _calls_by_rollout(self._path)
+        self._calls, is_damaged = _read_recording(self._path)
+        if is_damaged or self._path.name == INCOMPLETE_FILE:
+            logger.warning(
+                "the recording in %s is incomplete: rollouts that are not in it will have no result", folder
+            )
 
     def close(self) -> None:
         """Nothing is open."""
@@ -124,27 +141,38 @@ class Replayer:
         return f"call {made} of {route}: {first_difference(orjson.loads(then), now) if then else 'it was not called'}"
 
 
-def _calls_by_rollout(path: Path) -> dict[tuple[int, int], dict[str, int]]:
+class _Recording(NamedTuple):
+    calls: dict[tuple[int, int], dict[str, int]]
     """Where the calls of each rollout are in the file: those of the attempt that was scored last, or if none was, of
     the last attempt. A killed run leaves calls of attempts that never ended."""
+    is_damaged: bool
+
+
+def _read_recording(path: Path) -> _Recording:
     calls: dict[str, dict[str, int]] = defaultdict(dict)
     last: dict[tuple[int, int], str] = {}
     scored: dict[tuple[int, int], str] = {}
-    offset = 0
+    offset, is_damaged = 0, False
     with path.open("rb") as file:
         for line in file:
-            if not line.endswith(b"\n"):  # its writer was killed
-                break
-            fields = orjson.loads(line)
-            rollout = (fields["_task_index"], fields["_repeat_index"])
-            attempt = fields.get("attempt_id") or f"{rollout} {fields['attempt']}"
-            if fields["call"] == COMPLETED:
-                scored[rollout] = attempt
+            fields = parse_call(line)
+            if fields is None:
+                is_damaged = True
+            elif fields["call"] == COMPLETED:
+                scored[_rollout(fields)] = _attempt(fields)
             else:
-                calls[attempt][fields["call"]] = offset
-                last[rollout] = attempt
+                calls[_attempt(fields)][fields["call"]] = offset
+                last[_rollout(fields)] = _attempt(fields)
             offset += len(line)
-    return {rollout: calls[attempt] for rollout, attempt in {**last, **scored}.items()}
+    return _Recording({rollout: calls[attempt] for rollout, attempt in {**last, **scored}.items()}, is_damaged)
+
+
+def _rollout(fields: Mapping[str, Any]) -> tuple[int, int]:
+    return fields["_task_index"], fields["_repeat_index"]
+
+
+def _attempt(fields: Mapping[str, Any]) -> str:
+    return fields.get("attempt_id") or f"{_rollout(fields)} {fields['attempt']}"
 
 
 def _tap(config: RolloutCollectionConfig, settings: Mapping[str, Any]) -> Recorder | Replayer | Journal:
@@ -154,8 +182,12 @@ def _tap(config: RolloutCollectionConfig, settings: Mapping[str, Any]) -> Record
         return Journal(journal_path(output), output, settings)
     if config.replay is not None:
         return Replayer(Path(config.replay), models)
-    resume = config.resume != "restart" and manifest_path(output).exists()
-    return Recorder(Path(config.record or ""), models, resume=resume)
+    resume, folder = config.resume != "restart" and manifest_path(output).exists(), Path(config.record or "")
+    is_late = resume and output.exists() and output.stat().st_size > 0 and not (folder / FILE).exists()
+    recorder = Recorder(folder, models, resume=resume)
+    if is_late:
+        logger.warning("%s has rollouts already, which will not be in the recording in %s", output, folder)
+    return recorder
 
 
 @contextlib.contextmanager

@@ -118,7 +118,8 @@ class RolloutCollectionConfig(CommandConfig):
     """Write the repeats of a row together, when all of them are complete."""
 
     record: str | None = None
-    """Record all requests to models, judges and tools, with their responses, in this new folder."""
+    """Record all requests to models, judges and tools, with their responses, in this new folder. If this command is
+    killed and run again, it goes on with the recording."""
 
     replay: str | None = None
     """Replay a folder written with +record: models and judges answer from it; the first difference is an error."""

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError
@@ -29,22 +30,38 @@ BATCH_WAIT_S = 0.02
 """How long an outcome waits for others to be written with."""
 
 
+class FileRole(NamedTuple):
+    """What a user is advised to do about a file that cannot be written."""
+
+    option: str
+    """The parameter that says where the file is."""
+    if_full: str
+    if_moved: str
+
+
+OUTPUT_ROLE = FileRole(
+    option="output_jsonl_fpath",
+    if_full="All rollouts reported so far are in it; make room and run the same command again to make the rest.",
+    if_moved="Put the file back and run the same command again, or its rollouts are made anew.",
+)
+
+
 class JsonlFile:
     """A file of complete lines to which one process at a time appends. Opening it does not change its content."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, role: FileRole = OUTPUT_ROLE) -> None:
+        self.path, self._role = path, role
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise ConfigError(f"Cannot write {path}: {error.strerror}. Choose another output_jsonl_fpath.") from error
+            raise ConfigError(f"Cannot write {path}: {error.strerror}. Choose another {role.option}.") from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._fd)
             raise ConfigError(
-                f"Another process is writing {path}. Wait for it, or write to another output_jsonl_fpath."
+                f"Another process is writing {path}. Wait for it, or write to another {role.option}."
             ) from error
         self._end = self._end_of_lines()
 
@@ -83,16 +100,10 @@ class JsonlFile:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._end)
-            raise StorageError(
-                f"Cannot write {self.path}: {error.strerror}. All rollouts reported so far are in it; make room and "
-                "run the same command again to make the rest."
-            ) from error
+            raise StorageError(f"Cannot write {self.path}: {error.strerror}. {self._role.if_full}") from error
         self._end += written
         if not self._is_in_place():
-            raise StorageError(
-                f"{self.path} was moved or deleted while it was written. Put the file back and run the same command "
-                "again, or its rollouts are made anew."
-            )
+            raise StorageError(f"{self.path} was moved or deleted while it was written. {self._role.if_moved}")
 
     def _is_in_place(self) -> bool:
         try:

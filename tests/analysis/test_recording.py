@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.analysis.recording import FILE, first_difference, record_or_replay
+from nemo_gym.analysis.recording import FILE, INCOMPLETE_FILE, first_difference, record_or_replay
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import ConfigError
@@ -121,7 +121,9 @@ async def test_what_a_killed_run_recorded_of_an_unfinished_rollout_is_passed_ove
     assert records(tmp_path / "replayed.jsonl") == records(tmp_path / "recorded.jsonl")
 
 
-async def test_a_record_that_ends_in_half_a_line_is_replayed_up_to_there(tmp_path: Path) -> None:
+async def test_a_record_that_ends_in_half_a_line_is_replayed_up_to_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_rows(tmp_path)
     await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
     path = tmp_path / "traffic" / FILE
@@ -129,6 +131,19 @@ async def test_a_record_that_ends_in_half_a_line_is_replayed_up_to_there(tmp_pat
     path.write_bytes(b"".join(lines[:-2]) + lines[-2][:-5])  # the last line says that the attempt was scored
     metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(tmp_path / "traffic"))
     assert (metrics.scored, metrics.failed.total()) == (4, 1)
+    assert sum("is incomplete: rollouts that are not in it" in message for message in caplog.messages) == 1
+
+
+async def test_a_damaged_line_of_a_record_costs_its_own_rollout(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_rows(tmp_path)
+    await run(tmp_path, "recorded.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+    path = tmp_path / "traffic" / FILE
+    path.write_bytes(b"damaged\n" + path.read_bytes().partition(b"\n")[2])
+    metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=str(tmp_path / "traffic"))
+    assert (metrics.scored, metrics.failed.total()) == (4, 1)
+    assert sum("is incomplete: rollouts that are not in it" in message for message in caplog.messages) == 1
 
 
 async def test_a_record_that_cannot_be_written_costs_no_rollout_and_is_told(tmp_path: Path) -> None:
@@ -136,7 +151,45 @@ async def test_a_record_that_cannot_be_written_costs_no_rollout_and_is_told(tmp_
     with pytest.raises(StorageError, match=r"Cannot write .*traffic\.jsonl"), file_sizes_up_to(6000):
         await run(tmp_path, "out.jsonl", SCRIPT, record=str(tmp_path / "traffic"), limit=2)
     assert len(records(tmp_path / "out.jsonl")) == 2
-    assert (tmp_path / "traffic" / FILE).read_bytes().endswith(b"}\n")
+    assert (tmp_path / "traffic" / INCOMPLETE_FILE).read_bytes().endswith(b"}\n")
+
+
+async def test_a_record_that_was_cut_short_is_not_continued_and_its_replay_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_rows(tmp_path)
+    traffic = str(tmp_path / "traffic")
+    with pytest.raises(StorageError, match=r"delete its folder, make room"), file_sizes_up_to(6000):
+        await run(tmp_path, "out.jsonl", SCRIPT, record=traffic, limit=2)
+    for resume in ("ask", "restart"):
+        with pytest.raises(ConfigError, match=r"was cut short by an error.*\+resume=restart"):
+            await run(tmp_path, "out.jsonl", SCRIPT, record=traffic, limit=2, resume=resume)
+    metrics = await run(tmp_path, "replayed.jsonl", [{"status": 500}], replay=traffic, limit=2)
+    assert metrics.scored < 2
+    assert sum("is incomplete: rollouts that are not in it" in message for message in caplog.messages) == 1
+    await run(tmp_path, "out.jsonl", SCRIPT, record=f"{traffic}_2", limit=2, resume="restart")
+    metrics = await run(tmp_path, "replayed_2.jsonl", [{"status": 500}], replay=f"{traffic}_2", limit=2)
+    assert (metrics.scored, metrics.failed) == (2, {})
+
+
+async def test_a_recording_needs_a_new_folder_or_an_empty_one(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    traffic = tmp_path / "traffic"
+    traffic.mkdir()
+    (traffic / "notes.txt").touch()
+    with pytest.raises(ConfigError, match="exists already and is not empty"):
+        await run(tmp_path, "out.jsonl", SCRIPT, record=str(traffic))
+    (traffic / "notes.txt").unlink()
+    await run(tmp_path, "out.jsonl", SCRIPT, record=str(traffic))
+
+
+async def test_rollouts_that_were_made_without_the_record_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_rows(tmp_path)
+    await run(tmp_path, "out.jsonl", SCRIPT, limit=2)
+    await run(tmp_path, "out.jsonl", SCRIPT, record=str(tmp_path / "traffic"))
+    assert sum("has rollouts already, which will not be in" in message for message in caplog.messages) == 1
 
 
 async def test_what_cannot_be_recorded_or_replayed_is_refused(tmp_path: Path) -> None:
