@@ -1,4 +1,4 @@
-"""A collection whose `ng_run` is killed says so, waits for it, and goes on."""
+"""A collection whose `ng_run` is killed says so, waits for it, and goes on, with all figures in the end."""
 
 import json
 import os
@@ -11,13 +11,27 @@ from tests.polling import until_sync
 from tests.stacks import agent_config
 
 ROWS = 60
-CONFIG = agent_config("example_stateful_counter", replies=[{"latency_s": 0.5, "say": "Done."}])
+CONFIG = agent_config("own_figures", replies=[{"latency_s": 0.5, "say": "Done."}])
+ENVIRONMENT = """
+from typing import Any
+
+from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
+
+
+class OwnFiguresResourcesServer(SimpleResourcesServer):
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        return 1.0
+
+    def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        return {"own": len(tasks)}
+"""
 
 
 def test_a_collection_says_that_its_servers_are_gone_and_goes_on_with_new_ones(tmp_path: Path) -> None:
+    (tmp_path / "resources_servers/own_figures").mkdir(parents=True)
+    (tmp_path / "resources_servers/own_figures/app.py").write_text(ENVIRONMENT)
     (tmp_path / "config.yaml").write_text(CONFIG)
-    row = example_row("Wait.", initial_count=0, expected_count=0)
-    (tmp_path / "rows.jsonl").write_text((json.dumps(row) + "\n") * ROWS)
+    (tmp_path / "rows.jsonl").write_text((json.dumps(example_row("Wait.")) + "\n") * ROWS)
     port, output = f"+head_server.port={free_port()}", tmp_path / "out.jsonl"
     run = ["ng_run", "+config_paths=[config.yaml]", "+num_workers=2", port]
     collect = [
@@ -39,3 +53,5 @@ def test_a_collection_says_that_its_servers_are_gone_and_goes_on_with_new_ones(t
                 collection.wait_for("A worker is ready again after")
                 assert collection.wait() == 0, collection.text
     assert sorted(record["_task_index"] for record in rows_of(output)) == list(range(ROWS))
+    (figures,) = json.loads((tmp_path / "out_aggregate_metrics.json").read_text())  # of servers with other ports
+    assert figures["agent_metrics"]["own"] == ROWS

@@ -4,6 +4,9 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.common.paths import cache_dir
@@ -18,6 +21,15 @@ def base_url(host: str, port: int) -> str:
     """Where a client finds a server that listens on `host`."""
     reachable = "127.0.0.1" if host in ("", "0.0.0.0") else f"[{host}]" if ":" in host else host
     return f"http://{reachable}:{port}"
+
+
+def address_in(block: Any) -> str | None:
+    """Where the server of a block of the configuration is, if it is the block of a server that runs somewhere."""
+    try:
+        inner = next(iter(next(iter(block.values())).values()))
+        return base_url(inner["host"], inner["port"])
+    except (AttributeError, StopIteration, KeyError, TypeError):
+        return None
 
 
 def run_token_file(head_port: int) -> Path:
@@ -39,6 +51,18 @@ def run_token(head_port: int) -> str | None:
 def token_headers(token: str | None) -> dict[str, str]:
     """The header that a run with a token requires."""
     return {TOKEN_HEADER: token} if token else {}
+
+
+async def fetch_addresses(http: HttpClient, url: str, *, token: str | None) -> dict[str, str]:
+    """The base URLs of the servers of a run, by name, as its head server knows them now."""
+    path = f"{url}/server_instances"
+    reply = await http.fetch("GET", path, headers=token_headers(token), timeout_s=STATUS_TIMEOUT_S, use_proxy=False)
+    if reply.status != 200:
+        raise UpstreamError(path, reply.status, reply.text)
+    try:
+        return {str(server["process_name"]): str(server["url"]) for server in orjson.loads(reply.body)}
+    except (ValueError, TypeError, KeyError) as error:
+        raise UpstreamError(path, reply.status, f"no list of servers: {error!r}") from error
 
 
 def get_from_head(url: str, path: str, *, token: str | None = None, timeout_s: float = STATUS_TIMEOUT_S) -> bytes:

@@ -1,6 +1,7 @@
 """Call a server by its name. A peer in the same worker is called directly, any other over HTTP; answers are alike."""
 
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 
-from nemo_gym.client.head import STATUS_TIMEOUT_S, run_token, token_headers
+from nemo_gym.client.head import STATUS_TIMEOUT_S, address_in, fetch_addresses, run_token, token_headers
 from nemo_gym.client.head import TOKEN_HEADER as TOKEN_HEADER
 from nemo_gym.client.head import base_url as base_url
 from nemo_gym.client.head import get_from_head as get_from_head
@@ -50,6 +51,8 @@ CALL_TIMEOUT_S = 3600.0
 """For a call that names no limit of its own. Finite, so that nothing waits for ever."""
 MAX_CONNECT_TRIES = 5
 RELEASE_TIMEOUT_S = 2.0
+LOOK_UP_EVERY_S = 1.0
+"""At most so often is the head server asked again where servers are, however many calls do not reach them."""
 
 
 class LocalServer(Protocol):
@@ -89,6 +92,7 @@ class ServerClient:
         self.local: Mapping[str, LocalServer] = {} if local is None else local
         self._http = http
         self.token = token
+        self._next_look_up_at = 0.0
         self.tap: Tap | None = None
         """Stands between this client and every peer, to record calls or to answer for the peer."""
 
@@ -285,16 +289,24 @@ class ServerClient:
             self.addresses[server] = self._address_from_config(server)
         return self.addresses[server]
 
+    async def _look_up_addresses(self) -> None:
+        """Ask the head server where the servers are now: a run that was started again has other ports."""
+        head, now = self.head_server_config, time.monotonic()
+        if head is not None and now >= self._next_look_up_at:
+            self._next_look_up_at = now + LOOK_UP_EVERY_S
+            with suppress(UpstreamError):
+                self.addresses |= await fetch_addresses(self.http, base_url(head.host, head.port), token=self.token)
+
     def _build_server_base_url(self, server_config_dict: Mapping[str, Any]) -> str:
         """The address in the innermost part of a server's block."""
         return base_url(server_config_dict["host"], server_config_dict["port"])
 
     def _address_from_config(self, server: str) -> str:
-        address = _address_in(self._config.get(server))
+        address = address_in(self._config.get(server))
         if address is None and server in self.local:
             raise ConfigError(f"'{server}' runs in this process and has no URL. Start the servers with `ng_run`.")
         if address is None:
-            placed = (str(name) for name, block in self._config.items() if _address_in(block))
+            placed = (str(name) for name, block in self._config.items() if address_in(block))
             names = sorted({*self.local, *self.addresses, *placed})
             known = f"Servers of this run: {', '.join(names) or 'none'}."
             raise ConfigError(f"No server is called '{server}'. {known}{nearest(server, names)}")
@@ -340,20 +352,16 @@ class ServerClient:
         ends_session: bool,
     ) -> ServerReply:
         headers = self._headers(ends_session=ends_session)
-        url = self.url_of(server) + path
         raw = None if body is None else encode_body(body)
 
         async def attempt() -> HttpReply:
-            reply = await self.http.fetch(
-                method,
-                url,
-                body=raw,
-                headers=headers,
-                cookies=cookies,
-                timeout_s=timeout_s,
-                server=server,
-                use_proxy=False,
-            )
+            url = self.url_of(server) + path
+            options: dict[str, Any] = {"headers": headers, "cookies": cookies, "server": server, "use_proxy": False}
+            try:
+                reply = await self.http.fetch(method, url, body=raw, timeout_s=timeout_s, **options)
+            except ConnectError:
+                await self._look_up_addresses()
+                raise
             if reply.status in REFUSAL_STATUSES:
                 raise_refusal(ServerReply(server, reply.status, reply.body))
             return reply
@@ -381,15 +389,6 @@ def _accept(got: ServerReply, jar: CookieJar | None, *, ends_session: bool = Fal
         jar.merge(got.cookies)
         if jar and ends_session and got.status < 400:
             jar.forget(got.server)
-
-
-def _address_in(block: Any) -> str | None:
-    """Where the server of a block of the configuration is, if it is the block of a server that runs somewhere."""
-    try:
-        inner = next(iter(next(iter(block.values())).values()))
-        return base_url(inner["host"], inner["port"])
-    except (AttributeError, StopIteration, KeyError, TypeError):
-        return None
 
 
 def _keys(block: Any) -> Any:
