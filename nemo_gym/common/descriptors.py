@@ -9,6 +9,10 @@ RESERVED = 96
 """For output files, imports, DNS, listening sockets, pipes and worker processes."""
 INBOUND_SHARE = 8
 """One eighth is kept for incoming connections; outgoing ones may take the rest."""
+MIN_INBOUND = 2
+"""However few there are: a collector asks an agent and its environment."""
+MIN_CONNECTIONS = 6
+"""With a limit below what is reserved. A process with few connections needs less than that."""
 MAX_CONNECTIONS = 2**20
 
 
@@ -24,10 +28,10 @@ open_connections = OpenConnections()
 def connection_budget() -> int:
     """How many connections this process may have in all."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(4, soft - RESERVED)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(MIN_CONNECTIONS, soft - RESERVED)
 
 
 def outbound_limit() -> int:
     """How many outgoing connections this process may have at once."""
     budget = connection_budget()
-    return budget - budget // INBOUND_SHARE
+    return budget - max(MIN_INBOUND, budget // INBOUND_SHARE)

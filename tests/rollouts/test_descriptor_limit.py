@@ -60,7 +60,7 @@ async def slow_endpoint() -> AsyncIterator["Endpoint"]:
         await runner.cleanup()
 
 
-def collect(folder: Path) -> "subprocess.CompletedProcess[str]":
+def collect(folder: Path, *options: str, limit: int = LIMIT) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [
             str(BIN / "ng_collect_rollouts"),
@@ -70,13 +70,14 @@ def collect(folder: Path) -> "subprocess.CompletedProcess[str]":
             "+output_jsonl_fpath=out.jsonl",
             "+num_samples_in_parallel=1000",
             "+head_server.port=1",
+            *options,
         ],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
     )
 
 
@@ -104,6 +105,18 @@ async def test_a_low_limit_of_open_files_costs_no_row(tmp_path: Path) -> None:
     )
     assert warning
     assert SEVERAL < endpoint.most_in_flight <= int(warning[1]) < LIMIT
+
+
+async def test_workers_with_very_few_open_files_still_tell_their_figures(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text((json.dumps(example_row("hello")) + "\n") * 40)
+    async with slow_endpoint() as endpoint:
+        endpoint.is_busy.set()
+        model = {"openai_base_url": endpoint.url, "openai_api_key": "key", "openai_model": "m"}
+        (tmp_path / "config.yaml").write_text(agent_config("example_simple_weather", model="openai_model", **model))
+        done = await asyncio.to_thread(collect, tmp_path, "+num_workers=2", limit=64)
+    assert done.returncode == 0, done.stderr
+    assert "connections are open" not in done.stderr
+    assert "not computed" not in done.stderr
 
 
 def test_a_limit_that_allows_all_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
