@@ -102,6 +102,10 @@ class StorageError(GymError):
     """Output cannot be written."""
 
 
+class AggregationError(GymError):
+    """The figures that an environment computes over all its rollouts could not be had."""
+
+
 class UpstreamError(GymError):
     """Another server or a model endpoint answered badly, or not at all (status 0)."""
 

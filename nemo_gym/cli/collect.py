@@ -16,6 +16,7 @@ from nemo_gym.cli.command import command, read_command_line
 from nemo_gym.cli.output import print_result, wants_json
 from nemo_gym.common import event_loop
 from nemo_gym.common.words import count_of
+from nemo_gym.errors import AggregationError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.failure_messages import FailureMessages
@@ -146,8 +147,12 @@ def collect_with_progress(config: DictConfig, options: RolloutCollectionConfig) 
         progress.close()
         output = Path(options.output_jsonl_fpath)
         if helper.metrics is not None:  # also if the file of metrics cannot be written
-            _show(helper.metrics, output, progress)
+            _show(helper.metrics, output, progress, helper.aggregation_error)
         progress.show_failures(output)
+        if helper.aggregation_error is not None:
+            print(helper.aggregation_error, file=sys.stderr)
+            again = f"ng_aggregate_rollouts +rollouts_jsonl_fpath={output}"
+            print(f"The rollouts are on disk. Compute the metrics with the same servers: {again}", file=sys.stderr)
 
 
 async def _collect(
@@ -160,10 +165,13 @@ async def _collect(
             return await helper.run_from_config(options, client=client, settings=settings, report=progress)
 
 
-def _show(metrics: RunningMetrics, output: Path, progress: Progress) -> None:
+def _show(
+    metrics: RunningMetrics, output: Path, progress: Progress, aggregation_error: AggregationError | None
+) -> None:
     if wants_json():
         messages = [{"message": text, "count": count} for text, count in progress.messages.most_common(MAX_MESSAGES)]
-        print_result({**metrics.means(), "metrics": metrics.summary(), "output": str(output), "failures": messages})
+        result = {**metrics.means(), "metrics": metrics.summary(), "output": str(output), "failures": messages}
+        print_result(result if aggregation_error is None else {**result, "aggregation_error": str(aggregation_error)})
         return
     print(metrics.table())
     if metrics.scored:

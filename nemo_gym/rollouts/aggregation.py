@@ -1,7 +1,6 @@
 """Ask agents for the figures of their rollouts, and write them beside the output.
 
-Only agents whose environment computes figures of its own are asked: ours are in the metrics file already. A failure is
-a warning, since the rollouts are on disk.
+Only agents whose environment computes figures of its own are asked: ours are in the metrics file already.
 """
 
 import logging
@@ -17,6 +16,7 @@ from nemo_gym.common.redaction import MASKED_FIELD
 from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.config.tree import nodes
 from nemo_gym.config.types import is_server_ref
+from nemo_gym.errors import AggregationError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.output_files import aggregate_metrics_path
 from nemo_gym.rollouts.repeated_lines import RepeatedLines, SeenRollouts
@@ -42,7 +42,7 @@ async def write_aggregate_metrics(
     inputs: Sequence[Path] = (),
 ) -> Path | None:
     """Write the figures of every agent that has its own, or with `always` of every agent. The records are in `inputs`,
-    or else in the output."""
+    or else in the output. Raises AggregationError if that fails."""
     try:
         agents = [agent_name] if agent_name else client.names("responses_api_agents")
         own = [agent for agent in agents if not always and await _has_own_metrics(client, agent)]
@@ -51,8 +51,7 @@ async def write_aggregate_metrics(
         )
         found = [await _figures(client, agent, by_agent[agent]) for agent in by_agent if always or agent in own]
     except Exception as error:
-        logger.warning("the aggregate metrics of %s are not computed: %s", output, error)
-        return None
+        raise AggregationError(f"The aggregate metrics of {output} are not computed: {error}") from error
     if not found:
         return None
     write_json(aggregate_metrics_path(output), found)

@@ -15,7 +15,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.deadline import OUTCOME_GRACE_S, reporting_ignored_cancellations
 from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.errors import ConfigError, RolloutError, SetupError
+from nemo_gym.errors import AggregationError, ConfigError, RolloutError, SetupError
 from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
 from nemo_gym.rollouts.aggregation import write_aggregate_metrics
 from nemo_gym.rollouts.attempts import Run, retrying_run, traced_attempt
@@ -147,6 +147,8 @@ class RolloutCollectionHelper:
         self._live = LiveRollouts()
         self.metrics: RunningMetrics | None = None
         """The figures of `run_from_config`, once all its rollouts are made."""
+        self.aggregation_error: AggregationError | None = None
+        """Why those that environments compute themselves are missing."""
         self.running_metrics: RunningMetrics | None = None
         """Its figures so far, with those of the records that a resumed run found."""
         self.total = self.found = 0
@@ -211,7 +213,11 @@ class RolloutCollectionHelper:
         self.metrics = metrics
         write_json(metrics_path(output), metrics.summary())
         if not config.disable_aggregation and metrics.scored:
-            await write_aggregate_metrics(output, caller, agent_name=config.agent_name)
+            try:
+                await write_aggregate_metrics(output, caller, agent_name=config.agent_name)
+            except AggregationError as error:  # the rollouts are on disk
+                self.aggregation_error = error
+                logger.warning("%s", error)
         return metrics
 
     async def _make_missing(

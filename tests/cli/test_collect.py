@@ -1,6 +1,7 @@
 """What a user sees while a collection goes on."""
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -31,6 +32,21 @@ time.sleep(1.5)
 class SlowStartResourcesServer(SimpleResourcesServer):
     async def verify(self, body: BaseVerifyRequest) -> float:
         return 1.0
+"""
+
+
+NO_FIGURES = """
+from typing import Any
+
+from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
+
+
+class NoFiguresResourcesServer(SimpleResourcesServer):
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        return 1.0
+
+    def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        raise ValueError("no figures today")
 """
 
 
@@ -72,3 +88,18 @@ def test_a_terminal_gets_a_bar_with_a_rate_that_the_start_of_servers_does_not_lo
     assert done.wait(60) == 0
     assert "100%" in seen.decode()
     assert re.search(r"1/1 \[.*rollout/s, reward 1\.000, 0 failed", seen.decode())
+
+
+def test_the_last_lines_say_that_the_figures_of_the_environment_are_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers" / "no_figures"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(NO_FIGURES)
+    (tmp_path / "config.yaml").write_text(agent_config("no_figures", replies=[{"say": "Done."}]))
+    write_lines(tmp_path / "rows.jsonl", [{"responses_create_params": {"input": "Hello."}}])
+    files = ("+config_paths=[config.yaml]", "+input_jsonl_fpath=rows.jsonl", "+output_jsonl_fpath=out.jsonl")
+    done = ng("ng_collect_rollouts", *files, "+agent_name=agent", "+head_server.port=1", cwd=tmp_path)
+    *_, error, remedy = done.stderr.splitlines()
+    assert error.startswith("The aggregate metrics of out.jsonl are not computed: ")
+    assert "ng_aggregate_rollouts +rollouts_jsonl_fpath=out.jsonl" in remedy
+    shown = ng("ng_collect_rollouts", *files, "+agent_name=agent", "+head_server.port=1", "--json", cwd=tmp_path)
+    assert "not computed" in json.loads(shown.stdout)["aggregation_error"]
