@@ -17,6 +17,7 @@ from nemo_gym.base_resources_server import check_finite_numbers, check_reward
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common import tracing
 from nemo_gym.common.cancellation import is_meant_for_task
+from nemo_gym.common.exception_text import exception_repr
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.retry_stats import track_retries
@@ -148,7 +149,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             if is_meant_for_task(error):
                 raise
             logger.exception("rollout of row %d failed", row.id.task_index)
-            failure = RolloutError("internal", repr(error))
+            failure = RolloutError("internal", exception_repr(error))
         else:
             stats, seconds = retry_stats, _seconds_since(started)
             return Scored(row.id, record, scored.figures, number, stats.retries, stats.throttled, seconds)

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from nemo_gym.client.pool import close_shared_client
 from nemo_gym.common import event_loop
 from nemo_gym.common.cancellation import is_meant_for_task
+from nemo_gym.common.exception_text import exception_repr
 from nemo_gym.errors import RolloutError
 
 Row = TypeVar("Row")
@@ -89,7 +90,7 @@ class CompletionOrderStream(Generic[Row, Result]):
         except BaseException as error:
             if isinstance(error, Exception) or is_meant_for_task(error):
                 raise
-            raise RolloutError("internal", repr(error)) from error
+            raise RolloutError("internal", exception_repr(error)) from error
 
     def _settled_unclaimed(self) -> int:
         return max(0, len(self._unclaimed) - len(self._unsettled))
