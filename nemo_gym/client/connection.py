@@ -64,8 +64,8 @@ class Connection(asyncio.Protocol):
     """Sends one request at a time. Data that no request asked for closes it."""
 
     __slots__ = (
-        *("_body", "_declared_bytes", "_encoding", "_ends_with_connection", "_fd", "_headers", "_is_parsing"),
-        *("_loop", "_owner", "_parser", "_reply", "_transport", "_waiter", "_wire_bytes"),
+        *("_body", "_declared_bytes", "_encoding", "_ends_with_connection", "_headers", "_is_parsing"),
+        *("_loop", "_owner", "_parser", "_poller", "_reply", "_transport", "_waiter", "_wire_bytes"),
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, owner: ConnectionOwner) -> None:
@@ -90,11 +90,7 @@ class Connection(asyncio.Protocol):
 
         Such bytes (a second reply, the end of the connection) would otherwise be taken as the next request's reply.
         """
-        if not self.is_open:
-            return False
-        poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
-        return not poller.poll(0)
+        return self._transport is not None and not self._transport.is_closing() and not self._poller.poll(0)
 
     def close(self) -> None:
         """Close at once, also in the middle of a reply."""
@@ -128,7 +124,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
         open_connections.outbound += 1
-        self._fd: int = transport.get_extra_info("socket").fileno()
+        self._poller = select.poll()
+        self._poller.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None or self._waiter.done():

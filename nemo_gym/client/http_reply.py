@@ -13,10 +13,11 @@ from nemo_gym.common.retry import parse_retry_after
 _PLAIN_HEAD = re.compile(
     rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\r\n\0]*)?\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)*)\r\n"
 )
-_LENGTH = re.compile(rb"\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r")
 _FRAMING = re.compile(
-    rb"\n(?:content-length|transfer-encoding|content-encoding|upgrade|trailer|connection(?!: *keep-alive *\r)):"
+    rb"\n(?:content-length:(?:[ \t]*(\d{1,12})[ \t]*\r)?|(?:transfer-encoding|content-encoding|upgrade|trailer):"
+    rb"|connection(?!: *keep-alive *\r):)"
 )
+"""What says how the body is sent. Of a valid Content-Length the number is found, of anything else nothing."""
 _NO_BODY = frozenset((b"204", b"205", b"304"))
 
 
@@ -69,13 +70,7 @@ def parse_plain_reply(data: bytes, *, max_headers: int) -> HttpReply | None:
     if head is None or head[1] in _NO_BODY:
         return None
     lines, end = head[2], head.end()
-    lowered = data[:end].lower()
-    length = _LENGTH.search(lowered)
-    if (
-        length is None
-        or end + int(length[1]) != len(data)
-        or len(_FRAMING.findall(lowered)) != 1
-        or lines.count(b"\n") > max_headers
-    ):
+    lengths = _FRAMING.findall(data[:end].lower())
+    if len(lengths) != 1 or not lengths[0] or end + int(lengths[0]) != len(data) or lines.count(b"\n") > max_headers:
         return None
     return HttpReply(int(head[1]), lines, data[end:])

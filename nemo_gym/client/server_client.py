@@ -174,7 +174,7 @@ class ServerClient:
             raise failure_in(got, path, cause)
         if answer is ServerReply:
             return got  # type: ignore[return-value]
-        return read_reply(got, path, answer, cause)
+        return got.value if type(got.value) is answer is not dict else read_reply(got, path, answer, cause)
 
     async def send(
         self,

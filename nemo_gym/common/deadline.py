@@ -73,28 +73,25 @@ class TimerWheel:
     nearly every step has, costs an entry in a set and no timer."""
 
     def __init__(self) -> None:
-        self._slots: dict[int, set[timeout]] = {}
+        self.slots: dict[int, set[timeout]] = {}
         self._is_ticking = False
         self.reports: dict[Report, float] = {}
         """Whom to tell of a task that ignores its cancellation, and after how many seconds."""
 
-    def slot(self, at: float) -> "set[timeout]":
-        """Where a timeout that expires then is kept."""
+    def add_slot(self, second: int) -> "set[timeout]":
+        """Make the set of the timeouts that expire in that second."""
         if not self._is_ticking:
             self._is_ticking = True
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
-        second = int(at) + 1
-        slot = self._slots.get(second)
-        if slot is None:
-            slot = self._slots[second] = set()
+        slot = self.slots[second] = set()
         return slot
 
     def _tick(self) -> None:
         now = time.monotonic()
-        for second in [second for second, slot in self._slots.items() if second <= now or not slot]:
-            for entered in [*self._slots.pop(second)]:
+        for second in [second for second, slot in self.slots.items() if second <= now or not slot]:
+            for entered in [*self.slots.pop(second)]:
                 entered.expire()
-        self._is_ticking = bool(self._slots)
+        self._is_ticking = bool(self.slots)
         if self._is_ticking:
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
@@ -138,9 +135,10 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
         if left_s < FAR_S:
             self._slot: set[timeout] | None = None
             self._timer = task.get_loop().call_later(max(0.0, left_s), self.expire)
-        else:
-            self._slot = self._wheel.slot(self.at)
-            self._slot.add(self)
+            return
+        second = int(self.at) + 1
+        self._slot = slot = self._wheel.slots.get(second) or self._wheel.add_slot(second)
+        slot.add(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None

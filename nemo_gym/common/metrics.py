@@ -47,8 +47,10 @@ class RequestStats:
         return monotonic()
 
     def end(self, started: float, failure: str | None) -> None:
+        seconds, histogram = monotonic() - started, self.seconds
         self.in_flight -= 1
-        self.seconds.add(monotonic() - started)
+        histogram.counts[bisect_left(SECONDS, seconds)] += 1
+        histogram.total += seconds
         if failure is None:
             self.succeeded += 1
         else:

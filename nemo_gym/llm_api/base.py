@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from functools import reduce
 from itertools import chain
-from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, GetCoreSchemaHandler, SerializeAsAny, Tag
@@ -13,7 +12,7 @@ from nemo_gym.llm_api.json_codec import TrackedDict, TrackedModel, changed
 
 JsonObject: TypeAlias = dict[str, Any]
 T = TypeVar("T")
-_NUMBERS, _LISTS = (int, float), (list, tuple)
+_NUMBERS, _LISTS, _WHOLE = (int, float), (list, tuple), {int}
 
 
 def without_nulls(fields: Mapping[str, Any] | None) -> JsonObject:
@@ -172,12 +171,13 @@ class Usage(WireModel):
 
 def sum_of(values: list[Any]) -> Any:
     """Numbers are added, objects field by field. Of anything else the later value counts, if there is one."""
-    if set(map(type, values)) == {int}:
+    kinds = set(map(type, values))
+    if kinds == _WHOLE:
         return sum(values)
-    if all(isinstance(value, BaseModel) for value in values):
-        fields = _sums_of_fields([_fields(value) for value in values])
+    if all(issubclass(kind, BaseModel) for kind in kinds):
+        fields = _sums_of_fields(list(map(_fields, values)))
         return changed(values[0], **fields) if fields else values[0]
-    if all(isinstance(value, dict) for value in values):
+    if all(issubclass(kind, dict) for kind in kinds):
         return values[0] | _sums_of_fields(values)
     if len(values) != 2:
         return reduce(lambda one, other: sum_of([one, other]), values)
@@ -199,12 +199,12 @@ def _sums_of_fields(records: list[JsonObject]) -> JsonObject:
     first = records[0]
     sums = {}
     for name in dict.fromkeys(chain(*records)):
-        try:
-            found = list(map(itemgetter(name), records))
-        except KeyError:
-            found = [record[name] for record in records if name in record]
-        total = sum_of(found if name in first else [None, *found])
-        if name not in first or total != first[name]:
+        found = [record[name] for record in records if name in record]
+        if name not in first:
+            sums[name] = sum_of([None, *found])
+            continue
+        total, own = sum(found) if set(map(type, found)) == _WHOLE else sum_of(found), first[name]
+        if total is not own and total != own:
             sums[name] = total
     return sums
 

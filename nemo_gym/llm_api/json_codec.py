@@ -187,19 +187,20 @@ def encode_request(request: Any, encode_item: EncodeItem, *, model: str | None =
 def request_pieces(request: Any, encode_item: EncodeItem, *, model: str | None = None) -> tuple[bytes, ...]:
     """The same in pieces, of which those of a growing conversation are shared by all its requests."""
     items, excluded = request.input, _INPUT if model is None else _INPUT_AND_MODEL
-    if type(items) is EncodedItems:
-        encoded = items.encoded(encode_item)
+    is_growing = type(items) is EncodedItems
+    encoded = items.encoded(encode_item) if is_growing else [b",".join(map(encode_item, items))]
+    if excluded >= request.__pydantic_fields_set__ and not request.__pydantic_extra__:
+        rest = b"{}"
+    elif is_growing:
         rest = items.made_of(request, excluded, lambda: _other_fields(request, excluded))
     else:
-        encoded, rest = [b",".join(map(encode_item, items))], _other_fields(request, excluded)
+        rest = _other_fields(request, excluded)
     start = b"{" if model is None else b'{"model":%b,' % _json_text(model)
     end = b"]," + rest[1:] if len(rest) > 2 else b"]}"
     return start + b'"input":[', *encoded, end
 
 
 def _other_fields(request: Any, excluded: frozenset[str]) -> bytes:
-    if excluded >= request.__pydantic_fields_set__ and not request.__pydantic_extra__:
-        return b"{}"
     given: bytes = request.__pydantic_serializer__.to_json(
         request, exclude=set(excluded), exclude_unset=True, warnings=False
     )

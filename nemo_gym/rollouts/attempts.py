@@ -73,14 +73,14 @@ class MakeAttempt(Protocol):
 def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, write: WriteOutcome) -> Run:
     """The function that makes a rollout of a row: it retries what is retryable, writes each failed attempt, and
     applies the straggler policy. Raises SetupError if a model endpoint is set up so that no rollout can succeed."""
-    has_scored, lost_rows = False, LostRows()
+    has_scored, lost_rows, timeout_s = False, LostRows(), config.rollout_timeout_s
 
     async def run(row: Row) -> Outcome:
         nonlocal has_scored
         number, lost, throttled = 1, 0, 0
         while True:
-            make = partial(make_attempt, row, timeout_s=config.rollout_timeout_s, number=number)
-            outcome = await lost_rows.dispatch(make, lost=lost)
+            make = partial(make_attempt, row, timeout_s=timeout_s, number=number)
+            outcome = await (lost_rows.dispatch(make, lost=lost) if lost else make())
             if throttled:
                 outcome = replace(outcome, throttled=outcome.throttled + throttled)
             if isinstance(outcome, Scored):
