@@ -13,6 +13,9 @@ from typing import Any
 
 from nemo_gym.errors import GymError
 
+_ENDED_STATES = frozenset(("Z", "X", "x"))
+"""Of a process in Linux: a zombie, or dead."""
+
 
 def run_identity(pid: int | None = None) -> dict[str, Any]:
     """What identifies a process of this machine, by default this one. Raises OSError if there is no such process."""
@@ -41,7 +44,7 @@ def check_run_identity(reported: dict[str, Any]) -> int:
 
 
 def is_running(reported: dict[str, Any]) -> bool:
-    """True until the process of a run has ended. A zombie has ended: its command line is empty."""
+    """True until the process of a run has ended. A zombie has ended, though it still has its id."""
     try:
         return not _differences(reported, run_identity(reported["pid"]))
     except OSError:
@@ -56,7 +59,10 @@ def _process(pid: int) -> dict[str, Any]:
     """Start time, command line (as a hash: it may hold secrets) and user of a process."""
     if platform.system() == "Linux":
         place = Path(f"/proc/{pid}")
-        start_time = place.joinpath("stat").read_text().rpartition(")")[2].split()[19]
+        state, *fields = place.joinpath("stat").read_text().rpartition(")")[2].split()
+        if state in _ENDED_STATES:
+            raise ProcessLookupError(pid)
+        start_time = fields[18]
         command, user = place.joinpath("cmdline").read_bytes(), place.stat().st_uid
     else:
         asked = ["ps", "-p", str(pid), "-o"]

@@ -26,6 +26,7 @@ def bystander() -> Iterator["subprocess.Popen[bytes]"]:
     """A process that is no run."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         try:
+            until_sync(lambda: psutil.Process(process.pid).cmdline())  # empty for a moment while the program is loaded
             yield process
         finally:
             process.kill()
