@@ -1,6 +1,9 @@
 """One HTTP/1.1 connection: send a request, read the whole reply, then it is free for the next request. httptools
 parses; TLS and sockets belong to the event loop. Every rollout in flight waits on one of these, so it is small.
 
+All requests of one turn of the event loop are sent together at its end: a server on the same machine is then woken up
+once, and not once for each of them.
+
 Invariant: bytes that arrive while no request is waiting for them never become the reply to a later request.
 """
 
@@ -40,6 +43,10 @@ class ConnectionLostError(GymError):
     """The connection ended, or the response was not valid, before the reply was complete."""
 
 
+class UnsentError(ConnectionLostError):
+    """The connection ended, or bytes came that no request asked for, before the request was sent."""
+
+
 class ReplyTooLargeError(ConnectionLostError):
     """A reply exceeds one of the limits."""
 
@@ -52,6 +59,7 @@ class ConnectionOwner(Protocol):
     """The pool's entry for the server that a connection leads to."""
 
     settings: HttpSettings
+    outgoing: "SendQueue"
 
     def on_unsolicited(self) -> None:
         """The server sent data that no request asked for."""
@@ -60,18 +68,41 @@ class ConnectionOwner(Protocol):
         """The connection has ended."""
 
 
+class SendQueue:
+    """The connections that have a request to send when the event loop has run what is ready now."""
+
+    __slots__ = ("_queued",)
+
+    def __init__(self) -> None:
+        self._queued: list[Connection] = []
+
+    def add(self, connection: "Connection", loop: asyncio.AbstractEventLoop) -> None:
+        if not self._queued:
+            loop.call_soon(self._flush)
+        self._queued.append(connection)
+
+    def _flush(self) -> None:
+        queued, self._queued = self._queued, []
+        for connection in queued:
+            connection.flush()
+
+
 class Connection(asyncio.Protocol):
     """Sends one request at a time. Data that no request asked for closes it."""
 
     __slots__ = (
         *("_body", "_declared_bytes", "_encoding", "_ends_with_connection", "_headers", "_is_parsing"),
-        *("_loop", "_owner", "_parser", "_poller", "_reply", "_transport", "_waiter", "_wire_bytes"),
+        *("_loop", "_owner", "_parser", "_poller", "_reply", "_transport", "_unsent", "_waiter", "_wire_bytes"),
+        *("_has_tls", "_was_used"),
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, owner: ConnectionOwner) -> None:
         self._loop, self._owner = loop, owner
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[HttpReply] | None = None
+        self._unsent: tuple[bytes, ...] = ()
+        """The request that waits for the end of the loop's turn."""
+        self._has_tls = self._was_used = False
         self._parser: Any = None
         self._wire_bytes = self._declared_bytes = 0
         self._headers: list[tuple[bytes, bytes]] = []
@@ -85,13 +116,6 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def is_reusable(self) -> bool:
-        """True if it is open and the kernel holds no bytes of it that the loop has not read yet.
-
-        Such bytes (a second reply, the end of the connection) would otherwise be taken as the next request's reply.
-        """
-        return self._transport is not None and not self._transport.is_closing() and not self._poller.poll(0)
-
     def close(self) -> None:
         """Close at once, also in the middle of a reply."""
         if self._transport is not None:
@@ -100,20 +124,39 @@ class Connection(asyncio.Protocol):
     def send(self, head: bytes, body: Body | None) -> "asyncio.Future[HttpReply]":
         """Send a request. The future is its whole reply; call `finish` when it is done or no longer wanted."""
         if self._transport is None:
-            raise ConnectionLostError("the connection was closed")
+            raise UnsentError("the connection was closed")
         self._waiter, self._wire_bytes = self._loop.create_future(), 0
-        pieces = (head, *body) if isinstance(body, tuple) else (head, body or b"")
-        if sum(map(len, pieces)) < LARGE_BODY_BYTES:
-            self._transport.write(b"".join(pieces))
-        else:
-            self._transport.writelines(pieces)
+        self._unsent = (head, *body) if isinstance(body, tuple) else (head, body or b"")
+        self._owner.outgoing.add(self, self._loop)
         return self._waiter
+
+    def flush(self) -> None:
+        """Send the request, unless it was given up since."""
+        pieces, self._unsent = self._unsent, ()
+        if not pieces or self._waiter is None or self._waiter.done():
+            return
+        if self._transport is None or self._transport.is_closing() or self._has_unread_bytes():
+            self._fail(UnsentError("the connection was closed before the request was sent"))
+            return
+        try:
+            if sum(map(len, pieces)) < LARGE_BODY_BYTES:
+                self._transport.write(b"".join(pieces))
+            else:
+                self._transport.writelines(pieces)
+        except Exception as error:  # one request must not keep the others of this turn from being sent
+            self._fail(ConnectionLostError(f"the request cannot be sent: {error}"))
+
+    def _has_unread_bytes(self) -> bool:
+        """True if the kernel holds bytes that the loop has not read yet: a second reply, the end of the connection.
+        They would be taken as the reply to this request. Over TLS, a server sends session tickets first."""
+        return (self._was_used or not self._has_tls) and bool(self._poller.poll(0))
 
     def finish(self) -> bool:
         """End the exchange that `send` began. True if the connection is free for the next one: a request without a
         reply leaves it in an unknown state, so that closes it."""
-        has_replied = self._reply is not None
+        has_replied = self._was_used = self._reply is not None
         self._waiter = self._reply = None
+        self._unsent = ()
         if self._is_parsing:
             self._is_parsing = False
             self._reset()
@@ -126,11 +169,12 @@ class Connection(asyncio.Protocol):
         open_connections.outbound += 1
         self._poller = select.poll()
         self._poller.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._has_tls = transport.get_extra_info("ssl_object") is not None
 
     def data_received(self, data: bytes) -> None:
-        if self._waiter is None or self._waiter.done():
+        if self._waiter is None or self._waiter.done() or self._unsent:
             is_late = not self.is_open or (self._waiter is not None and self._waiter.cancelled())
-            self.close()
+            self._fail(UnsentError("bytes came that no request asked for"))
             if not is_late and not data.startswith(_IDLE_TIMEOUT):
                 self._owner.on_unsolicited()
             return
@@ -170,7 +214,9 @@ class Connection(asyncio.Protocol):
             self._complete()
             self._deliver()
         reason = f": {error}" if error else ""
-        self._fail(ConnectionLostError(f"the server closed the connection before its reply was complete{reason}"))
+        what = "the request was sent" if self._unsent else "its reply was complete"
+        kind = UnsentError if self._unsent else ConnectionLostError
+        self._fail(kind(f"the server closed the connection before {what}{reason}"))
 
     def on_message_begin(self) -> None:
         if self._reply is not None:  # a second reply in the same read: nothing of it may get into the first

@@ -13,7 +13,14 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
-from nemo_gym.client.connection import Connection, ConnectionLostError, ReplyTooLargeError, connect
+from nemo_gym.client.connection import (
+    Connection,
+    ConnectionLostError,
+    ReplyTooLargeError,
+    SendQueue,
+    UnsentError,
+    connect,
+)
 from nemo_gym.client.http_reply import HttpReply
 from nemo_gym.client.proxy import Proxy, proxy_for
 from nemo_gym.client.request import MAX_REDIRECTS, REDIRECTS, Request
@@ -86,6 +93,7 @@ class _Peer:
     slots: Slots
     opened: set[Connection]
     """The open connections of the whole pool, idle or in use."""
+    outgoing: SendQueue
     connecting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONNECTING))
     idle: deque[tuple[float, Connection]] = field(default_factory=deque)
     addresses: list[Any] = field(default_factory=list)
@@ -96,7 +104,7 @@ class _Peer:
         """The connection that was used last, so that the others reach their keep-alive limit."""
         while self.idle:
             since, connection = self.idle.pop()
-            if time.monotonic() - since < KEEP_ALIVE_S and connection.is_reusable():
+            if time.monotonic() - since < KEEP_ALIVE_S and connection.is_open:
                 return connection
             connection.close()
         return None
@@ -118,6 +126,11 @@ class _Peer:
 
     def on_lost(self, connection: Connection) -> None:
         self.opened.discard(connection)
+
+    def no_connection(self) -> str:
+        """What an error says of a server that cannot be reached."""
+        through = f" through the proxy {self.proxy}" if self.proxy else ""
+        return f"no connection to {self.origin.host}:{self.origin.port}{through}"
 
     def close_old(self, *, older_than_s: float) -> None:
         while self.idle and self.idle[0][0] <= time.monotonic() - older_than_s:
@@ -148,6 +161,7 @@ class HttpClient:
         self._slots = Slots(self._limit)
         self._peers: dict[tuple[Origin, bool], _Peer] = {}
         self._opened: set[Connection] = set()
+        self._outgoing = SendQueue()
         self._sweep: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -229,15 +243,21 @@ class HttpClient:
             if not self._slots.take():
                 await self._slots.wait()
             try:
-                connection = peer.take_idle() or await self._connect(peer, name)
-                try:
-                    reply = connection.send(head, request.body)
-                    del head  # who waits for a long reply need not hold what was sent
-                    received = await reply
-                finally:
-                    if connection.finish():
-                        peer.put_idle(connection)
-                        self._sweep_later()
+                while True:
+                    idle = peer.take_idle()
+                    connection = idle or await self._connect(peer, name)
+                    try:
+                        reply = connection.send(head or request.head(peer.proxy), request.body)
+                        head = b""  # who waits for a long reply need not hold what was sent
+                        received = await reply
+                        break
+                    except UnsentError as error:
+                        if idle is None:
+                            raise ConnectError(name, 0, f"{peer.no_connection()}: {error}") from error
+                    finally:
+                        if connection.finish():
+                            peer.put_idle(connection)
+                            self._sweep_later()
             finally:
                 self._slots.release()
         except ReplyTooLargeError as error:
@@ -253,28 +273,22 @@ class HttpClient:
     def _add_peer(self, origin: Origin, *, use_proxy: bool) -> _Peer:
         proxy = proxy_for(origin, os.environ) if use_proxy else None
         slots = Slots(self._settings.global_aiohttp_connector_limit_per_host)
-        peer = self._peers[origin, use_proxy] = _Peer(origin, proxy, self._settings, slots, self._opened)
+        peer = self._peers[origin, use_proxy] = _Peer(
+            origin, proxy, self._settings, slots, self._opened, self._outgoing
+        )
         return peer
 
     async def _connect(self, peer: _Peer, name: str) -> Connection:
         if open_connections.outbound >= self._limit:
             self._close_longest_idle()
         limit_s = self._settings.connect_timeout_s
-        through = f" through the proxy {peer.proxy}" if peer.proxy else ""
-        whom = f"no connection to {peer.origin.host}:{peer.origin.port}{through}"
         try:
             async with peer.connecting, asyncio.timeout(limit_s):
-                connection = await peer.connect()
-            # This loop may have been busy for so long that the server has given up waiting. Over TLS, unread bytes are
-            # no sign of that: a server sends session tickets first.
-            if not (connection.is_open if peer.origin.is_tls else connection.is_reusable()):
-                connection.close()
-                raise ConnectionResetError("closed before the request was sent")
-            return connection
+                return await peer.connect()
         except TimeoutError as error:
-            raise ConnectError(name, 0, f"{whom} within {limit_s:g} s") from error
+            raise ConnectError(name, 0, f"{peer.no_connection()} within {limit_s:g} s") from error
         except OSError as error:
-            raise ConnectError(name, 0, f"{whom}: {error}") from error
+            raise ConnectError(name, 0, f"{peer.no_connection()}: {error}") from error
 
     def _close_longest_idle(self) -> None:
         """Make room for a connection to one server at the expense of another."""

@@ -35,8 +35,11 @@ def read_request(connection: socket.socket) -> bytes:
     return received
 
 
-def spurious_once_idle(loop_factory: Callable[[], asyncio.AbstractEventLoop] | None, spurious: bytes) -> bytes:
-    """The second request's reply, with `spurious` bytes in the client's socket that its loop has not read yet."""
+def spurious_once_idle(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None, spurious: bytes, *, in_next_turn: bool
+) -> bytes:
+    """The second request's reply, with `spurious` bytes in the client's socket that its loop has not read yet when the
+    request is made, or `in_next_turn` just before it is sent."""
 
     def answer(listening: socket.socket, body: bytes) -> socket.socket:
         connection, _ = listening.accept()
@@ -51,10 +54,11 @@ def spurious_once_idle(loop_factory: Callable[[], asyncio.AbstractEventLoop] | N
             with await first as connection:
                 second = asyncio.create_task(asyncio.to_thread(answer, listening, b"second"))
                 await asyncio.sleep(0)
-                connection.sendall(spurious)
-                body = (
-                    await http.fetch("GET", url, timeout_s=10)
-                ).body  # runs up to its write without a turn of the loop
+                if in_next_turn:
+                    asyncio.get_running_loop().call_soon(connection.sendall, spurious)
+                else:
+                    connection.sendall(spurious)
+                body = (await http.fetch("GET", url, timeout_s=10)).body  # sent at the end of the loop's turn
             with await second:
                 return body
 
@@ -66,10 +70,11 @@ def spurious_once_idle(loop_factory: Callable[[], asyncio.AbstractEventLoop] | N
 
 @pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("spurious", [reply(b"spurious"), b"HTTP/1.1 ", b"x"])
+@pytest.mark.parametrize("in_next_turn", [False, True])
 def test_bytes_that_wait_in_the_socket_are_not_the_next_reply(
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None, spurious: bytes
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None, spurious: bytes, in_next_turn: bool
 ) -> None:
-    assert spurious_once_idle(loop_factory, spurious) == b"second"
+    assert spurious_once_idle(loop_factory, spurious, in_next_turn=in_next_turn) == b"second"
 
 
 async def test_a_second_reply_in_the_same_read_adds_nothing_to_the_first() -> None:
