@@ -26,7 +26,7 @@ from nemo_gym.client.proxy import Proxy, proxy_for
 from nemo_gym.client.request import MAX_REDIRECTS, REDIRECTS, Request
 from nemo_gym.client.settings import HttpSettings
 from nemo_gym.client.url import Origin, origin_of, shown_url
-from nemo_gym.common.deadline import current_deadline, is_interrupted_within, timeout
+from nemo_gym.common.deadline import current_deadline, is_interrupted_by, timeout
 from nemo_gym.common.descriptors import open_connections, outbound_limit
 from nemo_gym.errors import ConfigError, ConnectError, UpstreamError
 from nemo_gym.llm_api.json_codec import Body
@@ -209,12 +209,13 @@ class HttpClient:
 
         A redirect that repeats the request (307, 308) is followed; any other is returned as it is.
         """
-        name, deadline = server or shown_url(url), current_deadline()
-        if deadline is not None and deadline.left_s() <= 0:
+        name, deadline, now = server or shown_url(url), current_deadline(), time.monotonic()
+        if deadline is not None and deadline.at <= now:
             raise UpstreamError(name, 0, f"no time left to ask {shown_url(url)}", cause="timeout")
         request = Request(method, url, headers or {}, cookies or {}, body, deadline)
         exchange = self._exchange(request, name, use_proxy=use_proxy)
-        return exchange if is_interrupted_within(timeout_s) else _limited(exchange, timeout_s, url, name)
+        is_limited = is_interrupted_by(deadline, at=now + timeout_s)
+        return exchange if is_limited else _limited(exchange, timeout_s, url, name)
 
     async def _follow(self, request: Request, received: HttpReply, name: str, *, use_proxy: bool) -> HttpReply:
         for _ in range(MAX_REDIRECTS):
@@ -257,7 +258,8 @@ class HttpClient:
                     finally:
                         if connection.finish():
                             peer.put_idle(connection)
-                            self._sweep_later()
+                            if self._sweep is None:
+                                self._sweep_later()
             finally:
                 self._slots.release()
         except ReplyTooLargeError as error:
@@ -297,8 +299,7 @@ class HttpClient:
             min(peers, key=lambda peer: peer.idle[0][0]).idle.popleft()[1].close()
 
     def _sweep_later(self) -> None:
-        if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
+        self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
 
     def _close_old(self) -> None:
         self._sweep = None

@@ -137,7 +137,8 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
             self._timer = task.get_loop().call_later(max(0.0, left_s), self.expire)
             return
         second = int(self.at) + 1
-        self._slot = slot = self._wheel.slots.get(second) or self._wheel.add_slot(second)
+        slot = self._wheel.slots.get(second)
+        self._slot = slot = self._wheel.add_slot(second) if slot is None else slot
         slot.add(self)
 
     def __exit__(
@@ -199,10 +200,9 @@ def reporting_ignored_cancellations(report: Report, *, after_s: float) -> Iterat
         del wheel.reports[report]
 
 
-def is_interrupted_within(seconds: float) -> bool:
-    """True if a `timeout` that the running task is in ends no later, so that another one would do nothing."""
-    outer = _current.get()
-    return outer is not None and outer.at <= time.monotonic() + seconds and outer._task is asyncio.current_task()
+def is_interrupted_by(deadline: Deadline | None, *, at: float) -> bool:
+    """True if the deadline is a `timeout` that interrupts the running task then or before."""
+    return deadline is not None and deadline.at <= at and deadline._task is asyncio.current_task()
 
 
 def _wheel_of(loop: asyncio.AbstractEventLoop) -> TimerWheel:

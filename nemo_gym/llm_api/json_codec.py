@@ -67,14 +67,17 @@ class EncodedItems(list[Any]):
     lies deeper, in a plain dict, is not looked at.
     """
 
-    __slots__ = ("_copies", "_derived", "_encoded", "_known", "_lists", "_num_changes", "_of_request", "_request")
+    __slots__ = (
+        *("_copies", "_derived", "_encoded", "_is_changed", "_lists", "_num_changes", "_num_known", "_of_request"),
+        "_request",
+    )
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__(items)
         self._forget()
 
     def _forget(self) -> None:
-        self._num_changes, self._known = Changes.count, list[Any]()
+        self._num_changes, self._num_known, self._is_changed = Changes.count, 0, False
         self._lists: tuple[list[Any], ...] = ()
         self._copies: tuple[list[Any], ...] = ()
         self._encoded: dict[EncodeItem, _Joined] = {}
@@ -84,15 +87,15 @@ class EncodedItems(list[Any]):
 
     def _refresh(self) -> None:
         """Forget what was made of the items if it is no longer true."""
-        known = len(self._known)
-        if self._num_changes != Changes.count or self._known != self[:known] or self._lists != self._copies:
+        count = len(self)
+        if self._is_changed or self._num_changes != Changes.count or self._lists != self._copies:
             self._forget()
-            known = 0
-        new = self[known:]
-        self._known += new
-        for item in new:
+        if self._num_known == count:
+            return
+        for item in self[self._num_known :]:
             if isinstance(item, BaseModel) and list in map(type, item.__dict__.values()):
                 self._watch(item)
+        self._num_known = count
 
     def _watch(self, value: BaseModel) -> None:
         """Notice a change of a list that an item or a request was given: no other field of it is sent."""
@@ -128,6 +131,18 @@ class EncodedItems(list[Any]):
         if joined.count < len(self):
             joined.add([encode_item(item) for item in self[joined.count :]])
         return joined.pieces
+
+
+def _noted(method: Callable[..., T]) -> Callable[..., T]:
+    def change(items: EncodedItems, *given: Any, **named: Any) -> T:
+        items._is_changed = True
+        return method(items, *given, **named)
+
+    return change
+
+
+for _name in ("__setitem__", "__delitem__", "__imul__", "insert", "remove", "pop", "clear", "sort", "reverse"):
+    setattr(EncodedItems, _name, _noted(getattr(list, _name)))  # what is added at the end changes nothing before it
 
 
 class _Joined:

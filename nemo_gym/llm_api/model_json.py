@@ -37,9 +37,15 @@ def _fields(value: BaseModel) -> dict[str, Any]:
 def _wire_fields(value: Any) -> dict[str, Any]:
     """The fields of a model inside another. Of any other class pydantic writes what is declared."""
     kind: type = type(value)
-    if not (kind.__module__.startswith(_WIRE_TYPES) and has_plain_json(kind)):
+    if not _is_plain_wire_type(kind):
         raise TypeError(f"{kind.__name__} is left to pydantic")
-    return _fields(value)
+    extra = value.__pydantic_extra__
+    return {**value.__dict__, **extra} if extra else value.__dict__
+
+
+@lru_cache(maxsize=512)
+def _is_plain_wire_type(kind: type) -> bool:
+    return kind.__module__.startswith(_WIRE_TYPES) and has_plain_json(kind)
 
 
 @lru_cache(maxsize=512)

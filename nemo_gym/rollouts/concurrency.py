@@ -64,11 +64,12 @@ class AdaptiveLimiter:
     def __init__(self, window: AimdWindow) -> None:
         self.window = window
         self.in_flight = 0
-        self._has_room = asyncio.Event()
+        self._is_full, self._has_room = False, asyncio.Event()
 
     async def enter(self) -> int:
         """Wait for a place. Returns the generation to pass to `leave`."""
         while self.in_flight >= int(self.window.size):
+            self._is_full = True
             self._has_room.clear()
             await self._has_room.wait()
         self.in_flight += 1
@@ -81,5 +82,6 @@ class AdaptiveLimiter:
             self.window.throttled(generation)
         elif scored:
             self.window.succeeded()
-        if self.in_flight < int(self.window.size):
+        if self._is_full and self.in_flight < int(self.window.size):
+            self._is_full = False
             self._has_room.set()

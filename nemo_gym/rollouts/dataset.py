@@ -29,6 +29,8 @@ from nemo_gym.rollouts.types import NO_DATASET, NoResult, Row, RowId, hash_row, 
 
 logger = logging.getLogger(__name__)
 
+READ_BYTES = 2**18
+"""How much of a dataset is read at once."""
 _LONG_NUMBER = re.compile(rb"\d{19}")
 """What may not fit into 64 bits, where the fast decoder would round it."""
 
@@ -73,13 +75,13 @@ def dataset_path(config: RolloutCollectionConfig) -> Path:
 def fingerprint_dataset(path: Path, *, with_row_hashes: bool) -> DatasetFingerprint:
     """Read the dataset once."""
     digest, rows, row_hashes = hashlib.sha256(), 0, array("Q")
-    with path.open("rb") as lines:
-        for raw in lines:
-            digest.update(raw)
-            if line := raw.strip():
-                rows += 1
-                if with_row_hashes:
-                    row_hashes.append(int(hash_row(line), 16))
+    with path.open("rb", buffering=READ_BYTES) as file:
+        while lines := file.readlines(READ_BYTES):
+            digest.update(b"".join(lines))
+            found = [line for raw in lines if (line := raw.strip())]
+            rows += len(found)
+            if with_row_hashes:
+                row_hashes.extend([int(hash_row(line), 16) for line in found])
     return DatasetFingerprint(digest.hexdigest(), rows, row_hashes)
 
 
@@ -99,7 +101,7 @@ def read_rows(
     agent, limit, repeats = config.agent_name if is_unchanged else None, config.limit, config.max_repeats
     is_same_for_all = not isinstance(config.num_repeats, dict)
     numbering = None if done is None else done.numbering()
-    with dataset_path(config).open("rb") as lines:
+    with dataset_path(config).open("rb", buffering=READ_BYTES) as lines:
         index = -1
         for number, raw in enumerate(lines, 1):
             line = raw.strip()

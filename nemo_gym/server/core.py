@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from nemo_gym.client.server_client import ServerClient, ServerReply
@@ -55,7 +56,8 @@ class ServerCore:
     async def _run(self, endpoint: Endpoint, call: Call, *, ends_session: bool) -> ServerReply:
         opened: Session | None = None
         stats, failure = endpoint.stats, None
-        started = stats.start()
+        stats.in_flight += 1
+        started = monotonic()
         try:
             if self.is_stateful and call.session is None and endpoint.opens_session:
                 opened = call.session = self.sessions.open(call.cookies.get(self.session_cookie))

@@ -107,7 +107,9 @@ class Endpoint:
                 call.body = self._decode(body, shared=call.body_is_owned or self.reads_only)
             except ValidationError as error:
                 raise BadBodyError(error) from error
-        given = {name: provide(call) for name, provide in self._provide.items()}
+        given = {}
+        for name, provide in self._provide.items():  # not a comprehension, which is a call of its own
+            given[name] = provide(call)
         return self.function(**given) if self.is_async else run_in_thread(self.function, **given)
 
     def _plan(self, *, is_tool: bool) -> dict[str, Provide]:
