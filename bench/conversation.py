@@ -1,7 +1,8 @@
 """CPU time of long conversations: rollouts of many turns, each with a tool result of 1 KB, by the real
 `ng_collect_rollouts`, start-up subtracted. The endpoint's CPU time is left out. Each request repeats the whole
 conversation, so bytes sent grow with the square of the turns; all else should cost twice as much for twice the turns.
-The unit is one bare aiohttp request to such an endpoint. A call of `/run`, without the collector, is a part of it."""
+Beside it is what aiohttp takes to send requests of the same sizes, whose texts are made beforehand. The unit is one
+bare aiohttp request to such an endpoint. A call of `/run`, without the collector, is a part of it."""
 
 import asyncio
 import statistics
@@ -24,6 +25,7 @@ ROLLOUTS = 100
 WARM_UP_ROLLOUTS = 2
 COMMAND_ROUNDS = 3
 BARE_REQUESTS = 10_000
+BARE_CONVERSATIONS = 50
 CITY = "x" * 480
 """The tool result has it twice."""
 
@@ -83,17 +85,37 @@ def bare_request_ms() -> float:
         return 1000 * bare_request_s(f"{endpoint.url}/responses", TWO_TURNS, count=BARE_REQUESTS)
 
 
+def bare_conversation_ms(turns: int, record_bytes: int) -> float:
+    """CPU milliseconds of bare requests that grow as those of a conversation whose record has so many bytes."""
+    with serving_endpoint() as endpoint:
+        url, count = f"{endpoint.url}/responses", turns * BARE_CONVERSATIONS
+        per_turn = record_bytes // turns
+        return 1000 * turns * bare_request_s(url, TWO_TURNS, count=count, texts=turns, text_bytes=per_turn)
+
+
 def measure_all() -> str:
-    rows, before, bare, machine = [], (0.0, 0.0), [bare_request_ms()], Machine()
+    rows, before, bare, machine = [], (0.0, 0.0, 0.0), [bare_request_ms()], Machine()
     measured = [(turns, measure_command(turns), *run(measure_call(turns))) for turns in TURNS]
     bare.append(bare_request_ms())
     unit_ms = statistics.mean(bare)
     for turns, command_ms, call_ms, size in measured:
+        alone_ms = bare_conversation_ms(turns, size)
         figures = [f"{command_ms:.1f}", f"{command_ms / unit_ms:.0f}", _ratio(command_ms, before[0])]
-        rows.append([str(turns), f"{size:,}", *figures, f"{call_ms:.1f}", _ratio(call_ms, before[1])])
-        before = command_ms, call_ms
-    times = "times the line above"
-    head = ["turns", "bytes of the record", "CPU, ms", "bare requests", times, "one call of `/run`, ms", times]
+        parts = [f"{call_ms:.1f}", _ratio(call_ms, before[1]), f"{alone_ms:.1f}", _ratio(alone_ms, before[2])]
+        rows.append([str(turns), f"{size:,}", *figures, *parts])
+        before = command_ms, call_ms, alone_ms
+    times, alone = "times the line above", "requests of these sizes by aiohttp, ms"
+    head = [
+        "turns",
+        "bytes of the record",
+        "CPU, ms",
+        "bare requests",
+        times,
+        "one call of `/run`, ms",
+        times,
+        alone,
+        times,
+    ]
     return (
         f"# Long conversations\n\n{machine}. Made by `python -m bench.conversation`: {ROLLOUTS} rollouts of each "
         f"length by the real `ng_collect_rollouts`, the middle of {COMMAND_ROUNDS} rounds. A part of it is a call of "

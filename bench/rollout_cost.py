@@ -176,22 +176,27 @@ def collect(
     return usage.ru_utime + usage.ru_stime
 
 
-def bare_request_s(url: str, scenario: Scenario, *, count: int) -> float:
-    """CPU seconds of one saturated aiohttp request that encodes a row's parameters and decodes the reply."""
+def bare_request_s(url: str, scenario: Scenario, *, count: int, texts: int = 0, text_bytes: int = 0) -> float:
+    """CPU seconds of one saturated aiohttp request that encodes a row's parameters and decodes the reply. Of `texts`
+    requests in a row, each has one text of `text_bytes` more than the last, as in a conversation."""
     body = orjson.dumps(scenario.row["responses_create_params"]).decode()
+    numbers = [str(number) for number in (count, texts, text_bytes)]
     done = subprocess.run(
-        [sys.executable, "-m", "bench.rollout_cost", url, str(count), body], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "bench.rollout_cost", url, *numbers, body], capture_output=True, text=True, check=True
     )
     return float(done.stdout)
 
 
-async def _drive_bare_requests(url: str, count: int, params: dict[str, Any]) -> float:
+async def _drive_bare_requests(url: str, count: int, texts: int, text_bytes: int, params: dict[str, Any]) -> float:
+    added = [b',"text%d":"%b"' % (number, b"x" * text_bytes) for number in range(texts)]
+    endings = [b"".join(added[:number]) + b"}" for number in range(texts)] or [b"}"]
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
 
         async def worker(numbers: Iterator[int]) -> None:
             for number in numbers:
-                body = orjson.dumps({**params, "model": f"stub{number}"})
+                start = orjson.dumps({**params, "model": f"stub{number}"})[:-1]
+                body = start + endings[number % len(endings)]
                 async with session.post(url, data=body, headers={"content-type": "application/json"}) as response:
                     orjson.loads(await response.read())
 
@@ -221,5 +226,6 @@ def write_rows(path: Path, scenario: Scenario, count: int) -> Path:
 if __name__ == "__main__":
     import uvloop
 
-    url, count, params = sys.argv[1:]
-    print(uvloop.run(_drive_bare_requests(url, int(count), orjson.loads(params))))
+    url, *numbers, params = sys.argv[1:]
+    count, texts, text_bytes = map(int, numbers)
+    print(uvloop.run(_drive_bare_requests(url, count, texts, text_bytes, orjson.loads(params))))

@@ -113,7 +113,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Roll
     async def with_tools(self, body: Row, environment: str) -> Row:
         """A row that does not mention `tools` with those of its environment's `@tool` methods."""
         params = body.responses_create_params
-        if "tools" in params.model_fields_set:
+        if "tools" in params.__pydantic_fields_set__:
             return body
         tools = self._tools.get(environment)
         if tools is None:
