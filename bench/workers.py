@@ -5,37 +5,50 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.report import Machine
 from bench.rollout_cost import MODEL_CONFIG, SCENARIOS, Scenario, collect, write_rows
 from nemo_gym.analysis.bench.endpoint import serving_endpoint
+from nemo_gym.analysis.bench.processes import cpu_s
 from nemo_gym.analysis.bench.report import table
 
 SHORT = 500
+CORES = len(os.sched_getaffinity(0))
 
 
-def seconds_of(scenario: Scenario, place: Path, count: int, settings: Sequence[str]) -> float:
-    output = place / f"out_{time.time_ns()}.jsonl"
-    started = time.monotonic()
-    collect(scenario.agent, place / f"rows_{count}.jsonl", output, count, settings)
-    return time.monotonic() - started
+class Rate(NamedTuple):
+    """How fast a collection is, without start-up."""
+
+    rollouts_per_s: float
+    endpoint_cores: float
+    """How many of the machine's cores the stub endpoint keeps busy meanwhile."""
+
+    def on_free_cores(self, before: "Rate") -> float:
+        """How many times as fast it would be as another one if the endpoint were on another machine."""
+        return self.rollouts_per_s / before.rollouts_per_s * CORES / (CORES - self.endpoint_cores)
 
 
-def rate(scenario: Scenario, *, rows: int, workers: int) -> float:
-    """Rollouts a second, without start-up."""
+def measure(scenario: Scenario, *, rows: int, workers: int) -> Rate:
     with serving_endpoint() as endpoint, tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        for count in (SHORT, rows):
-            write_rows(place / f"rows_{count}.jsonl", scenario, count)
         settings = [
             f"+config_paths=[{scenario.config},{MODEL_CONFIG}]",
             *(f"+policy_base_url={endpoint.url}", "+policy_api_key=none", "+policy_model_name=stub"),
             *(f"+num_workers={workers}", "+head_server.port=1", "+num_samples_in_parallel=256"),
         ]
-        short_s, long_s = (seconds_of(scenario, place, count, settings) for count in (SHORT, rows))
-    return (rows - SHORT) / (long_s - short_s)
+
+        def seconds_of(count: int) -> tuple[float, float]:
+            dataset, output = place / f"rows_{count}.jsonl", place / f"out_{count}.jsonl"
+            write_rows(dataset, scenario, count)
+            cpu_before_s, started = cpu_s(endpoint.pids), time.monotonic()
+            collect(scenario.agent, dataset, output, count, settings)
+            return time.monotonic() - started, cpu_s(endpoint.pids) - cpu_before_s
+
+        (short_s, short_cpu_s), (long_s, long_cpu_s) = seconds_of(SHORT), seconds_of(rows)
+    wall_s = long_s - short_s
+    return Rate((rows - SHORT) / wall_s, (long_cpu_s - short_cpu_s) / wall_s)
 
 
 def main() -> None:
@@ -47,10 +60,18 @@ def main() -> None:
     rows = []
     for number in options.scenario:
         scenario = SCENARIOS[number]
-        rates = [rate(scenario, rows=options.rows, workers=count) for count in options.workers]
-        rows.append([scenario.name, *(f"{each:,.0f} ({each / rates[0]:.2f})" for each in rates)])
-    head = ["rollouts a second (ratio)", *(f"num_workers={count}" for count in options.workers)]
+        rates = [measure(scenario, rows=options.rows, workers=count) for count in options.workers]
+        rows.append([scenario.name, *(_shown(each, rates[0]) for each in rates)])
+    head = ["rollouts a second", *(f"num_workers={count}" for count in options.workers)]
     print(f"{Machine()}, load {os.getloadavg()[0]:.1f} at the end.\n\n{table(head, rows)}")
+
+
+def _shown(rate: Rate, first: Rate) -> str:
+    if rate is first:
+        return f"{rate.rollouts_per_s:,.0f}"
+    ratio, free = rate.rollouts_per_s / first.rollouts_per_s, rate.on_free_cores(first)
+    taken = f"the endpoint takes {rate.endpoint_cores:.2f} cores, without it {free:.2f} times"
+    return f"{rate.rollouts_per_s:,.0f}: {ratio:.2f} times ({taken})"
 
 
 if __name__ == "__main__":

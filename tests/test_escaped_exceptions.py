@@ -158,7 +158,7 @@ async def test_a_rollout_that_ends_as_if_cancelled_is_written_as_a_failure() -> 
         if row.id.task_index == 1 and task is not None:
             task.cancel()  # some library cancels the task that it runs in, for a timeout of its own
         await asyncio.sleep(0)
-        return Scored(row.id, b"{}", {}, 1, 0, 0, 0.0)
+        return Scored(row.id, b"{}")
 
     async def write(outcome: Outcome) -> None:
         written.append(outcome)

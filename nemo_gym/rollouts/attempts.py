@@ -41,13 +41,15 @@ from nemo_gym.rollouts.failure_messages import setup_message
 from nemo_gym.rollouts.store import WriteOutcome
 from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_policy
 from nemo_gym.rollouts.types import (
+    ANSWER_FIELDS,
     METADATA_FIELDS,
+    Figures,
     NoResult,
     Outcome,
     Row,
     Scored,
     add_row_fields,
-    results_of,
+    figures_of,
     single_line_record,
     wants_no_row_fields,
 )
@@ -127,7 +129,7 @@ def traced_attempt(client: ServerClient, row: Row, *, timeout_s: float, number: 
 
 def _describe(outcome: Outcome) -> dict[str, Any]:
     if isinstance(outcome, Scored):
-        return {"nemo_gym.outcome": "scored", "nemo_gym.reward": float(outcome.figures.get("reward", 0.0))}
+        return {"nemo_gym.outcome": "scored", "nemo_gym.reward": float(outcome.figures.values.get("reward", 0.0))}
     return {"nemo_gym.outcome": outcome.cause, "error": outcome.message}
 
 
@@ -229,7 +231,7 @@ class ScoredRecord(msgspec.Struct, frozen=True):
     """A record on one line, the figures in it, and the names of its fields."""
 
     record: bytes
-    figures: dict[str, Any]
+    figures: Figures
     fields: Collection[str]
 
 
@@ -242,24 +244,9 @@ def scored_record(reply: ServerReply) -> ScoredRecord:
     record = single_line_record(reply.content(), fields)
     if not wants_no_row_fields(fields):
         fields.pop(ROW_FIELDS, None)
-    return ScoredRecord(record, numeric_fields(fields), fields)
+    return ScoredRecord(record, figures_of(fields), fields)
 
 
-def numeric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The small part of a record that metrics need, so that the rest is neither kept nor decoded twice."""
-    small = {name: value for name, value in results_of(record).items() if not isinstance(value, dict | list)}
-    response = record.get("response")
-    if not isinstance(response, dict):
-        return {**small, "response": None}
-    usage = response.get("usage")
-    known = {name: usage.get(name) for name in _USAGE_FIELDS} if isinstance(usage, dict) else None
-    if known and isinstance(details := known["output_tokens_details"], dict):
-        known["output_tokens_details"] = {"reasoning_tokens": details.get("reasoning_tokens")}
-    ending = {name: response.get(name) for name in ("incomplete_details", "ended_by")}
-    return {**small, "response": {"usage": known, **ending}}
-
-
-_USAGE_FIELDS = ("input_tokens", "output_tokens", "total_tokens", "output_tokens_details")
 _JSON_SCALARS = frozenset((str, int, float, bool, type(None)))
 _JSON_CONTAINERS = (dict, list, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, BaseModel)
 """What is looked for first is found at once; whether an object is of any class of pydantic's takes long."""
@@ -276,31 +263,31 @@ def _live_record(reply: ServerReply) -> ScoredRecord | None:
     fields: dict[str, Any] = {**value.__dict__, **extra} if extra else value.__dict__
     if not _SPECIAL_FIELDS.isdisjoint(fields):
         return None
-    figures: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, item in fields.items():
         if type(item) in _JSON_SCALARS and not (type(item) is int and abs(item) >= 2**63):
-            figures[name] = item
-        elif not isinstance(item, _JSON_CONTAINERS):
+            values[name] = item
+        elif name in ANSWER_FIELDS or not isinstance(item, _JSON_CONTAINERS):
             return None
-    check_reward(figures.get("reward"), server=reply.server)
+    check_reward(values.get("reward"), server=reply.server)
     response: NeMoGymResponse = fields["response"]
-    usage, details = response.usage, response.incomplete_details
-    figures["response"] = {
-        "incomplete_details": details and details.model_dump(),
-        "ended_by": (response.__pydantic_extra__ or {}).get("ended_by"),
-        "usage": usage and _usage(usage),
-    }
+    figures = Figures(values, _tokens(response.usage), _is_cut_off(response))
     return ScoredRecord(reply.content(), figures, fields)
 
 
-def _usage(usage: NeMoGymResponseUsage) -> dict[str, Any]:
-    reasoning = {"reasoning_tokens": usage.output_tokens_details.reasoning_tokens}
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "total_tokens": usage.total_tokens,
-        "output_tokens_details": reasoning,
-    }
+def _tokens(usage: NeMoGymResponseUsage | None) -> tuple[int | None, ...]:
+    if usage is None:
+        return ()
+    reasoning = usage.output_tokens_details.reasoning_tokens
+    return usage.input_tokens, usage.output_tokens, reasoning, usage.total_tokens
+
+
+def _is_cut_off(response: NeMoGymResponse) -> bool:
+    """As `is_cut_off` of the response as JSON."""
+    if response.incomplete_details is not None or response.status == "incomplete":
+        return True
+    extra = response.__pydantic_extra__
+    return bool(extra) and extra.get("ended_by") == "max_steps"  # type: ignore[union-attr]
 
 
 @lru_cache(maxsize=512)

@@ -55,7 +55,8 @@ class ClusteredMean:
     def add_samples(self, values: Sequence[float]) -> None:
         """Add clusters of one sample each, at least one: as `add`, but in a fraction of the time."""
         count, first = len(values), values[0]
-        offsets = [value - first for value in values]  # zeros, if all are the same
+        differs = values.count(first) < count
+        offsets = [value - first for value in values] if differs else ()
         offset = sum(offsets) / count
         total_off, size_off = first + offset - self._total, 1 - self._size
         share = count / (self.clusters + count)
@@ -177,8 +178,10 @@ class LogHistogram:
 
     def add(self, *values: float) -> None:
         self._largest = max(self._largest, *values)
-        least, most, log, growth = self.LEAST, self.MOST, math.log, self._LOG_GROWTH
-        self._buckets.update([math.ceil(log(min(max(value, least), most)) / growth) for value in values])
+        least, most, log, ceil, growth = self.LEAST, self.MOST, math.log, math.ceil, self._LOG_GROWTH
+        if min(values) < least or max(values) > most:
+            values = tuple(min(max(value, least), most) for value in values)
+        self._buckets.update([ceil(log(value) / growth) for value in values])
 
     def percentile(self, percent: float) -> float | None:
         """The least value that at least `percent` of all values do not exceed; None if there are none."""

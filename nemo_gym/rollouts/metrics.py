@@ -2,10 +2,10 @@
 until all of its repeats have come to an outcome, then only what it adds to the estimates."""
 
 import copy
+import math
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import orjson
@@ -14,12 +14,9 @@ from nemo_gym.common.redaction import process_redactor
 from nemo_gym.common.words import count_of, shorten
 from nemo_gym.errors import Cause
 from nemo_gym.rollouts.estimators import ClusteredMean, LogHistogram, majority_at_k, pass_at_k
-from nemo_gym.rollouts.types import is_cut_off, results_of, task_index_of
+from nemo_gym.rollouts.types import ANSWER_FIELDS, Figures, figures_of, task_index_of
 
 PASS_THRESHOLD = 1.0
-ANSWER_FIELDS = ("extracted_answer", "parsed_option", "answer")
-"""Where environments put what they read as the model's answer. The first one that a record has is its vote."""
-
 JUDGE_FAILURE_FIELD = "judge_failure"
 """Where a judged environment says that its judge gave no verdict, and why."""
 
@@ -123,7 +120,8 @@ class RunningMetrics:
         self._attempts = self._retries = 0
         self._latency = LogHistogram()
         self._batch: list[Mapping[str, Any]] = []
-        """Figures of rollouts that are not added up yet, and how long they took."""
+        """The values of rollouts that are not added up yet, their tokens, and how long they took."""
+        self._token_batch: list[Sequence[Any]] = []
         self._seconds: list[float] = []
         self.blocked: dict[str, dict[str, float]] = {}
         """The handlers that blocked the event loop, if the servers are in this process."""
@@ -133,7 +131,7 @@ class RunningMetrics:
     def add(self, record: Mapping[str, Any]) -> None:
         """Add a scored rollout by its record. Records from elsewhere have no metadata."""
         self.add_scored(
-            results_of(record),
+            figures_of(record),
             task_index=task_index_of(record),
             attempts=record.get("_attempts", 0),
             retries=record.get("_retries", 0),
@@ -141,20 +139,23 @@ class RunningMetrics:
         )
 
     def add_scored(
-        self, figures: Mapping[str, Any], *, task_index: int | None, attempts: int, retries: int, seconds: float | None
+        self, figures: Figures, *, task_index: int | None, attempts: int, retries: int, seconds: float | None
     ) -> None:
-        """Add a scored rollout: the fields of its record that are not objects or lists, and its token usage."""
+        """Add a scored rollout."""
+        values = figures.values
         self.scored += 1
-        self.cut_off += is_cut_off(figures.get("response"))
+        self.cut_off += figures.is_cut_off
         self._attempts += attempts
         self._retries += retries
         if seconds is not None:
             self._seconds.append(seconds)
-        if figures.get(JUDGE_FAILURE_FIELD):
-            self.judge_failures[figures[JUDGE_FAILURE_FIELD]] += 1
+        if values.get(JUDGE_FAILURE_FIELD):
+            self.judge_failures[values[JUDGE_FAILURE_FIELD]] += 1
         if self.num_repeats != 1:
-            self._add_to_task(task_index, figures)
-        self._batch.append(figures)
+            self._add_to_task(task_index, values)
+        if figures.tokens:
+            self._token_batch.append(figures.tokens)
+        self._batch.append(values)
         if len(self._batch) == BATCH_SIZE:
             self._add_batch()
 
@@ -178,8 +179,10 @@ class RunningMetrics:
         seconds, self._seconds = self._seconds, []
         if seconds:
             self._latency.add(*seconds)
-        for name, values in _columns([_tokens(figures) for figures in batch]).items():
-            self._tokens.add_all(name, values)
+        tokens, self._token_batch = self._token_batch, []
+        for name, counts in zip(TOKENS, zip(*tokens, strict=True), strict=False):
+            if numbers := _only_numbers(counts):
+                self._tokens.add_all(name, numbers)
         columns = _columns(batch)
         for name, values in columns.items():
             if set(map(type, values)) != {bool}:
@@ -276,26 +279,29 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """The numbers under each name, without metadata."""
-    names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if not name.startswith("_")]
-    columns: dict[str, list[float]] = {}
-    for name in names:
-        values: list[Any] = [value for row in rows if type(value := row.get(name)) in _NUMBER_TYPES]
-        numbers = [value for value in values if -LARGEST <= value <= LARGEST]
-        if numbers:
-            columns[name] = numbers
+    """The numbers under each name, without metadata. Rows with the same names are read together: name by name in each
+    row it takes three times as long."""
+    alike: defaultdict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        alike[tuple(row)].append(row)
+    columns: defaultdict[str, list[float]] = defaultdict(list)
+    for names, group in alike.items():
+        for name, values in zip(names, zip(*(row.values() for row in group), strict=True), strict=True):
+            if not name.startswith("_") and (numbers := _only_numbers(values)):
+                columns[name] += numbers
     return columns
 
 
-def _tokens(record: Mapping[str, Any]) -> dict[str, Any]:
-    response = record.get("response")
-    usage = response.get("usage") if isinstance(response, dict) else None
-    if not isinstance(usage, dict):
-        return {}
-    details = usage.get("output_tokens_details")
-    reasoning = (details if isinstance(details, dict) else usage).get("reasoning_tokens")
-    values = (usage.get("input_tokens"), usage.get("output_tokens"), reasoning, usage.get("total_tokens"))
-    return dict(zip(TOKENS, values, strict=True))
+def _only_numbers(values: Sequence[Any]) -> Sequence[float]:
+    """Those that are numbers, and not too large to be added up."""
+    kinds = set(map(type, values))
+    if kinds.isdisjoint(_NUMBER_TYPES):
+        return ()
+    if not kinds <= _NUMBER_TYPES:
+        values = [value for value in values if type(value) in _NUMBER_TYPES]
+    if min(values) >= -LARGEST and max(values) <= LARGEST and not math.isnan(sum(values)):
+        return values
+    return [value for value in values if -LARGEST <= value <= LARGEST]
 
 
 def _as_64_bits(total: float) -> float:

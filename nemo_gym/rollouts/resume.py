@@ -11,7 +11,6 @@ import orjson
 from nemo_gym.common.words import count_of
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.prompts import load_prompt_config
-from nemo_gym.rollouts.attempts import numeric_fields
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.dataset import DatasetFingerprint
 from nemo_gym.rollouts.manifest import make_manifest, question, read_manifest, write_manifest
@@ -81,7 +80,7 @@ def _count_records(store: RolloutStore, metrics: RunningMetrics, repeated: Repea
             raise ConfigError(
                 f"{store.output}, line {number} is damaged: {error}. Remove the line to make its rollout again."
             ) from error
-        metrics.add(numeric_fields(record))
+        metrics.add(record)
 
 
 def _rows_are_in_place(store: RolloutStore, dataset: DatasetFingerprint) -> bool:

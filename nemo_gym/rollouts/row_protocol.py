@@ -15,9 +15,10 @@ import msgspec
 import orjson
 
 from nemo_gym.errors import GymError
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored, raw_json_or_text
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.rollouts.types import Figures, NoResult, Outcome, Row, RowId, Scored, raw_json_or_text
 
-VERSION = 4
+VERSION = 5
 LENGTHS = struct.Struct("!II")
 MAX_HELLO_BYTES = 4096
 MAX_FRAME_BYTES = 2**29
@@ -39,7 +40,7 @@ class Kind(IntEnum):
     CANCEL = 4
     """Collector: the number of a row to cancel."""
     SCORED = 5
-    """Worker: number, retries, throttled, seconds, figures. The body is the record."""
+    """Worker: number, retries, throttled, seconds, the figures' values, tokens, cut off. The body is the record."""
     NO_RESULT = 6
     """Worker: number, fields of the failure."""
     PING = 7
@@ -110,7 +111,7 @@ class FrameConnection(asyncio.Protocol):
         """Send a frame, with all others of this turn of the event loop."""
         if not self._unsent:
             self._loop.call_soon(self._flush)
-        encoded = orjson.dumps(head)
+        encoded = _encoded(head)
         self._unsent += (LENGTHS.pack(len(encoded), len(body)), encoded, body)
         self._unsent_bytes += len(encoded) + len(body)
         if self._unsent_bytes >= MAX_TURN_BYTES:
@@ -137,6 +138,13 @@ class FrameConnection(asyncio.Protocol):
         if transport is not None:
             transport.abort()
             self._on_lost(self, error)
+
+
+def _encoded(head: list[Any]) -> bytes:
+    try:
+        return orjson.dumps(head)
+    except TypeError:
+        return encode(head)  # a number beyond 64 bits, such as an endpoint may report
 
 
 def _list(encoded: bytearray) -> list[Any]:
@@ -177,7 +185,11 @@ def outcome_frame(number: int, outcome: Outcome) -> tuple[list[Any], bytes]:
     """The frame with the outcome of a request."""
     if isinstance(outcome, Scored):
         counts = (outcome.retries, outcome.throttled)
-        return [Kind.SCORED, number, *counts, outcome.seconds, outcome.figures], outcome.record
+        figures = outcome.figures
+        return (
+            [Kind.SCORED, number, *counts, outcome.seconds, figures.values, figures.tokens, figures.is_cut_off],
+            outcome.record,
+        )
     return [Kind.NO_RESULT, number, {name: getattr(outcome, name) for name in _FAILURE_FIELDS}], b""
 
 
@@ -191,8 +203,8 @@ _FAILURE_FIELDS = (
 def read_outcome(head: list[Any], body: bytes, request: RowRequest) -> Outcome:
     """The outcome in a frame. The other side is trusted: it has shown the run's token, or is on this machine."""
     if head[0] == Kind.SCORED:
-        _, _, retries, throttled, seconds, figures = head
-        return Scored(request.row.id, body, figures, request.attempt, retries, throttled, seconds)
+        _, _, retries, throttled, seconds, *figures = head
+        return Scored(request.row.id, body, Figures(*figures), request.attempt, retries, throttled, seconds)
     return failed_attempt(request, **head[2])
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -30,6 +30,10 @@ _METADATA = (
     '"_attempts":%d,"_retries":%d,"_seconds":%.6f}\n'
 ).encode()
 _ROW_ID = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
+
+
+ANSWER_FIELDS = ("extracted_answer", "parsed_option", "answer")
+"""Where environments put what they read as the model's answer. The first one that a record has is its vote."""
 
 
 class RowId(msgspec.Struct, frozen=True, order=True):
@@ -115,6 +119,34 @@ def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in record.items() if name not in own or name == "reward"}
 
 
+class Figures(msgspec.Struct, frozen=True):
+    """The small part of a record that metrics need, so that the rest is neither kept nor decoded twice."""
+
+    values: Mapping[str, Any] = {}
+    """Its fields that are no objects or lists, without those of its row, and the model's answer."""
+    tokens: Sequence[Any] = ()
+    """Input, output, reasoning and total, as the endpoint counts them; empty if it does not."""
+    is_cut_off: bool = False
+
+
+def figures_of(record: Mapping[str, Any]) -> Figures:
+    """The figures of a record."""
+    values = {
+        name: value
+        for name, value in results_of(record).items()
+        if name in ANSWER_FIELDS or not isinstance(value, dict | list)
+    }
+    response = record.get("response")
+    usage = response.get("usage") if isinstance(response, dict) else None
+    return Figures(values, _tokens_in(usage) if isinstance(usage, dict) else (), is_cut_off(response))
+
+
+def _tokens_in(usage: Mapping[str, Any]) -> tuple[Any, ...]:
+    details = usage.get("output_tokens_details")
+    reasoning = (details if isinstance(details, dict) else usage).get("reasoning_tokens")
+    return usage.get("input_tokens"), usage.get("output_tokens"), reasoning, usage.get("total_tokens")
+
+
 def is_cut_off(response: object) -> bool:
     """True if a token or step limit ended the rollout before the model was done."""
     if not isinstance(response, dict):
@@ -147,8 +179,7 @@ class Scored(msgspec.Struct):
     id: RowId
     record: bytes
     """The agent's reply, a JSON object on one line."""
-    figures: Mapping[str, Any] = {}
-    """The numbers in it, decoded."""
+    figures: Figures = Figures()
     attempts: int = 1
     retries: int = 0
     throttled: int = 0
@@ -162,8 +193,8 @@ class Scored(msgspec.Struct):
         metadata = (task, repeat, row_hash.encode(), self.attempts, self.retries, self.seconds)
         indices = b"".join(
             (
-                b"" if TASK_INDEX_KEY_NAME in self.figures else _TASK_INDEX % task,
-                b"" if ROLLOUT_INDEX_KEY_NAME in self.figures else _ROLLOUT_INDEX % repeat,
+                b"" if TASK_INDEX_KEY_NAME in self.figures.values else _TASK_INDEX % task,
+                b"" if ROLLOUT_INDEX_KEY_NAME in self.figures.values else _ROLLOUT_INDEX % repeat,
             )
         )
         return b"%b,%b%b" % (self.record[:-1], indices, _METADATA % metadata)

@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import BaseVerifyResponse
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.attempts import scored_record
-from nemo_gym.rollouts.types import RowId, Scored, add_row_fields, results_of
+from nemo_gym.rollouts.types import RowId, Scored, add_row_fields, figures_of, results_of
 from nemo_gym.testing import example_row, response_of, says
 
 USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
@@ -52,7 +52,28 @@ def test_figures_of_a_live_reply_are_those_of_its_json(kind: type[BaseVerifyResp
     decoded = scored_record(ServerReply("agent", 200, scored.record))
     assert (scored.record, scored.figures) == (decoded.record, decoded.figures)
     assert set(scored.fields) == set(decoded.fields)
-    assert scored.figures["reward"] == 0.5
+    assert scored.figures.values["reward"] == 0.5
+
+
+CUT_OFF: list[dict[str, Any]] = [
+    {"status": "incomplete"},
+    {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
+    {"ended_by": "max_steps"},
+]
+
+
+@pytest.mark.parametrize("ending", [{}, {"status": "completed"}, *CUT_OFF])
+def test_a_rollout_that_was_cut_off_is_known_live_and_by_its_record(ending: dict[str, Any]) -> None:
+    live = Plain.model_validate(example_row(response={**says("hello"), **ending}, reward=0.5))
+    scored = scored_record(ServerReply("agent", 200, live))
+    assert scored.figures.is_cut_off == figures_of(orjson.loads(scored.record)).is_cut_off == (ending in CUT_OFF)
+
+
+def test_an_answer_that_is_a_list_is_a_vote_live_and_by_its_record() -> None:
+    live = Plain.model_validate(example_row(response=says("hello"), reward=0.5, extracted_answer=["a", "b"]))
+    scored = scored_record(ServerReply("agent", 200, live))
+    assert scored.figures.values["extracted_answer"] == ["a", "b"]
+    assert scored.figures == figures_of(orjson.loads(scored.record))
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
@@ -89,7 +110,7 @@ def test_a_reply_that_is_not_json_is_an_internal_failure(reply: bytes) -> None:
 @pytest.mark.parametrize("claimed", [["reward"], ["score"], "reward", {}, 7, None])
 def test_a_reply_cannot_say_which_fields_are_those_of_its_row(claimed: Any) -> None:
     scored = scored_record(reply_with(claimed))
-    assert (scored.figures["reward"], scored.figures["score"]) == (1.0, 2.0)
+    assert (scored.figures.values["reward"], scored.figures.values["score"]) == (1.0, 2.0)
     assert "_row_fields" not in scored.fields
     assert b"_row_fields" not in scored.record
 

@@ -94,7 +94,12 @@ async def test_an_outcome_arrives_as_if_it_had_been_made_here() -> None:
             scored = await attempt(pool, row(3, reply='{"reward": 0.5, "n": 7}'))
             assert isinstance(scored, Scored)
             assert (scored.id.task_index, orjson.loads(scored.record)["n"], scored.attempts) == (3, 7, 2)
-            assert (scored.figures["reward"], scored.figures["n"]) == (0.5, 7)
+            assert (scored.figures.values["reward"], scored.figures.values["n"]) == (0.5, 7)
+            large = await attempt(
+                pool, row(5, reply='{"reward": 1, "response": {"usage": {"input_tokens": 1%s}}}' % ("0" * 30))
+            )
+            assert isinstance(large, Scored)
+            assert large.figures.tokens[0] == 1e30
             failed = await attempt(pool, row(4, reply="not JSON"))
             assert isinstance(failed, NoResult)
             assert (failed.id.task_index, failed.cause, failed.attempt) == (4, "internal", 2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.rollouts.metrics import RunningMetrics
+from nemo_gym.rollouts.types import figures_of
 
 
 def record(task: int | None, reward: float, **fields: Any) -> dict[str, Any]:
@@ -47,6 +48,17 @@ def test_what_is_no_number_is_no_figure() -> None:
     summary = metrics_of([record(0, 1.0, **odd)]).summary()
     assert summary["fields"] == {}
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_values_that_are_no_numbers_leave_the_others_of_their_field(seed: int) -> None:
+    values: list[Any] = [1.0, float("nan"), "x", 3, True, float("-inf"), None, 10**400, [7]]
+    records = [record(task, 1.0, score=value) for task, value in enumerate(values)]
+    records += [record(9, 0.0), record(10, 0.0, other=2, score=3), {"score": 2.0, "reward": 1.0}]
+    random.Random(seed).shuffle(records)
+    fields = metrics_of(records, num_repeats=1).summary()["fields"]
+    assert (fields["score"]["samples"], fields["score"]["mean"]) == (5, 2.0)
+    assert (fields["other"]["samples"], fields["other"]["mean"]) == (1, 2.0)
 
 
 def test_repeats_of_a_row_are_one_cluster() -> None:
@@ -238,7 +250,7 @@ def flat(value: Any, path: str = "") -> dict[str, float]:
 
 def test_any_number_of_tokens_that_an_endpoint_reports_can_be_written() -> None:
     metrics = RunningMetrics(num_repeats=1)
-    figures = {"reward": 1.0, "response": {"usage": {"input_tokens": 10**30, "output_tokens": 2}}}
-    metrics.add_scored(figures, task_index=0, attempts=1, retries=0, seconds=1.0)
+    record = {"reward": 1.0, "response": {"usage": {"input_tokens": 10**30, "output_tokens": 2}}}
+    metrics.add_scored(figures_of(record), task_index=0, attempts=1, retries=0, seconds=1.0)
     tokens = orjson.loads(orjson.dumps(metrics.summary()))["tokens"]
     assert (tokens["input"]["total"], tokens["output"]["total"]) == (1e30, 2)

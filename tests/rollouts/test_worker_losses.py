@@ -95,7 +95,7 @@ async def test_the_more_workers_a_row_has_lost_the_fewer_go_out_together(lost: i
         most_in_flight = max(most_in_flight, in_flight)
         await asyncio.sleep(0.01)
         in_flight -= 1
-        return Scored(RowId(0, 0, "0" * 16), b"{}", {}, 1, 0, 0, 0.0)
+        return Scored(RowId(0, 0, "0" * 16), b"{}")
 
     await asyncio.gather(*(rows.dispatch(make_attempt, lost=lost) for _ in range(40)))
     assert most_in_flight == most
