@@ -78,8 +78,11 @@ class FrameConnection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        received, start = self._received, 0
-        received += data
+        received: bytes | bytearray = data  # usually frames are whole
+        start = 0
+        if self._received:
+            self._received += data
+            received = self._received
         try:
             while len(received) - start >= LENGTHS.size:
                 head_bytes, body_bytes = LENGTHS.unpack_from(received, start)
@@ -92,8 +95,10 @@ class FrameConnection(asyncio.Protocol):
                 self._on_frame(self, _list(received[head:body]), bytes(received[body:start]))
         except ProtocolError as error:
             self._close(error)
-        if start:
-            del received[:start]
+        if received is data:
+            self._received += data[start:]
+        elif start:
+            del self._received[:start]
         if len(data) >= MAX_TURN_BYTES and self._transport is not None:
             self._transport.pause_reading()
             self._loop.call_soon(self._resume_reading)
@@ -147,7 +152,7 @@ def _encoded(head: list[Any]) -> bytes:
         return encode(head)  # a number beyond 64 bits, such as an endpoint may report
 
 
-def _list(encoded: bytearray) -> list[Any]:
+def _list(encoded: bytes | bytearray) -> list[Any]:
     try:
         found = orjson.loads(encoded)
     except ValueError as error:
