@@ -262,6 +262,9 @@ def _tool_output(_body: Any, result: Any) -> Any:
 
 
 _NUMBERS = (int, float)
+_ECHOED = frozenset(("responses_create_params", "response"))
+"""What the caller sent."""
+_PLAIN = frozenset((str, int, bool, type(None)))
 
 
 def _decoded(reply: bytes) -> Any:
@@ -283,8 +286,32 @@ def _verified(body: Any, result: Any) -> Any:
             raise RolloutError(
                 "verifier", f"verify returned {result!r:.100}; expected a number, or an object with a reward."
             )
+        _check_finite_fields(result)
     check_reward(reward)
     return answer
+
+
+def _check_finite_fields(result: Any) -> None:
+    """Raise RolloutError for a number that JSON cannot hold: it would be written as null."""
+    for name, value in (result if isinstance(result, dict) else _all_fields(result)).items():
+        if name not in _ECHOED and type(value) not in _PLAIN and name != "reward" and not _is_finite(value):
+            message = f"verify returned {name}={value!r:.100}, which has a number that is not finite."
+            raise RolloutError("verifier", f"{message} Expected finite numbers.")
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict | BaseModel):
+        value = (value if isinstance(value, dict) else _all_fields(value)).values()
+        return all(map(_is_finite, value))
+    return not isinstance(value, list | tuple | set | frozenset) or all(map(_is_finite, value))
+
+
+def _all_fields(result: Any) -> dict[str, Any]:
+    extra = result.__pydantic_extra__ if isinstance(result, BaseModel) else None
+    own: dict[str, Any] = getattr(result, "__dict__", {})
+    return {**own, **extra} if extra else own
 
 
 def _scored(body: Any, reward: float) -> Any:

@@ -151,8 +151,7 @@ class Conversation:
     model_server: str
     request: NeMoGymResponseCreateParamsNonStreaming
     """The next request to the model. Its `input` is `items`."""
-    items: EncodedItems
-    """What the row gave, then everything since. What you change in it is sent with the next request."""
+    _items: EncodedItems
     num_given: int
     reply: NeMoGymResponse | None = None
     """The model's last reply."""
@@ -166,6 +165,16 @@ class Conversation:
         text = params.input
         items = EncodedItems([NeMoGymEasyInputMessage(role="user", content=text)] if isinstance(text, str) else text)
         return cls(model_server, changed(params, input=items), items, len(items))
+
+    @property
+    def items(self) -> EncodedItems:
+        """What the row gave, then everything since. What you change in it is sent with the next request: items, their
+        fields and parts. Assign what is deeper, such as `request.metadata`, instead of changing a dict in place."""
+        return self._items
+
+    @items.setter
+    def items(self, items: list[NeMoGymResponseInputItem]) -> None:
+        self._items[:] = items
 
     @property
     def offered(self) -> set[str]:
@@ -198,7 +207,7 @@ class Conversation:
             reply = reply.model_copy()
             reply.__pydantic_extra__ = {name: extra[name] for name in extra.keys() - AGENT_FIELDS}
         self.reply = reply
-        self.items.extend(reply.output)
+        self._items.extend(reply.output)
         if reply.usage:
             self._usages.append(reply.usage)
             if len(self._usages) == USAGES_KEPT:

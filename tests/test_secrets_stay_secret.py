@@ -88,6 +88,30 @@ async def test_a_collection_writes_and_prints_no_secret(isolation: str, tmp_path
     assert not any(line.startswith("12:00:00 ERROR forged") for line in done.stderr.splitlines())
 
 
+async def test_a_collection_that_does_not_know_the_secrets_of_a_run_writes_none(tmp_path: Path) -> None:
+    run_folder, collector_folder = tmp_path / "run", tmp_path / "collector"
+    run_folder.mkdir()
+    collector_folder.mkdir()
+    async with stub_endpoint(echo) as stub:
+        (run_folder / "env.yaml").write_text(dotenv(stub.url))
+        printed = await asyncio.to_thread(_collect_elsewhere, arguments(), run_folder, collector_folder)
+    written = written_below(collector_folder)
+    records = [json.loads(line) for line in written[collector_folder / "out.jsonl"].splitlines()]
+    assert [record["_masked"] for record in records] == [True] * 4
+    assert {path: leaks(text) for path, text in written.items() if leaks(text)} == {}
+    assert leaks(printed) == []
+
+
+def _collect_elsewhere(command_arguments: tuple[str, ...], run_folder: Path, folder: Path) -> str:
+    head = next(word for word in command_arguments if "head_server.port" in word)
+    with started("ng_run", *command_arguments, cwd=run_folder) as run:
+        run.wait_for("servers ready")
+        rows = f"+input_jsonl_fpath={WEATHER}/data/example.jsonl"
+        agent, output = "+agent_name=simple_weather_simple_agent", "+output_jsonl_fpath=out.jsonl"
+        done = ng("ng_collect_rollouts", head, agent, rows, output, "--json", cwd=folder)
+        return done.stdout + done.stderr
+
+
 async def test_a_run_tells_no_secret_over_http(tmp_path: Path) -> None:
     async with stub_endpoint(echo) as stub:
         (tmp_path / "env.yaml").write_text(dotenv(stub.url))

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from nemo_gym.common.redaction import process_redactor
+
 
 @dataclass
 class _JsonOutput:
@@ -73,5 +75,6 @@ def json_output() -> Iterator[JsonCommand]:
 
 
 def _write(stream: TextIO, document: dict[str, Any]) -> None:
-    stream.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
+    shown = process_redactor().value(document)
+    stream.write(json.dumps(shown, indent=2, ensure_ascii=False, default=str) + "\n")
     stream.flush()

@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
         if not pieces or self._waiter is None or self._waiter.done():
             return
         if self._transport is None or self._transport.is_closing() or self._has_unread_bytes():
-            self._fail(UnsentError("the connection was closed before the request was sent"))
+            self._fail(UnsentError("it was closed, or bytes came on it, before the request was sent"))
             return
         try:
             if sum(map(len, pieces)) < LARGE_BODY_BYTES:

@@ -214,8 +214,8 @@ class EndpointPool:
             result = await send(self.clients[lease.endpoint])
             is_healthy = self._was_reached = True
         except ConnectError as error:
-            is_healthy = False
-            if self._was_reached:
+            is_healthy, client = False, self.clients[lease.endpoint]
+            if self._was_reached or client.http().was_reached(client.base_url):
                 raise
             raise UnreachableError.of(error) from error
         except UpstreamError as error:

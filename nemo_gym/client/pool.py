@@ -99,6 +99,8 @@ class _Peer:
     addresses: list[Any] = field(default_factory=list)
     resolved_at: float = -math.inf
     no_reuse_until: float = -math.inf
+    was_reached: bool = False
+    """A connection was ever made, whatever became of it."""
 
     def take_idle(self) -> Connection | None:
         """The connection that was used last, so that the others reach their keep-alive limit."""
@@ -143,9 +145,14 @@ class _Peer:
             self.addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
             self.resolved_at = time.monotonic()
         tunnel_through = self.proxy if self.origin.is_tls else None
-        connection = await connect(
-            self.origin, self.addresses, lambda: Connection(loop, self), tunnel_through=tunnel_through
-        )
+        try:
+            connection = await connect(
+                self.origin, self.addresses, lambda: Connection(loop, self), tunnel_through=tunnel_through
+            )
+        except ConnectionResetError:
+            self.was_reached = True
+            raise
+        self.was_reached = True
         if connection.is_open:
             self.opened.add(connection)
         return connection
@@ -192,6 +199,11 @@ class HttpClient:
         """How many connections are in use, and how many are idle."""
         idle = sum(len(peer.idle) for peer in self._peers.values())
         return len(self._opened) - idle, idle
+
+    def was_reached(self, url: str) -> bool:
+        """True if a connection to the server of this URL was ever made."""
+        origin = origin_of(url)
+        return any(peer.was_reached for (each, _), peer in self._peers.items() if each == origin)
 
     def fetch(
         self,

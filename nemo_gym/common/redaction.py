@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 MASK = "****"
 
@@ -32,6 +32,7 @@ _JSON_LEVELS = 2
 _JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _ESCAPED = b"\\u00"
 _ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
+_JSON_ESCAPE = re.compile(r"\\u00([2-7][0-9A-Fa-f])")
 _URL_USER_INFO = re.compile(r"(?<=://)[^/\s?#\"'<>]+@")
 _URL_QUERY = re.compile(r"(://[^\s?#\"'<>]*)\?([^\s#\"'<>]+?)(?=[).,;:!\]}]*(?:[\s#\"'<>]|$))")
 """Without the punctuation that follows a URL in a sentence."""
@@ -63,21 +64,30 @@ class Redactor:
         return _URL_QUERY.sub(lambda url: f"{url[1]}?{_QUERY_VALUE.sub(_MASKED_VALUE, url[2])}", text)
 
     def values(self, text: str) -> str:
-        """`text` without secrets."""
+        """`text` without secrets. If one is in it with characters escaped as in JSON or a URL, the text is returned
+        without these escapes."""
+        masked = self._masked(text)
+        for decode in (_without_json_escapes, _without_percent_signs) if self._anchors else ():
+            decoded = decode(masked)
+            found = decoded if decoded == masked else self._masked(decoded)
+            masked = masked if found == decoded else found
+        return masked
+
+    def _masked(self, text: str) -> str:
         if not any(anchor in text for anchor in self._anchors):
             return text
         return _replace_spans(text, sorted(span for form in self._forms for span in _spans(text, form)))
 
     def json(self, data: bytes) -> bytes:
         """JSON documents without secrets. Only strings are changed, so the result is still JSON."""
-        if not self._byte_anchors or not self._may_contain_secret(data):
+        if not self.may_contain_secret(data):
             return data
         return _JSON_STRING.sub(lambda literal: self._json_string(literal[0]), data)
 
     def json_lines(self, lines: list[bytes]) -> bytes:
         """Lines with a JSON object each, without secrets. A line that masking changed says so in its last field."""
         joined = b"".join(lines)
-        if not self._byte_anchors or not self._may_contain_secret(joined):
+        if not self.may_contain_secret(joined):
             return joined
         return b"".join(map(self._json_line, lines))
 
@@ -85,7 +95,10 @@ class Redactor:
         redacted = self.json(line)
         return line if redacted == line else redacted[:-2] + _MASKED_END
 
-    def _may_contain_secret(self, data: bytes) -> bool:
+    def may_contain_secret(self, data: bytes) -> bool:
+        """False if JSON documents certainly have no secret in them."""
+        if not self._byte_anchors:
+            return False
         has_escapes = _ESCAPED in data and _ESCAPED_ASCII.search(data)  # a plain search takes a tenth of the time
         return bool(has_escapes) or any(anchor in data for anchor in self._byte_anchors)
 
@@ -104,6 +117,14 @@ class Redactor:
         if isinstance(value, dict):
             return {self.value(key): self.value(item) for key, item in value.items()}
         return [self.value(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _without_json_escapes(text: str) -> str:
+    return _JSON_ESCAPE.sub(lambda code: chr(int(code[1], 16)), text) if "\\u00" in text else text
+
+
+def _without_percent_signs(text: str) -> str:
+    return unquote(text) if "%" in text else text
 
 
 def _searched_texts(secret: str) -> Iterator[str]:

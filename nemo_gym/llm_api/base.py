@@ -65,6 +65,15 @@ class JsonRecord(TrackedDict):
         except KeyError:
             raise AttributeError(f"{type(self).__name__} has no field {name!r}") from None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        try:
+            del self[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no field {name!r}") from None
+
     def model_dump(self, **_options: Any) -> JsonObject:
         return dict(self)
 

@@ -187,6 +187,7 @@ class RolloutCollectionHelper:
                 report(outcome)
 
         with contextlib.closing(RolloutStore(output, on_written=on_written)) as store:
+            stamp = _stamp(dataset)
             fingerprint = fingerprint_dataset(dataset, with_row_hashes=not store.is_empty)
             self.total = fingerprint.num_rollouts(config)
             if self.total == 0:
@@ -203,10 +204,16 @@ class RolloutCollectionHelper:
             status = partial(self._status, output, metrics, caller)
             try:
                 async with published(self._live, status, caller):
-                    await self._make_missing(config, store, completed, caller)
+                    await self._make_missing(config, store, completed, caller, num_rows=fingerprint.rows)
             except SetupError:
                 store.discard_if_empty()
                 raise
+        if _stamp(dataset) != stamp:
+            logger.warning(
+                "%s was changed while its rows were run, so these may not be the rows that it has now. Run the same "
+                "command again with +resume=continue to make what is missing.",
+                dataset,
+            )
         for server in caller.local.values():
             metrics.blocked |= server.blocked()
         metrics.stages = times_since(stages_before, await stage_times(caller))
@@ -221,7 +228,13 @@ class RolloutCollectionHelper:
         return metrics
 
     async def _make_missing(
-        self, config: RolloutCollectionConfig, store: RolloutStore, completed: CompletedIndex, client: ServerClient
+        self,
+        config: RolloutCollectionConfig,
+        store: RolloutStore,
+        completed: CompletedIndex,
+        client: ServerClient,
+        *,
+        num_rows: int,
     ) -> None:
         if config.agent_name is not None and config.agent_name not in client.local:
             client.url_of(config.agent_name)  # raises if there is none: not an error of any row
@@ -230,7 +243,7 @@ class RolloutCollectionHelper:
             most = max(1, self.total - self.found)
             self._limiter = AdaptiveLimiter(_window(config, client, most, has_workers=workers is not None))
             run = self._live.tracked(retrying_run(make_attempt, config, write))
-            rows = read_rows(config, completed)
+            rows = read_rows(config, completed, num_rows=num_rows)
             if not config.group_output:
                 return await collect(rows, run, write, self._limiter)
             grouped = GroupedWriter(write)
@@ -287,6 +300,15 @@ class RolloutCollectionHelper:
     def setup_server_client(self, head_server_config: "BaseServerConfig | None" = None) -> ServerClient:
         """A client of the running servers."""
         return ServerClient.load_from_global_config(head_server_config)
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What differs after a file was changed or replaced; None if it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _window(config: RolloutCollectionConfig, client: ServerClient, most: int, *, has_workers: bool) -> AimdWindow:

@@ -93,10 +93,14 @@ def check_overrides(config: RolloutCollectionConfig) -> None:
 
 
 def read_rows(
-    config: RolloutCollectionConfig, done: CompletedIndex | None = None, *, with_done: bool = False
+    config: RolloutCollectionConfig,
+    done: CompletedIndex | None = None,
+    *,
+    with_done: bool = False,
+    num_rows: int | None = None,
 ) -> Iterator[Row | NoResult]:
     """The rollouts that are not done yet, or `with_done` all of them. A line that is not a valid row is a NoResult
-    already."""
+    already. Rows beyond `num_rows`, which were added since these were counted, are left out."""
     is_unchanged = not config.changes_rows
     agent, limit, repeats = config.agent_name if is_unchanged else None, config.limit, config.max_repeats
     is_same_for_all = not isinstance(config.num_repeats, dict)
@@ -108,7 +112,7 @@ def read_rows(
             if not line:
                 continue
             index += 1
-            if limit and index >= limit:
+            if (limit and index >= limit) or index == num_rows:
                 return
             row_hash = hash_row(line)
             task_index = index if numbering is None else numbering.task_index(row_hash, index)

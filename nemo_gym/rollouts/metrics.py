@@ -2,6 +2,7 @@
 until all of its repeats have come to an outcome, then only what it adds to the estimates."""
 
 import copy
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.common.redaction import process_redactor
+from nemo_gym.common.redaction import one_line, process_redactor
 from nemo_gym.common.words import count_of, shorten
 from nemo_gym.errors import Cause
 from nemo_gym.rollouts.estimators import ClusteredMean, LogHistogram, majority_at_k, pass_at_k
@@ -149,8 +150,8 @@ class RunningMetrics:
         self._retries += retries
         if seconds is not None:
             self._seconds.append(seconds)
-        if values.get(JUDGE_FAILURE_FIELD):
-            self.judge_failures[values[JUDGE_FAILURE_FIELD]] += 1
+        if kind := values.get(JUDGE_FAILURE_FIELD):
+            self.judge_failures[kind if isinstance(kind, str) else json.dumps(kind)] += 1
         if self.num_repeats != 1:
             self._add_to_task(task_index, values)
         if figures.tokens:
@@ -266,7 +267,8 @@ class RunningMetrics:
 
     def table(self) -> str:
         """Everything, for people."""
-        return "\n".join(_lines(self.summary(), numbers=self._not_booleans))
+        redactor, lines = process_redactor(), _lines(self.summary(), numbers=self._not_booleans)
+        return "\n".join(one_line(redactor.text(line)) for line in lines)
 
 
 def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:

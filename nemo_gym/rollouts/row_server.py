@@ -11,8 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.cancellation import is_meant_for_task
+from nemo_gym.common.redaction import process_redactor
 from nemo_gym.rollouts.attempts import traced_attempt
 from nemo_gym.rollouts.row_protocol import (
     MAX_FRAME_BYTES,
@@ -27,12 +30,24 @@ from nemo_gym.rollouts.row_protocol import (
     read_row,
 )
 from nemo_gym.rollouts.stages import current_stage
+from nemo_gym.rollouts.types import NoResult, Outcome
 
 logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S = 10.0
 DRAIN_POLL_S = 0.01
 MAX_STAGES = 200
+
+
+def _without_secrets(outcome: Outcome) -> Outcome:
+    """What a collector may write into its files: it may not know the secrets of these servers, as this worker does."""
+    redactor = process_redactor()
+    if isinstance(outcome, NoResult):
+        return replace(outcome, message=redactor.text(outcome.message), response=redactor.value(outcome.response))
+    if not redactor.may_contain_secret(outcome.record):
+        return outcome
+    figures = replace(outcome.figures, values=redactor.value(outcome.figures.values))
+    return replace(outcome, record=redactor.json_lines([outcome.record + b"\n"])[:-1], figures=figures)
 
 
 class RowServer:
@@ -120,6 +135,8 @@ class RowServer:
             outcome = await traced_attempt(
                 self._client, request.row, timeout_s=request.timeout_s, number=request.attempt
             )
+            if request.row.id.task_index >= 0:
+                outcome = _without_secrets(outcome)
             connection.send(*outcome_frame(request.number, outcome))
         except BaseException as error:  # such as a TypeError for what JSON cannot hold
             if is_meant_for_task(error):

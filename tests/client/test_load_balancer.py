@@ -2,6 +2,9 @@
 
 import asyncio
 import itertools
+import json
+import socket
+import struct
 from typing import Any
 
 import pytest
@@ -20,8 +23,9 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar
 from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.retry_stats import track_retries
-from nemo_gym.errors import RolloutError, UpstreamError
+from nemo_gym.errors import RolloutError, UnreachableError, UpstreamError
 from tests.polling import until
+from tests.raw_server import raw_server
 from tests.stub_endpoint import Request, completion, stub_endpoint
 
 KEY = "sk-0123456789"
@@ -130,6 +134,36 @@ async def test_a_dead_endpoint_is_passed_over_and_found_again() -> None:
         endpoints = pool(["http://127.0.0.1:9/v1", live.url], http, max_tries=2)
         answers = [await chat(endpoints, name) for name in "abcd"]
         assert len(answers) == len(live.requests) == 4
+
+
+@pytest.mark.parametrize("ending", ["close", "reset", "bytes"])
+async def test_one_bad_connection_before_the_first_reply_is_tried_again(ending: str) -> None:
+    connections = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1 and ending == "reset":
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        elif connections == 1 and ending == "bytes":
+            writer.write(b"HTTP/1.1 200 OK\r\n")
+        elif connections > 1:
+            await reader.readuntil(b"\r\n\r\n")
+            body = json.dumps(completion("hello")).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            await reader.read()
+
+    async with raw_server(handle) as port, HttpClient() as http:
+        assert await chat(pool([f"http://127.0.0.1:{port}/v1"], http))
+    assert connections == 2
+
+
+async def test_an_endpoint_that_was_never_reached_is_not_tried_again() -> None:
+    async with HttpClient() as http:
+        with pytest.raises(UnreachableError), track_retries() as retries:
+            await chat(pool(["http://127.0.0.1:9/v1"], http))
+    assert retries.retries == 0
 
 
 @pytest.mark.parametrize("status", [502, 503, 504, 429, 500])

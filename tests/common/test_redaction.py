@@ -75,6 +75,19 @@ def test_letters_that_are_escaped_for_no_reason_hide_nothing() -> None:
     assert Redactor([PLAIN]).json(f'{{"a": "{hidden}"}}'.encode()) == b'{"a": "****"}'
 
 
+@pytest.mark.parametrize("escape", ["\\u{:04x}", "\\u{:04X}", "%{:02x}", "%{:02X}"])
+@pytest.mark.parametrize("escaped", ["+/", "all"])
+def test_characters_that_are_escaped_in_a_text_hide_nothing(escape: str, escaped: str) -> None:
+    secret = "Zk+proj/Q7xW9-abcdefGHIJ0123"
+    hidden = "".join(escape.format(ord(each)) if escaped == "all" or each in escaped else each for each in secret)
+    assert Redactor([secret]).text(f'{{"oops": "key {hidden}"}}') == '{"oops": "key ****"}'
+
+
+@pytest.mark.parametrize("text", ["100 % of \\u0041", "a%20b", "\\u00e9 %zz"])
+def test_escapes_that_hide_no_secret_stay(text: str) -> None:
+    assert Redactor([PLAIN]).text(text) == text
+
+
 def test_a_line_that_masking_changed_says_so() -> None:
     lines = [b'{"said":"apple"}\n', b'{"said":"a pineapple"}\n', b'{"said":"pineapples"}\n']
     masked = b'{"said":"a ****","_masked":true}\n'

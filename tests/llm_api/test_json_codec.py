@@ -114,6 +114,8 @@ CHANGES: dict[str, Callable[[Any, Any], object]] = {
     "a field removed": lambda items, _: delattr(items[3], "note"),
     "a key of a part": lambda items, _: items[1].content[0].update(text="changed"),
     "a field of a part": lambda items, _: setattr(items[2].content[0], "text", "changed"),
+    "a field of an input part": lambda items, _: setattr(items[1].content[0], "text", "changed"),
+    "a field of an input part removed": lambda items, _: delattr(items[1].content[0], "text"),
     "a part added": lambda items, _: items[1].content.append({"type": "input_text", "text": "added"}),
     "a part removed": lambda items, _: items[2].content.clear(),
     "an item replaced": lambda items, _: items.__setitem__(0, NeMoGymEasyInputMessage(role="user", content="other")),

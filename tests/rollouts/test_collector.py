@@ -602,3 +602,24 @@ async def test_a_row_with_a_number_that_not_every_reader_understands_is_refused(
     assert [record["_task_index"] for record in scored] == [1]
     assert (failed[0]["cause"], "finite numbers" in failed[0]["message"]) == ("input", True)
     await collected(config)  # the output can be read
+
+
+async def test_a_dataset_that_grows_while_its_rows_are_run_is_run_as_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = config_for(tmp_path, [counter_row("add 2")] * 4, num_samples_in_parallel=1)
+    dataset = Path(config.input_jsonl_fpath)
+
+    def grow(_outcome: Outcome) -> None:
+        with dataset.open("a") as file:
+            file.write(json.dumps(counter_row("add 1")) + "\n")
+
+    async with running_servers(servers()) as client:
+        await RolloutCollectionHelper().run_from_config(config, client=client, report=grow)
+        assert len(rows_of(Path(config.output_jsonl_fpath))) == 4
+        assert "rows.jsonl was changed while its rows were run" in caplog.text
+        more = config.model_copy(update={"resume": "continue"})
+        await RolloutCollectionHelper().run_from_config(more, client=client)
+    scored = rows_of(Path(config.output_jsonl_fpath))
+    assert sorted(record["_task_index"] for record in scored) == [*range(8)]
+    assert [record["reward"] for record in scored] == [1.0] * 4 + [0.0] * 4

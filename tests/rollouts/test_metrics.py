@@ -232,6 +232,25 @@ def test_the_table_tells_all_of_it() -> None:
     assert len({len(line) for line in table.splitlines() if line.startswith(("reward", "pass@", "overlap"))}) == 1
 
 
+def test_the_table_has_no_secrets_and_one_line_for_each_figure() -> None:
+    set_process_secrets(Secrets(frozenset(("pineapple",))))
+    fields = {"a pineapple": 2, "forged\nreward": 7, "\x1b[2J": 3, "judge_failure": "no pineapple\n9 scored rollouts"}
+    table = metrics_of([record(0, 1.0, **fields)]).table()
+    assert "pineapple" not in table
+    assert "\x1b" not in table
+    assert [line for line in table.splitlines() if line.startswith(("reward", "9 scored"))] == [
+        line for line in table.splitlines() if line.startswith("reward ")
+    ]
+    assert "forged\\nreward" in table
+
+
+def test_a_judge_failure_that_is_no_text_is_counted() -> None:
+    kinds = (True, 7, "refused", True, False, None)
+    summary = metrics_of([record(task, 1.0, judge_failure=kind) for task, kind in enumerate(kinds)]).summary()
+    assert summary["judge_failures"] == {"7": 1, "refused": 1, "true": 2}
+    assert json.loads(json.dumps(summary)) == summary
+
+
 def test_nothing_has_a_table_too() -> None:
     assert RunningMetrics().table() == "0 scored rollouts"
     assert RunningMetrics().summary()["reward"] is None

@@ -9,7 +9,13 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
-from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, ToolError, tool
+from nemo_gym.base_resources_server import (
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    SimpleResourcesServer,
+    ToolError,
+    tool,
+)
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.settings import HttpSettings
@@ -112,6 +118,49 @@ async def test_a_verifier_that_returns_text_is_named() -> None:
     assert orjson.loads(reply.body)["detail"] == (
         "verify returned 'yes'; expected a number, or an object with a reward."
     )
+
+
+class UnboundedRequest(BaseVerifyRequest):
+    number: str
+    place: str
+
+
+class UnboundedResponse(BaseVerifyResponse):
+    detail: Any
+
+
+class Scores(BaseModel):
+    scores: list[float]
+
+
+class Unbounded(SimpleResourcesServer):
+    """Reports what its row says, and a number that is not finite there."""
+
+    async def verify(self, body: UnboundedRequest) -> UnboundedResponse:
+        value = float(body.number)
+        places = {"field": value, "list": [1.0, value], "dict": {"a": {"b": value}}, "model": Scores(scores=[value])}
+        fields = {"responses_create_params": body.responses_create_params, "response": body.response, "reward": 1.0}
+        return UnboundedResponse(**fields, detail=places[body.place])
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("place", ["field", "list", "dict", "model"])
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e300"])
+async def test_a_number_that_json_cannot_hold_is_a_failure_of_the_verifier(
+    transport: Transport, place: str, number: str
+) -> None:
+    async with client_for(Unbounded) as environment, HttpClient() as http:
+        name = environment.server.config.name
+        local = {name: environment.server.asgi_app()} if transport == "direct" else {}
+        client = ServerClient(addresses={name: environment.url}, local=local, http=http)
+        row = example_row("hi", response=says("hello"), number=number, place=place)
+        verified = client.call(name, "/verify", row, answer=dict, cause="verifier")
+        if number == "1e300":
+            assert (await verified)["reward"] == 1.0
+        else:
+            with pytest.raises(RolloutError, match=r"detail=.* not finite") as raised:
+                await verified
+            assert raised.value.cause == "verifier"
 
 
 def weather_servers(**settings: Any) -> list[Any]:
