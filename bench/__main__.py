@@ -1,4 +1,4 @@
-"""`make bench`: measure what a rollout costs, print the table, and write it to bench/results.md and results.json."""
+"""`make bench`: measure what a rollout costs, and print the table. With `--output`, keep it there."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,8 @@ import orjson
 
 from bench.others import measure_public_nemo_gym, measure_verifiers
 from bench.report import Machine, Results, as_markdown
-from bench.rollout_cost import SCENARIOS, measure_often
+from bench.rollout_cost import SCENARIOS, WARM_UP_ROWS, measure_often
+from nemo_gym.analysis.bench.processes import interrupt_on_sigterm
 
 ROWS = 10_000
 ROUNDS = 3
@@ -32,6 +33,12 @@ def main() -> None:
     parser.add_argument("--nemo-gym", type=Path, help="also measure another NeMo Gym: its clone, set up in .venv")
     parser.add_argument("--other-rows", type=int, default=OTHER_ROWS, help="rollouts of each of these")
     options = parser.parse_args()
+    if options.rows <= WARM_UP_ROWS or options.rounds < 1 or options.other_rows < 1:
+        parser.error(f"expected more than {WARM_UP_ROWS} --rows, and at least 1 of --rounds and --other-rows")
+    for place in (options.verifiers, options.nemo_gym):
+        if place is not None and not place.exists():
+            parser.error(f"{place} does not exist")
+    interrupt_on_sigterm()
     machine = Machine()
     costs = [measure_often(scenario, rows=options.rows, rounds=options.rounds) for scenario in SCENARIOS]
     others = []

@@ -2,7 +2,6 @@
 one bare aiohttp request to the same endpoint in the same run. The endpoint's CPU time is left out of both sides."""
 
 import asyncio
-import os
 import resource
 import statistics
 import subprocess
@@ -19,7 +18,7 @@ import orjson
 
 from nemo_gym.analysis.bench.endpoint import serving_endpoint
 from nemo_gym.analysis.bench.measure import SCRIPTS, BenchError, ng_run
-from nemo_gym.analysis.bench.processes import memory, tree, tree_cpu_s
+from nemo_gym.analysis.bench.processes import Command, memory, tree, tree_cpu_s
 from nemo_gym.config.ports import find_open_port
 
 IN_FLIGHT = 64
@@ -166,14 +165,12 @@ def collect(
         *(f"+input_jsonl_fpath={rows}", f"+output_jsonl_fpath={output}"),
     ]
     log = output.with_suffix(".log")
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=cwd)
-        _, _, usage = os.wait4(process.pid, 0)
-        process.returncode = 0
+    with Command(command, log=log, cwd=cwd) as process:
+        ended = process.wait()
     scored = len(output.read_bytes().splitlines()) if output.exists() else 0
     if scored != count:
         raise BenchError(f"{scored} of {count} rollouts were scored: {log.read_text()[-500:]}")
-    return usage.ru_utime + usage.ru_stime
+    return ended.cpu_s
 
 
 def bare_request_s(url: str, scenario: Scenario, *, count: int, texts: int = 0, text_bytes: int = 0) -> float:

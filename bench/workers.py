@@ -11,10 +11,12 @@ from typing import NamedTuple
 from bench.report import Machine
 from bench.rollout_cost import MODEL_CONFIG, SCENARIOS, Scenario, collect, write_rows
 from nemo_gym.analysis.bench.endpoint import serving_endpoint
-from nemo_gym.analysis.bench.processes import cpu_s
+from nemo_gym.analysis.bench.processes import cpu_s, interrupt_on_sigterm
 from nemo_gym.analysis.bench.report import table
 
 SHORT = 500
+LEAST = 5000
+"""With fewer rollouts the difference of the two times is too short to say anything."""
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -33,6 +35,7 @@ class Rate(NamedTuple):
 def measure(scenario: Scenario, *, rows: int, workers: int) -> Rate:
     with serving_endpoint() as endpoint, tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
+        endpoint.stats()  # its own start does not count
         settings = [
             f"+config_paths=[{scenario.config},{MODEL_CONFIG}]",
             *(f"+policy_base_url={endpoint.url}", "+policy_api_key=none", "+policy_model_name=stub"),
@@ -53,10 +56,15 @@ def measure(scenario: Scenario, *, rows: int, workers: int) -> Rate:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.workers", description=__doc__)
-    parser.add_argument("--rows", type=int, default=8000)
+    parser.add_argument("--rows", type=int, default=30_000, help="rollouts of each kind")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--scenario", type=int, nargs="+", default=[0, 1])
+    listed = ", ".join(f"{number}: {scenario.name}" for number, scenario in enumerate(SCENARIOS))
+    numbers = range(len(SCENARIOS))
+    parser.add_argument("--scenario", type=int, nargs="+", default=[*numbers], choices=numbers, help=listed)
     options = parser.parse_args()
+    if options.rows < LEAST or min(options.workers) < 1:
+        parser.error(f"expected at least {LEAST} --rows and 1 of --workers")
+    interrupt_on_sigterm()
     rows = []
     for number in options.scenario:
         scenario = SCENARIOS[number]

@@ -241,7 +241,8 @@ async def _serve(fd: int, spec: EndpointSpec) -> None:
 
 
 def main() -> None:
-    """Entry point of the process."""
+    """Entry point of the process, which its parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     fields: dict[str, Any] = orjson.loads(sys.stdin.buffer.read())
     run(_serve(int(sys.argv[1]), EndpointSpec(**fields)))
 

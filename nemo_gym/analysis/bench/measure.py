@@ -1,6 +1,5 @@
 """Measure one point: the real `ng_collect_rollouts`, alone or with `ng_run`, against the simulated endpoint."""
 
-import os
 import re
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from nemo_gym.analysis.bench.endpoint import Endpoint, serving_endpoint
 from nemo_gym.analysis.bench.percentiles import quantile
-from nemo_gym.analysis.bench.processes import tree_cpu_s
+from nemo_gym.analysis.bench.processes import STOP_TIMEOUT_S, Command, tree_cpu_s
 from nemo_gym.analysis.bench.watch import Usage, Watcher
 from nemo_gym.analysis.bench.workload import Environment, Point, write_rows
 from nemo_gym.common.atomic_files import read_jsonl
@@ -26,7 +25,6 @@ from nemo_gym.rollouts.output_files import failures_path
 WARM_UP_ROLLOUTS = 2
 """The rollouts of the run whose CPU time counts as start-up. Few, since they are cheaper than those of most points."""
 READY_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 60.0
 SCRIPTS = Path(sys.executable).parent
 _SECONDS = re.compile(rb'"_seconds":([0-9.e+-]+)')
 
@@ -114,19 +112,17 @@ class Bench:
             *("+input_jsonl_fpath=rows.jsonl", "+output_jsonl_fpath=out.jsonl", "+tolerated_failures=1000000000"),
             f"+num_samples_in_parallel={point.in_flight}",
         ]
-        with (place / "log.txt").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=place)
-        roots = [process.pid] if run is None else [process.pid, run]
-        with (
-            Watcher(lambda: roots, has_begun=lambda: endpoint.stats().requests > 0) as watched,
-            Watcher(lambda: endpoint.pids) as endpoint_watched,
-        ):
-            _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
+        with Command(command, log=place / "log.txt", cwd=place) as process:
+            roots = [process.pid] if run is None else [process.pid, run]
+            with (
+                Watcher(lambda: roots, has_begun=lambda: endpoint.stats().requests > 0) as watched,
+                Watcher(lambda: endpoint.pids) as endpoint_watched,
+            ):
+                ended = process.wait()
+        if ended.exit_code:
             raise BenchError(f"ng_collect_rollouts failed: {(place / 'log.txt').read_text()[-2000:]}")
         run_s = 0.0 if run is None else tree_cpu_s(run) - before_s
-        cpu_s = max(0.0, used.ru_utime + used.ru_stime + run_s - start_up_s)
+        cpu_s = max(0.0, ended.cpu_s + run_s - start_up_s)
         return _figures(point, place, endpoint, cpu_s, watched.usage, endpoint_watched.usage)
 
 
