@@ -178,7 +178,8 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
         return expired
 
     def _limit(self) -> str:
-        return f"{round(max(0.0, self.at - self._entered_at), 2):g} s"
+        seconds = max(0.0, self.at - self._entered_at)
+        return f"{seconds:.2g} s" if seconds < 0.1 else f"{round(seconds, 2):g} s"
 
     async def __aenter__(self) -> None:
         self.__enter__()

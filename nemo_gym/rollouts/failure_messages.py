@@ -20,6 +20,9 @@ _REMEDIES = {
     "not_found": "Check {base_url} and {model_name}.",
     "unreachable": "Is the endpoint running? Check {base_url}.",
 }
+_UNTRUSTED = (
+    "Is its certificate of an authority that this machine trusts? If not, name the file with it in SSL_CERT_FILE."
+)
 _OF_POLICY = {"api_key": "policy_api_key", "model_name": "policy_model_name", "base_url": "policy_base_url"}
 _OF_OTHERS = {"api_key": "its API key", "model_name": "the name of its model", "base_url": "its base URL"}
 
@@ -58,5 +61,6 @@ def short_message(failure: NoResult) -> str:
 def setup_message(failure: NoResult) -> str:
     """Why no rollout can succeed, and what to check."""
     names = _OF_POLICY if failure.server == "policy_model" else _OF_OTHERS
-    remedy = _REMEDIES[failure.code or ""].format(**names)
+    is_untrusted = "certificate verify failed" in failure.message
+    remedy = _UNTRUSTED if is_untrusted else _REMEDIES[failure.code or ""].format(**names)
     return f"{failure.server or 'The model'} cannot be used: {failure.message.rstrip('.')}. {remedy}"

@@ -75,3 +75,11 @@ def test_an_input_error_names_its_row() -> None:
 def test_a_setup_error_says_what_to_check(code: str, server: str, remedy: str) -> None:
     message = setup_message(failure("x answered 401: no.", code=code, server=server))
     assert message == f"{server} cannot be used: x answered 401: no. {remedy}"
+
+
+def test_a_certificate_that_is_not_trusted_is_no_wrong_address() -> None:
+    text = (
+        "no connection to x:443: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"
+    )
+    message = setup_message(failure(text, code="unreachable", server="policy_model"))
+    assert message.endswith("name the file with it in SSL_CERT_FILE.")

@@ -79,8 +79,8 @@ class Command:
 
 
 def interrupt_on_sigterm() -> None:
-    """Have SIGTERM end this program as Ctrl+C does, so that it stops what it has started. A shell starts programs in the
-    background with SIGINT ignored."""
+    """Have SIGTERM end this program as Ctrl+C does, so that it stops what it has started, also in the background of a
+    shell, where SIGINT is ignored otherwise."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
 
