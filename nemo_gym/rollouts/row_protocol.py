@@ -180,10 +180,13 @@ def row_frame(request: RowRequest) -> tuple[list[Any], bytes]:
 
 
 def read_row(head: list[Any], body: bytes) -> RowRequest:
-    match head:
-        case [_, int(number), str(agent), int(task), int(repeat), str(row_hash), float(timeout_s), int(attempt)]:
-            return RowRequest(number, Row(RowId(task, repeat, row_hash), agent, body), timeout_s, attempt)
-    raise ProtocolError(f"the row {head!r:.200}")
+    if tuple(map(type, head)) != _ROW_TYPES:
+        raise ProtocolError(f"the row {head!r:.200}")
+    _, number, agent, task, repeat, row_hash, timeout_s, attempt = head
+    return RowRequest(number, Row(RowId(task, repeat, row_hash), agent, body), timeout_s, attempt)
+
+
+_ROW_TYPES = (int, int, str, int, int, str, float, int)
 
 
 def outcome_frame(number: int, outcome: Outcome) -> tuple[list[Any], bytes]:
