@@ -58,6 +58,10 @@ BURST = 32
 """How many rollouts start in one turn of the event loop. Rollouts that do the same thing one after the other take less
 time than if each did something else in between."""
 
+DATASET_CHANGED = (
+    "%s was changed while its rows were run, so these may not be the rows that it has now. Run the same command again "
+    "with +resume=continue to make what is missing."
+)
 RESUME_HINT = "All rollouts reported so far are on disk; run the same command again to make the rest."
 
 Report = Callable[[Outcome], None]
@@ -209,23 +213,25 @@ class RolloutCollectionHelper:
                 store.discard_if_empty()
                 raise
         if _stamp(dataset) != stamp:
-            logger.warning(
-                "%s was changed while its rows were run, so these may not be the rows that it has now. Run the same "
-                "command again with +resume=continue to make what is missing.",
-                dataset,
-            )
+            logger.warning(DATASET_CHANGED, dataset)
         for server in caller.local.values():
             metrics.blocked |= server.blocked()
         metrics.stages = times_since(stages_before, await stage_times(caller))
+        await self._write_figures(config, metrics, caller)
+        return metrics
+
+    async def _write_figures(
+        self, config: RolloutCollectionConfig, metrics: RunningMetrics, client: ServerClient
+    ) -> None:
+        output = Path(config.output_jsonl_fpath)
         self.metrics = metrics
         write_json(metrics_path(output), metrics.summary())
         if not config.disable_aggregation and metrics.scored:
             try:
-                await write_aggregate_metrics(output, caller, agent_name=config.agent_name)
+                await write_aggregate_metrics(output, client, agent_name=config.agent_name)
             except AggregationError as error:  # the rollouts are on disk
                 self.aggregation_error = error
                 logger.warning("%s", error)
-        return metrics
 
     async def _make_missing(
         self,
