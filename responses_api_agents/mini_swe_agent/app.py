@@ -34,7 +34,7 @@ from responses_api_agents.mini_swe_agent.harness import (
     converse,
     first_messages,
 )
-from responses_api_agents.mini_swe_agent.swebench_grading import grade_with_swebench
+from responses_api_agents.mini_swe_agent.swebench_grading import grade_with_swebench, needs_swebench
 
 TOO_LONG = (400, 413, 422)
 """Statuses with which an endpoint refuses a conversation, such as one that has outgrown the context."""
@@ -146,12 +146,17 @@ class MiniSWEAgent(SimpleResponsesAPIAgent):
         return talk, await self._grade(body, patch)
 
     async def _grade(self, body: MiniSWERunRequest, patch: str) -> Report:
-        """In a container of its own: what an attempt left running, or changed outside the repository, has no part."""
+        """Grade in containers of its own: what an attempt left running, or changed elsewhere, has no part."""
         config = self.config
-        uses_swebench = config.grader == "swebench" or (config.grader == "auto" and config.env != "sandbox")
+        uses_swebench = config.grader == "swebench" or (config.grader == "auto" and needs_swebench(body))
         grader = grade_with_swebench if uses_swebench else grade
-        async with opened(config.env, body, template=config.cache_dir_template, local=self._local) as box:
-            return await grader(box, body, patch, timeout_s=config.eval_timeout, prefix=command_prefix(config.env))
+        return await grader(
+            lambda: opened(config.env, body, template=config.cache_dir_template, local=self._local),
+            body,
+            patch,
+            timeout_s=config.eval_timeout,
+            prefix=command_prefix(config.env),
+        )
 
     async def _ask_model(
         self, params: NeMoGymResponseCreateParamsNonStreaming, messages: list[Message], jar: CookieJar

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox import AsyncSandbox, SandboxError, SandboxSpec
-from responses_api_agents.mini_swe_agent.grading import WORKDIR, Instance
+from responses_api_agents.mini_swe_agent.grading import Instance
+from responses_api_agents.mini_swe_agent.patching import WORKDIR
 from responses_api_agents.mini_swe_agent.toys import BASE_COMMIT, BY_REPO
 
 Env = Literal["docker", "singularity", "sandbox"]

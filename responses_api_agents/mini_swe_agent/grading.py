@@ -1,38 +1,41 @@
-"""Scoring an attempt: its change and the hidden tests, applied to a fresh copy of the repository."""
+"""Scoring an attempt: its change and the hidden tests, applied to fresh copies of the repository."""
 
+import asyncio
 import json
 import re
 import secrets
 import shlex
-import tempfile
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.sandbox import AsyncSandbox, SandboxError
-from responses_api_agents.mini_swe_agent.pytest_runner import REPORT, SECRET
+from responses_api_agents.mini_swe_agent.controls import FAILURE, with_controls
+from responses_api_agents.mini_swe_agent.outcomes import SuiteRun, difference, read_report
+from responses_api_agents.mini_swe_agent.patching import (
+    apply_attempt,
+    apply_patch,
+    download_bytes,
+    paths_in,
+    upload_text,
+)
+from responses_api_agents.mini_swe_agent.pytest_runner import SECRET, WATCHED_FILES
 
 Report = dict[str, Any]
 Grader = Literal["auto", "pytest", "swebench"]
+OpenBox = Callable[[], AbstractAsyncContextManager[AsyncSandbox]]
+"""Opens a fresh copy of the repository."""
 
-WORKDIR = "/testbed"
-
-TESTED_FILES = re.compile(r"^diff --git a/\S+ b/(\S+)$", re.MULTILINE)
 RUNNER = ".git/nemo-gym-tests.py"
-TEST_MACHINERY = (
-    "conftest.py",
-    "pytest.ini",
-    "tox.ini",
-    "sitecustomize.py",
-    "usercustomize.py",
-    "pytest.py",
-    "_pytest",
+OPTIONS = ("--tb=short", "-q", "-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors")
+INTROSPECTION = re.compile(
+    r"^\+.*\b(inspect|traceback|_getframe|tb_frame|settrace|setprofile|ctypes|gc|__code__)\b", re.MULTILINE
 )
-"""Files that can change what a test says without changing what it tests. They are put back before the tests run."""
-PLUGIN_METADATA = ("*.[eE][gG][gG]-[iI][nN][fF][oO]/*", "*.[dD][iI][sS][tT]-[iI][nN][fF][oO]/*")
-"""Files that make a module a plugin of pytest. No patch may bring them."""
-PASSED = ("PASSED", "XFAIL")
+"""A gold patch with such a line shows that right patches may look at frames and code objects."""
 
 
 class Instance(BaseModel):
@@ -62,37 +65,95 @@ async def current_patch(box: AsyncSandbox, instance: Instance) -> str:
     return result.stdout or "" if result.return_code == 0 and not result.is_truncated else ""
 
 
-async def grade(box: AsyncSandbox, instance: Instance, patch: str, *, timeout_s: float, prefix: str = "") -> Report:
-    """Apply a patch and the hidden tests to a fresh copy, run them with pytest, compare with what is expected."""
-    report = empty_report(patch)
-    files = TESTED_FILES.findall(instance.test_patch)
-    await box.exec(restore_command(instance, files), timeout_s=120)
-    if not await apply_patch(box, instance.test_patch, check_only=True):
-        raise SandboxError(f"The test patch of {instance.instance_id} does not apply.")
-    if not await apply_patch(box, patch):
+async def grade(open_box: OpenBox, instance: Instance, patch: str, *, timeout_s: float, prefix: str = "") -> Report:
+    """Run the hidden tests on a patch. If all pass, compare with a run without the patch, then run their controls."""
+    suite, report = _Suite(open_box, instance, timeout_s, prefix), empty_report(patch)
+    run = await suite.run(patch)
+    if run is None:
         return report
     report["patch_successfully_applied"] = True
-    await box.exec(restore_command(instance, files), timeout_s=120)
-    if not await apply_patch(box, instance.test_patch):
-        return {**report, "note": "The test patch does not apply to what the patch left."}
-    tests = [file for file in files if file.endswith(".py")]
-    return await _tested(box, instance, report, tests, timeout_s=timeout_s, prefix=prefix)
+    found = graded(report, instance, run, expected_failures=run.outcomes)
+    if not found["resolved"]:
+        return found
+    base = await suite.run("", watched=run.changed) or SuiteRun()
+    found = graded(report, instance, run, expected_failures=base.expected_failures)
+    if not found["resolved"]:
+        return found
+    names = full_names(run.outcomes)
+    named = {name for test in expected_tests(instance) for name in names[test]}
+    run.problem = difference(run, base, named) or await suite.control_problem(patch, run, named)
+    return graded(report, instance, run, expected_failures=base.expected_failures)
 
 
-async def _tested(
-    box: AsyncSandbox, instance: Instance, report: Report, tests: list[str], *, timeout_s: float, prefix: str
-) -> Report:
-    secret = secrets.token_hex(16)
-    await upload_text(box, SECRET, secret)
-    await upload_text(box, RUNNER, (Path(__file__).parent / "pytest_runner.py").read_text())
-    options = shlex.join(["--tb=no", "-q", "-p", "no:cacheprovider", "-o", "addopts=", *tests])
-    result = await box.exec(f"{prefix}python3 {RUNNER} {options} >/dev/null 2>&1 </dev/null", timeout_s=timeout_s)
-    if result.error_type == "timeout":
-        return {**report, "note": f"The tests did not finish within {timeout_s:g} s."}
-    written = await box.exec(f"cat {REPORT}", timeout_s=120)
-    if written.is_truncated:
-        raise SandboxError(f"The tests of {instance.instance_id} are too many for a report.")
-    return graded(report, instance, test_outcomes(written.stdout or "", secret))
+@dataclass(frozen=True, slots=True)
+class _Suite:
+    """The hidden tests of an instance."""
+
+    open_box: OpenBox
+    instance: Instance
+    timeout_s: float
+    prefix: str
+
+    async def run(self, patch: str, *, watched: Collection[str] = (), control: str = "") -> SuiteRun | None:
+        """Run the tests on a patch, or with a token their controls. None if the patch does not apply."""
+        test_patch = self.instance.test_patch
+        async with self.open_box() as box:
+            if not await apply_patch(box, test_patch, check_only=True):
+                raise SandboxError(f"The test patch of {self.instance.instance_id} does not apply.")
+            changed = await apply_attempt(box, patch, gold=self.instance.patch, test_patch=test_patch)
+            if changed is None:
+                return None
+            if not await apply_patch(box, test_patch):
+                return SuiteRun(problem="The test patch does not apply to what the patch left.")
+            tests = await _test_files(box, test_patch)
+            controls = await _add_controls(box, tests, control) if control else set()
+            run = await self._run_pytest(box, tests, sorted({*changed, *watched}))
+            run.changed, run.controls = changed, controls
+            return run
+
+    async def _run_pytest(self, box: AsyncSandbox, tests: list[str], watched: list[str]) -> SuiteRun:
+        secret = secrets.token_hex(16)
+        is_watched = not INTROSPECTION.search(self.instance.patch)
+        await upload_text(box, WATCHED_FILES, json.dumps({"code": watched if is_watched else [], "tests": tests}))
+        await upload_text(box, SECRET, secret)
+        await upload_text(box, RUNNER, (Path(__file__).parent / "pytest_runner.py").read_text())
+        command = f"{self.prefix}python3 -I {RUNNER} supervise {shlex.join([*OPTIONS, *tests])} </dev/null"
+        result = await box.exec(command, timeout_s=self.timeout_s)
+        if result.error_type == "timeout":
+            return SuiteRun(problem=f"The tests did not finish within {self.timeout_s:g} s.")
+        if result.is_truncated:
+            raise SandboxError(f"The tests of {self.instance.instance_id} are too many for a report.")
+        return await asyncio.to_thread(read_report, result.stdout or "", secret)
+
+    async def control_problem(self, patch: str, run: SuiteRun, named: set[str]) -> str:
+        """Name the tests whose controls do not fail at their end; empty if all do."""
+        token = f"control_{secrets.token_hex(16)}"
+        control = await self.run(patch, control=token) or SuiteRun(problem="The patch does not apply.")
+        if control.problem:
+            return f"The controls of the tests did not run: {control.problem}"
+        tests = [
+            name for name in named if run.outcomes[name] == "PASSED" and without_parameters(name) in control.controls
+        ]
+        failure = FAILURE.format(token=token)
+        passed = sorted(test for test in tests if failure not in control.messages.get(test, ""))
+        return f"Tests that must fail do not: the controls of {', '.join(passed)}." if passed else ""
+
+
+async def _test_files(box: AsyncSandbox, test_patch: str) -> list[str]:
+    """The Python files of a test patch that are there after it."""
+    listed = await box.exec(f"ls -d -- {shlex.join(paths_in(test_patch))} 2>/dev/null", timeout_s=120)
+    return [file for file in (listed.stdout or "").splitlines() if file.endswith(".py")]
+
+
+async def _add_controls(box: AsyncSandbox, files: list[str], token: str) -> set[str]:
+    """Turn the tests of some files into controls. Return their names."""
+    names: set[str] = set()
+    for file in files:
+        controlled = await asyncio.to_thread(with_controls, await download_bytes(box, file), token)
+        if controlled is not None:
+            await upload_text(box, file, controlled.source)
+            names |= {f"{file}::{test}" for test in controlled.tests}
+    return names
 
 
 def empty_report(patch: str) -> Report:
@@ -107,28 +168,44 @@ def empty_report(patch: str) -> Report:
     }
 
 
-def test_outcomes(written: str, secret: str) -> dict[str, str]:
-    """Test to outcome, as the runner wrote them down; nothing if anybody else did."""
-    if not written.startswith(secret):
-        return {}
-    outcomes: dict[str, str] = json.loads(written.removeprefix(secret))
-    return outcomes
+def expected_tests(instance: Instance) -> list[str]:
+    return [*instance.FAIL_TO_PASS, *instance.PASS_TO_PASS]
 
 
-test_outcomes.__test__ = False  # type: ignore[attr-defined]
+def without_parameters(test: str) -> str:
+    return test.partition("[")[0]
 
 
-def graded(report: Report, instance: Instance, outcomes: dict[str, str]) -> Report:
-    expected = {"FAIL_TO_PASS": instance.FAIL_TO_PASS, "PASS_TO_PASS": instance.PASS_TO_PASS}
+def full_names(outcomes: Collection[str]) -> Mapping[str, list[str]]:
+    """The tests by what a row may call them. Rows made from logs have names that end at the first space."""
+    names: dict[str, list[str]] = {}
+    for name in outcomes:
+        names.setdefault(name.partition(" ")[0], []).append(name)
+    return {**names, **{name: [name] for name in outcomes}}
+
+
+def graded(report: Report, instance: Instance, run: SuiteRun, *, expected_failures: Collection[str]) -> Report:
+    """Complete a report. A test that fails as its marker says counts if it is one of the expected failures."""
+    names = full_names(run.outcomes)
+    passed = {
+        name
+        for name, outcome in run.outcomes.items()
+        if outcome == "PASSED" or (outcome == "XFAIL" and name in expected_failures)
+    }
+
+    def passes(test: str) -> bool:
+        return not run.problem and test in names and passed.issuperset(names[test])
+
     status = {
         kind: {
-            "success": [test for test in tests if outcomes.get(test) in PASSED],
-            "failure": [test for test in tests if outcomes.get(test) not in PASSED],
+            "success": [test for test in tests if passes(test)],
+            "failure": [test for test in tests if not passes(test)],
         }
-        for kind, tests in expected.items()
+        for kind, tests in (("FAIL_TO_PASS", instance.FAIL_TO_PASS), ("PASS_TO_PASS", instance.PASS_TO_PASS))
     }
     has_failed = any(kind["failure"] for kind in status.values())
-    return {**report, "tests_status": status, "resolved": not has_failed and any(expected.values())}
+    found = {**report, "tests_status": status, "resolved": not has_failed and bool(expected_tests(instance))}
+    return {**found, "note": run.problem} if run.problem else found
 
 
 def is_resolved(report: Any, instance_id: str) -> bool:
@@ -142,37 +219,3 @@ def is_resolved(report: Any, instance_id: str) -> bool:
         return found["resolved"] is True and bool(names)
     except (KeyError, TypeError, AttributeError):
         return False
-
-
-async def apply_patch(box: AsyncSandbox, patch: str, *, check_only: bool = False) -> bool:
-    if not patch.strip():
-        return True
-    await upload_text(box, ".git/nemo-gym.patch", patch if patch.endswith("\n") else f"{patch}\n")
-    options = [f"--exclude={shlex.quote(pattern)}" for pattern in PLUGIN_METADATA] + ["--check"] * check_only
-    command = f"git apply --whitespace=nowarn {' '.join(options)} .git/nemo-gym.patch"
-    return (await box.exec(command, timeout_s=120)).return_code == 0
-
-
-async def upload_text(box: AsyncSandbox, path: str, text: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="nemo-gym-patch-") as folder:
-        local = Path(folder) / "patch"
-        local.write_text(text)
-        await box.upload(local, f"{WORKDIR}/{path}")
-
-
-def restore_command(instance: Instance, files: list[str]) -> str:
-    """Put back the tests and whatever steers them, as they were at the base commit."""
-    base = shlex.quote(instance.base_commit)
-    names = " -o ".join(f"-name {shlex.quote(name)}" for name in TEST_MACHINERY)
-    tested = " ".join(shlex.quote(file) for file in files)
-    return (
-        f"find . -path ./.git -prune -o \\( {names} -o -name '*.pth' \\) -exec rm -rf {{}} + ; rm -rf {tested} ; "
-        f"git ls-tree -r --name-only {base} | grep -E {shlex.quote(_machinery_pattern(files))} | "
-        f"xargs -r git checkout {base} --"
-    )
-
-
-def _machinery_pattern(files: list[str]) -> str:
-    names = "|".join(re.escape(name) for name in TEST_MACHINERY)
-    tested = "|".join(f"^{re.escape(file)}$" for file in files)
-    return rf"(^|/)({names})(/|$)|\.pth$" + (f"|{tested}" if tested else "")

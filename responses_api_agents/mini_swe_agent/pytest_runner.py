@@ -1,47 +1,154 @@
-"""Run tests with pytest and write down how each ended. This file is copied into the container of a grading.
+"""Run tests with pytest and report how they ended. This file is copied into the container of a grading.
 
-The tested code runs in the same process, and may print anything or end it: the report counts only with the secret in
-it, which is read and deleted before any file of the repository is imported. Runs with any Python 3."""
+It runs as two processes. The supervisor imports nothing of the repository, starts the other one, and alone knows the
+secret without which no report counts. The other one runs pytest with the tested code in it, and sends each event at
+once through a pipe, so that what was sent cannot be changed. Runs with any Python 3."""
 
+import base64
+import ctypes
 import json
 import os
+import select
+import subprocess
 import sys
+import zlib
 from typing import Any
 
-SECRET, REPORT = ".git/nemo-gym-secret", ".git/nemo-gym-report"
+SECRET, WATCHED_FILES = ".git/nemo-gym-secret", ".git/nemo-gym-watched"
+MAX_EVENT_BYTES = 16 * 2**20
+MAX_MESSAGE_CHARS = 4000
+PR_SET_DUMPABLE = 4
+LOOKS_INTO_TESTS = (
+    *("sys._getframe", "sys._getframemodulename", "sys._current_frames", "sys._current_exceptions"),
+    *("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback", "threading.settrace"),
+    *("gc.get_objects", "gc.get_referrers", "gc.get_referents", "object.__getattr__", "object.__setattr__"),
+    *("ctypes.dlopen", "ctypes.dlsym", "ctypes.cdata", "ctypes.PyObj_FromPtr", "cpython.remote_debugger_script"),
+)
+"""Audit events of Python that lead from the tested code to the test that calls it, its source or pytest."""
+ON_BEHALF = ("inspect.py", "traceback.py")
+"""Modules of the standard library that do so for their callers."""
+PRINTERS = ("traceback.py", "warnings.py")
+"""Modules that read source files to show lines of them."""
 
 
-class Recorder:
-    """A plugin of pytest."""
+class Reporter:
+    """A plugin of pytest that sends what was collected and how each phase of each test ended."""
 
-    def __init__(self) -> None:
-        self.outcomes: dict[str, str] = {}
+    def __init__(self, pipe: int) -> None:
+        self._stream, self._dump = os.fdopen(pipe, "w"), json.dumps
+        self._config: Any = None
+
+    def send(self, *event: Any) -> None:
+        self._stream.write(self._dump(event) + "\n")
+        self._stream.flush()
+
+    def pytest_configure(self, config: Any) -> None:
+        self._config = config
 
     def pytest_load_initial_conftests(self) -> None:
         """Only now, with pytest and its plugins imported: a repository may hold modules of the same names."""
         sys.path.insert(0, os.getcwd())
 
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.send("error", report.nodeid)
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        self.send("collected", [self._name(item.nodeid) for item in session.items])
+
     def pytest_runtest_logreport(self, report: Any) -> None:
-        is_expected = hasattr(report, "wasxfail")
-        if report.when != "call" and report.failed:
-            self.outcomes[report.nodeid] = "ERROR"
-        elif report.when == "call" or report.skipped:
-            names = {"passed": "XPASS" if is_expected else "PASSED", "skipped": "XFAIL" if is_expected else "SKIPPED"}
-            self.outcomes[report.nodeid] = names.get(report.outcome, "FAILED")
+        message = str(report.longrepr)[-MAX_MESSAGE_CHARS:] if report.failed else ""
+        name = self._name(report.nodeid)
+        self.send("test", name, report.when, report.outcome, hasattr(report, "wasxfail"), message)
+
+    def _name(self, node_id: str) -> str:
+        """As pytest prints it: relative to the current folder, also if its root is another one."""
+        return str(self._config.cwd_relative_nodeid(node_id))
 
 
-def main() -> None:
+def run_pytest(pipe: int, options: "list[str]") -> None:
+    os.unlink(__file__)
+    os.set_inheritable(pipe, False)
+    sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder]
     import pytest
 
+    reporter = Reporter(pipe)
+    watch(reporter)
+    code = int(pytest.main(options, plugins=[reporter]))
+    reporter.send("end", code)
+    os._exit(code)
+
+
+def watch(reporter: Reporter) -> None:
+    """Report when code of the patch looks into the tests. An audit hook can be neither removed nor found."""
+    with open(WATCHED_FILES) as file:
+        files = json.load(file)
+    os.unlink(WATCHED_FILES)
+    code = {os.path.abspath(path): path for path in files["code"]}
+    tests = tuple(f"/{path}" for path in files["tests"])
+    helpers, printers = (
+        frozenset(os.path.join(os.path.dirname(os.__file__), name) for name in names)
+        for names in (ON_BEHALF, PRINTERS)
+    )
+    send, current_frame, is_busy = reporter.send, sys._getframe, []  # type: ignore[var-annotated]
+
+    def hook(event: str, arguments: Any) -> None:
+        is_test = event == "open" and isinstance(arguments[0], str) and f"/{arguments[0]}".endswith(tests)
+        if is_busy or not (is_test or event in LOOKS_INTO_TESTS):
+            return
+        is_busy.append(True)
+        try:
+            frame: Any = current_frame(1)
+            while frame and frame.f_code.co_filename not in code:
+                name = frame.f_code.co_filename
+                if name in printers if is_test else not (name in helpers or name.startswith("<")):
+                    return
+                frame = frame.f_back
+            if frame:
+                send("reached", event, code[frame.f_code.co_filename])
+        finally:
+            is_busy.clear()
+
+    if code and hasattr(sys, "addaudithook"):
+        sys.addaudithook(hook)
+
+
+def supervise(options: "list[str]") -> None:
+    # Processes of the same user may otherwise read the secret from this one's memory, or write to its output.
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     with open(SECRET) as file:
         secret = file.read()
     os.unlink(SECRET)
-    dump, recorder = json.dumps, Recorder()
-    pytest.main(sys.argv[1:], plugins=[recorder])
-    with open(REPORT, "w") as file:
-        file.write(secret + dump(recorder.outcomes))
-    os._exit(0)
+    receiving, sending = os.pipe()
+    command = [sys.executable, "-I", __file__, str(sending), *options]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    null = subprocess.DEVNULL
+    tests = subprocess.Popen(
+        command, pass_fds=[sending], env=environment, stdin=null, stdout=null, stderr=null, start_new_session=True
+    )
+    os.close(sending)
+    events = received(receiving, tests).decode(errors="replace")
+    report = json.dumps({"status": tests.wait(), "events": events})
+    sys.stdout.write(secret + base64.b64encode(zlib.compress(report.encode())).decode())
+
+
+def received(pipe: int, sender: "subprocess.Popen[bytes]") -> bytes:
+    """What arrives until the sender ends. Others may hold the pipe open for longer."""
+    content = b""
+    while len(content) < MAX_EVENT_BYTES:
+        has_ended = sender.poll() is not None
+        if select.select([pipe], [], [], 0 if has_ended else 0.1)[0]:
+            part = os.read(pipe, 2**16)
+            if not part:
+                break
+            content += part
+        elif has_ended:
+            break
+    return content
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "supervise":
+        supervise(sys.argv[2:])
+    else:
+        run_pytest(int(sys.argv[1]), sys.argv[2:])

@@ -15,7 +15,7 @@ from nemo_gym.server_utils import ServerClient
 from nemo_gym.testing import rows_of, running_servers, servers_of
 from responses_api_agents.mini_swe_agent.app import MiniSWERunRequest
 from responses_api_agents.mini_swe_agent.containers import image_name, provider_and_spec
-from responses_api_agents.mini_swe_agent.grading import Instance, graded, is_resolved, test_outcomes
+from responses_api_agents.mini_swe_agent.grading import Instance, is_resolved
 from responses_api_agents.mini_swe_agent.harness import (
     FINAL_MARKER,
     Message,
@@ -286,17 +286,6 @@ def test_long_output_is_cut_in_the_middle() -> None:
 )
 def test_a_report_with_something_missing_is_not_resolved(report: Any) -> None:
     assert not is_resolved(report, "i")
-
-
-def test_a_report_counts_with_its_secret_and_is_compared() -> None:
-    outcomes = test_outcomes('abc{"t.py::a": "PASSED", "t.py::b[x y]": "FAILED", "t.py::c": "XFAIL"}', "abc")
-    assert outcomes == {"t.py::a": "PASSED", "t.py::b[x y]": "FAILED", "t.py::c": "XFAIL"}
-    assert test_outcomes('{"t.py::a": "PASSED"}', "abc") == {}
-    instance = Instance(instance_id="i", FAIL_TO_PASS=["t.py::a"], PASS_TO_PASS=["t.py::c"])
-    assert graded({}, instance, outcomes)["resolved"] is True
-    assert graded({}, Instance(instance_id="i"), {})["resolved"] is False
-    failed = graded({}, Instance(instance_id="i", PASS_TO_PASS=["t.py::missing"]), outcomes)
-    assert failed["tests_status"]["PASS_TO_PASS"]["failure"] == ["t.py::missing"]
 
 
 def test_images_have_the_names_of_their_subset() -> None:
