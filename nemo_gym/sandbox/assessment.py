@@ -85,7 +85,7 @@ def landlock() -> Assessment:
         fix = "Linux 5.13 or later, with 'landlock' in the lsm= list of the kernel's command line"
         return Assessment("landlock", "partial", False, "The kernel has no Landlock.", fix)
     try:
-        seccomp_filter(allow_sockets=False)
+        seccomp_filter(in_namespaces=False)
     except SandboxUnavailableError as error:
         return Assessment("landlock", "partial", False, str(error))
     return Assessment("landlock", "partial", True, f"The kernel has Landlock ABI {abi}.", None, NOT_COVERED)

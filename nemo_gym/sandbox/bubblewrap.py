@@ -55,10 +55,10 @@ class BubblewrapProvider(LocalProvider):
             settings["namespaces"] = {
                 "folders": [(path, size_mb * MIB) for path, size_mb in folders(limits, workdir).items()],
                 "uid_inside": None if is_root else UID_INSIDE,
-                "filter": seccomp_filter(allow_sockets=True),
+                "filter": seccomp_filter(in_namespaces=True),
             }
             return Launch([], settings, server=server)
-        filter_fd = _readable(seccomp_filter(allow_sockets=True))
+        filter_fd = _readable(seccomp_filter(in_namespaces=True))
         argv = [self._bwrap, *_namespaces(), *mounts(limits, runtime, workdir, _sockets(spec))]
         argv += ["--chdir", "/", "--seccomp", str(filter_fd), "--", *boot_command(runtime.python)]
         return Launch(argv, settings, [filter_fd])

@@ -27,8 +27,8 @@ NOT_COVERED = (
     "The number of processes is checked 20 times a second; the kernel's own limit counts all processes of the user.",
     "There is no PID namespace: if the agent is killed from outside (out of memory), grandchildren of a command that "
     "left its process group live on until they end by themselves.",
-    "Metadata of files outside the sandbox (size, owner, times, existence) can be read, and rights of files of the "
-    "same user changed (chmod).",
+    "Metadata of files outside the sandbox (size, owner, times, existence) can be read, and rights and times of files "
+    "of the same user changed (chmod, utime).",
     "Process ids of the host are visible, but not what runs there.",
     "No sockets at all: also those between processes of one sandbox are refused (socketpair works).",
     "Kernels before 6.12 (Landlock ABI 6): signals can be sent to other processes of the same user.",
@@ -62,7 +62,7 @@ class LandlockProvider(LocalProvider):
     def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime, server: ForkServer | None = None) -> Launch:
         launch = folder_launch(self, limits, runtime, server)
         launch.settings["landlock"] = rules(runtime, launch.folder or Path())
-        launch.settings["seccomp"] = seccomp_filter(allow_sockets=False)
+        launch.settings["seccomp"] = seccomp_filter(in_namespaces=False)
         return launch
 
 

@@ -9,15 +9,17 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, PythonResult
 from nemo_gym.sandbox.errors import SandboxCreateError, SandboxError
 from nemo_gym.sandbox.inside import frames
-from nemo_gym.sandbox.inside.frames import frame, pack
+from nemo_gym.sandbox.inside.frames import OVERHEAD_BYTES, FrameError, frame, max_report_bytes, pack
 from nemo_gym.sandbox.launcher import HostProcess, Launch
 from nemo_gym.sandbox.limits import Limits
-from nemo_gym.sandbox.results import exec_result, job_outcome, python_result
+from nemo_gym.sandbox.results import exec_result, job_outcome, lost_session, python_result
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,19 @@ MAX_DOWNLOAD_BYTES = 128 * 2**20
 
 
 class SandboxGoneError(SandboxError):
-    """The sandbox ended, or stopped answering."""
+    """The sandbox ended, stopped answering, or sent what no agent sends. It is closed."""
+
+
+class SandboxRefusedError(SandboxError):
+    """The agent could not do what it was asked for: nothing was run. The sandbox goes on."""
+
+
+class _Waiting(NamedTuple):
+    """A request that the agent has not replied to. One that was given up stays here until then."""
+
+    reply: "asyncio.Future[tuple[int, bytes]]"
+    max_bytes: int
+    """The most that its reply can have."""
 
 
 class SandboxProcess:
@@ -50,7 +64,7 @@ class SandboxProcess:
         self.limits, self.env, self.workdir = limits, dict(env), str(launch.settings["workdir"])
         self._launch, self._workdir_name, self._ended = launch, workdir_name, ended
         self._requests = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._turn = asyncio.Lock()
         self._process: HostProcess | None = None
         self._transport: asyncio.WriteTransport | None = None
@@ -63,18 +77,18 @@ class SandboxProcess:
 
     @property
     def is_alive(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
+        return self._transport is not None and self._closing is None and not self._transport.is_closing()
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
         ours, theirs = socket.socketpair()
         errors = os.memfd_create("sandbox-errors", os.MFD_CLOEXEC)
-        ready = self._waiting[0] = asyncio.get_running_loop().create_future()
+        ready = self._expect(0, OVERHEAD_BYTES)
         try:
             async with asyncio.timeout(timeout_s):
                 with theirs:
                     self._process = await self._launch.start(ours, theirs, errors)
                 self._transport, _ = await asyncio.get_running_loop().create_unix_connection(
-                    lambda: _Frames(self._received, self._lost), sock=ours
+                    lambda: _Frames(self._max_bytes, self._received, self._lost), sock=ours
                 )
                 self._transport.write(self._launch.first_bytes())
                 kind, payload = await ready
@@ -90,7 +104,6 @@ class SandboxProcess:
                 raise SandboxCreateError(f"The sandbox did not start: {said or error!r}") from error
             raise
         finally:
-            self._waiting.pop(0, None)
             os.close(errors)
 
     async def exec(
@@ -119,12 +132,17 @@ class SandboxProcess:
         )
 
     async def python(self, code: str, *, timeout_s: float | None = None) -> PythonResult:
-        """Run code in the stateful session, after all that was run there before."""
+        """Run code in the stateful session, after all that was run there before. If the code ends the sandbox, the
+        result says that its process is lost."""
         wall_s = timeout_s or self.limits.wall_s
         payload = pack(self._options(wall_s), code.encode("utf-8", "replace"))
+        reply_bytes = max_report_bytes(self.limits.output_bytes)
         async with self._turn:
-            outcome = await self._ask(frames.PYTHON, payload, wall_s)
-        return python_result(outcome)
+            self._check_alive()
+            try:
+                return await self._ask(frames.PYTHON, payload, python_result, wall_s=wall_s, reply_bytes=reply_bytes)
+            except SandboxGoneError:
+                return lost_session()
 
     async def write_file(self, path: str, content: bytes) -> None:
         for at in range(0, max(len(content), 1), CHUNK_BYTES):
@@ -134,7 +152,7 @@ class SandboxProcess:
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_DOWNLOAD_BYTES) -> bytes:
         payload = pack(self._absolute(path), str(max_bytes).encode())
-        return await self._file_job(frames.READ, payload, f"read {path}")
+        return await self._file_job(frames.READ, payload, f"read {path}", max_bytes=max_bytes)
 
     def close(self) -> "asyncio.Future[None]":
         """End everything in the sandbox. The result is there when all its processes are gone."""
@@ -171,13 +189,14 @@ class SandboxProcess:
             pack(*(text.encode("utf-8", "surrogateescape") for pair in names.items() for text in pair)),
             pack(*(text.encode("utf-8", "surrogateescape") for text in argv)),
         )
+        reply_bytes = 2 * (output_bytes or self.limits.output_bytes)
         try:
-            return exec_result(await self._ask(kind, payload, wall_s))
-        except SandboxGoneError as error:
+            return await self._ask(kind, payload, exec_result, wall_s=wall_s, reply_bytes=reply_bytes)
+        except (SandboxGoneError, SandboxRefusedError) as error:
             return ExecResult(stdout="", stderr=str(error), return_code=RUNTIME_FAILURE, error_type="sandbox")
 
-    async def _file_job(self, kind: int, payload: bytes, what: str) -> bytes:
-        outcome = job_outcome(await self._ask(kind, payload, 60.0))
+    async def _file_job(self, kind: int, payload: bytes, what: str, *, max_bytes: int = 0) -> bytes:
+        outcome = await self._ask(kind, payload, job_outcome, wall_s=60.0, reply_bytes=max_bytes)
         if outcome.code:
             raise SandboxError(f"Could not {what} in the sandbox: {outcome.stderr.decode(errors='replace').strip()}")
         return outcome.stdout
@@ -192,13 +211,24 @@ class SandboxProcess:
             named = named.relative_to(self._workdir_name)
         return os.fsencode(self.workdir / named)
 
-    async def _ask(self, kind: int, payload: bytes, wall_s: float) -> bytes:
-        """The agent's reply. An action whose caller is cancelled is ended in the sandbox, too."""
+    def _expect(self, request: int, max_bytes: int) -> "asyncio.Future[tuple[int, bytes]]":
+        reply: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._waiting[request] = _Waiting(reply, max_bytes)
+        return reply
+
+    def _check_alive(self) -> asyncio.WriteTransport:
         if not self.is_alive or self._transport is None:
             raise SandboxGoneError("The sandbox has ended.")
+        return self._transport
+
+    async def _ask(
+        self, kind: int, payload: bytes, read: Callable[[bytes], T], *, wall_s: float, reply_bytes: int
+    ) -> T:
+        """The agent's reply. An action whose caller is cancelled is ended in the sandbox, too."""
+        transport = self._check_alive()
         request = next(self._requests)
-        reply = self._waiting[request] = asyncio.get_running_loop().create_future()
-        self._transport.write(frame(request, kind, payload))
+        reply = self._expect(request, reply_bytes + OVERHEAD_BYTES)
+        transport.write(frame(request, kind, payload))
         try:
             async with asyncio.timeout(wall_s + REPLY_GRACE_S):
                 answered, content = await reply
@@ -207,32 +237,45 @@ class SandboxProcess:
             raise SandboxGoneError("The sandbox stopped answering and was ended.") from error
         except asyncio.CancelledError:
             if self.is_alive:
-                self._transport.write(frame(0, frames.CANCEL, pack(str(request).encode())))
+                transport.write(frame(0, frames.CANCEL, pack(str(request).encode())))
             raise
-        finally:
-            self._waiting.pop(request, None)
         if answered != frames.RESULT:
-            raise SandboxGoneError(f"The sandbox refused: {content[:500].decode(errors='replace')}")
-        return bytes(content)
+            raise SandboxRefusedError(f"The sandbox refused: {content[:500].decode(errors='replace')}")
+        try:
+            return read(content)
+        except FrameError as error:
+            self.close()
+            raise SandboxGoneError(f"The sandbox sent an invalid reply and was ended: {error}.") from error
+
+    def _max_bytes(self, request: int) -> int:
+        """The most that a reply to a request can have; -1 if no reply is expected."""
+        return self._waiting[request].max_bytes if request in self._waiting else -1
 
     def _received(self, request: int, kind: int, payload: bytes) -> None:
-        reply = self._waiting.get(request)
-        if reply is not None and not reply.done():
+        reply = self._waiting.pop(request).reply
+        if not reply.done():
             reply.set_result((kind, payload))
 
     def _lost(self) -> None:
-        for reply in self._waiting.values():
-            if not reply.done():
-                reply.set_exception(SandboxGoneError("The sandbox ended."))
+        for waiting in self._waiting.values():
+            if not waiting.reply.done():
+                waiting.reply.set_exception(SandboxGoneError("The sandbox ended."))
+        self._waiting.clear()
         if self._closing is None:
             self.close()
 
 
 class _Frames(asyncio.Protocol):
-    """Cuts what an agent sends into frames; anything else ends the connection."""
+    """Cuts what an agent sends into frames. One that answers no request, or is too long, ends the connection before it
+    is read."""
 
-    def __init__(self, received: Callable[[int, int, bytes], None], lost: Callable[[], None]) -> None:
-        self._received, self._lost = received, lost
+    def __init__(
+        self,
+        max_bytes: Callable[[int], int],
+        received: Callable[[int, int, bytes], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._max_bytes, self._received, self._lost = max_bytes, received, lost
         self._buffer = bytearray()
         self._transport: asyncio.WriteTransport | None = None
 
@@ -243,7 +286,7 @@ class _Frames(asyncio.Protocol):
         self._buffer += data
         while len(self._buffer) >= frames.HEADER.size:
             request, kind, length = frames.HEADER.unpack_from(self._buffer)
-            if length > frames.MAX_PAYLOAD_BYTES:
+            if length > self._max_bytes(request):
                 assert self._transport is not None
                 self._transport.abort()
                 return

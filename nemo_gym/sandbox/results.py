@@ -1,11 +1,11 @@
 """Replies of an agent, read as results. They come out of a sandbox: nothing in them is taken on trust."""
 
-import json
+import struct
 from dataclasses import dataclass
 
 from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, LimitName, PythonResult
 from nemo_gym.sandbox.inside import frames
-from nemo_gym.sandbox.inside.frames import unpack
+from nemo_gym.sandbox.inside.frames import FrameError, unpack
 
 _LIMIT_NAMES: dict[int, LimitName] = {
     frames.TIME: "time",
@@ -27,9 +27,17 @@ class JobOutcome:
 
 
 def job_outcome(payload: bytes) -> JobOutcome:
-    head, stdout, stderr = unpack(payload)
-    code, reason, truncated, cpu_us = frames.OUTCOME.unpack(head)
+    head, stdout, stderr = unpack(payload, 3)
+    code, reason, truncated, cpu_us = _head(head)
     return JobOutcome(code, reason, bool(truncated), cpu_us / 1e6, stdout, stderr)
+
+
+def _head(head: bytes) -> tuple[int, int, int, int]:
+    try:
+        code, reason, truncated, cpu_us = frames.OUTCOME.unpack(head)
+    except struct.error as error:
+        raise FrameError(str(error)) from error
+    return code, reason, truncated, cpu_us
 
 
 def exec_result(payload: bytes) -> ExecResult:
@@ -49,15 +57,17 @@ def exec_result(payload: bytes) -> ExecResult:
 
 def python_result(payload: bytes) -> PythonResult:
     """The session's report. The process it comes from runs code of the model's and may have sent anything."""
-    head, report = unpack(payload)
-    limit = _LIMIT_NAMES.get(frames.OUTCOME.unpack(head)[1])
+    head, report = unpack(payload, 2)
+    limit = _LIMIT_NAMES.get(_head(head)[1])
     try:
-        fields = json.loads(report)
-        texts = [fields[name] for name in ("stdout", "stderr", "result", "error", "error_type")]
-        assert all(text is None or isinstance(text, str) for text in texts)
-        texts = [text and text.encode(errors="backslashreplace").decode() for text in texts]  # lone surrogates
-    except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
-        error = "The Python process ended." if limit is None else f"The {limit} limit was exceeded."
-        return PythonResult("", "", None, error, "SessionLost", limit, is_lost=True)
+        texts = [field[1:].decode(errors="replace") if field else None for field in unpack(report, 5)]
+    except FrameError:
+        return lost_session(limit)
     stdout, stderr, result, error_text, error_type = texts
     return PythonResult(stdout or "", stderr or "", result, error_text, error_type, limit)
+
+
+def lost_session(limit: LimitName | None = None) -> PythonResult:
+    """The result of code whose process ended."""
+    error = "The Python process ended." if limit is None else f"The {limit} limit was exceeded."
+    return PythonResult("", "", None, error, "SessionLost", limit, is_lost=True)

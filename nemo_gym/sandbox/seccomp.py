@@ -4,6 +4,7 @@ A deny list, like those of container runtimes, plus everything newer than the ca
 the namespaces: it removes kernel interfaces that model-written code never needs and exploits often do."""
 
 import errno
+import os
 import platform
 import struct
 from typing import NamedTuple
@@ -20,6 +21,7 @@ NEWEST_KNOWN = 470
 CLONE_NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+IOPRIO_WHO_PROCESS = 1
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 """Families that stay inside a network namespace. AF_VSOCK, for one, reaches the hypervisor from any namespace."""
 
@@ -31,9 +33,10 @@ def numbers(table: str) -> dict[str, int]:
 
 _SAME_EVERYWHERE = numbers(
     """
-    io_uring_setup:425 io_uring_enter:426 io_uring_register:427 open_tree:428 move_mount:429 fsopen:430
-    fsconfig:431 fsmount:432 fspick:433 clone3:435 pidfd_getfd:438 process_madvise:440 mount_setattr:442
-    quotactl_fd:443 memfd_secret:447 process_mrelease:448 statmount:457 listmount:458 open_tree_attr:467
+    pidfd_send_signal:424 io_uring_setup:425 io_uring_enter:426 io_uring_register:427 open_tree:428
+    move_mount:429 fsopen:430 fsconfig:431 fsmount:432 fspick:433 pidfd_open:434 clone3:435 pidfd_getfd:438
+    process_madvise:440 mount_setattr:442 quotactl_fd:443 memfd_secret:447 process_mrelease:448 statmount:457
+    listmount:458 setxattrat:463 removexattrat:466 open_tree_attr:467 file_setattr:469
     """
 )
 _X86_64 = numbers(
@@ -46,6 +49,9 @@ _X86_64 = numbers(
     vmsplice:278 move_pages:279 perf_event_open:298 fanotify_init:300 name_to_handle_at:303
     open_by_handle_at:304 clock_adjtime:305 setns:308 process_vm_readv:310 process_vm_writev:311 kcmp:312
     finit_module:313 memfd_create:319 kexec_file_load:320 bpf:321 userfaultfd:323 shmget:29 shmat:30 msgget:68
+    setpriority:141 sched_setparam:142 sched_setscheduler:144 sched_setaffinity:203 ioprio_set:251 prlimit64:302
+    sched_setattr:314 chown:92 fchown:93 lchown:94 fchownat:260 setxattr:188 lsetxattr:189 fsetxattr:190
+    removexattr:197 lremovexattr:198 fremovexattr:199
     """
 )
 _AARCH64 = numbers(
@@ -57,16 +63,38 @@ _AARCH64 = numbers(
     unshare:97 vmsplice:75 move_pages:239 perf_event_open:241 fanotify_init:262 name_to_handle_at:264
     open_by_handle_at:265 clock_adjtime:266 setns:268 process_vm_readv:270 process_vm_writev:271 kcmp:272
     finit_module:273 memfd_create:279 kexec_file_load:294 bpf:280 userfaultfd:282 shmget:194 shmat:196
-    msgget:186
+    msgget:186 setpriority:140 sched_setparam:118 sched_setscheduler:119 sched_setaffinity:122 ioprio_set:30
+    prlimit64:261 sched_setattr:274 fchown:55 fchownat:54 setxattr:5 lsetxattr:6 fsetxattr:7 removexattr:14
+    lremovexattr:15 fremovexattr:16
     """
 )
 _ABSENT = {
     # Programs probe for these and fall back when the kernel has none. Memory that no limit counts (memfd, SysV
     # segments and queues) is refused the same way.
     *("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register", "memfd_create", "memfd_secret"),
-    *("shmget", "shmat", "msgget"),
+    *("shmget", "shmat", "msgget", "pidfd_open", "pidfd_send_signal"),
+}
+_ON_OTHER_FILES = {
+    # Landlock has no right for these, and a filter sees no paths. What programs do where a file system has no extended
+    # attributes, or another user owns a file, they do here. chmod and utime are not among them: copying needs them.
+    **dict.fromkeys(("chown", "fchown", "lchown", "fchownat"), errno.EPERM),
+    **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr", "setxattrat"), errno.EOPNOTSUPP),
+    **dict.fromkeys(("removexattr", "lremovexattr", "fremovexattr", "removexattrat"), errno.EOPNOTSUPP),
+    "file_setattr": errno.EOPNOTSUPP,
 }
 _BY_ARGUMENT = {"socket", "clone", "ioctl"}
+_CALLER = 0
+"""The process id that stands for the caller. A filter knows no other number that a process has."""
+_ON_ITSELF_ONLY = {
+    # Call to the arguments that it must have, by position: so a process changes itself and no other.
+    "prlimit64": {0: _CALLER},
+    "sched_setparam": {0: _CALLER},
+    "sched_setscheduler": {0: _CALLER},
+    "sched_setaffinity": {0: _CALLER},
+    "sched_setattr": {0: _CALLER},
+    "setpriority": {0: os.PRIO_PROCESS, 1: _CALLER},
+    "ioprio_set": {0: IOPRIO_WHO_PROCESS, 1: _CALLER},
+}
 
 
 class Machine(NamedTuple):
@@ -80,8 +108,9 @@ MACHINES = {
 }
 
 
-def seccomp_filter(*, allow_sockets: bool, machine: str | None = None) -> bytes:
-    """The filter program. Without `allow_sockets` no socket can be made, only connected pairs."""
+def seccomp_filter(*, in_namespaces: bool, machine: str | None = None) -> bytes:
+    """The filter program. Without namespaces it also refuses sockets, except connected pairs, and to change owners and
+    extended attributes."""
     name = machine or platform.machine()
     if name not in MACHINES:
         raise SandboxUnavailableError(f"There is no seccomp filter for {name}; expected {' or '.join(MACHINES)}.")
@@ -89,24 +118,36 @@ def seccomp_filter(*, allow_sockets: bool, machine: str | None = None) -> bytes:
     lines = [_load(_ARCH_AT), _jump(_JEQ, audit_arch, 1, 0), _return(_KILL_PROCESS), _load(_NUMBER_AT)]
     lines += [_jump(_JGE, NEWEST_KNOWN + 1, 0, 1), _return(_ERRNO | errno.ENOSYS)]
     for call, number in calls.items():
-        if call not in _BY_ARGUMENT:
-            refusal = errno.ENOSYS if call in _ABSENT else errno.EPERM
+        if call in _ON_ITSELF_ONLY:
+            lines += _on_itself_only(number, _ON_ITSELF_ONLY[call])
+        elif call not in _BY_ARGUMENT and not (in_namespaces and call in _ON_OTHER_FILES):
+            refusal = errno.ENOSYS if call in _ABSENT else _ON_OTHER_FILES.get(call, errno.EPERM)
             lines += [_jump(_JEQ, number, 0, 1), _return(_ERRNO | refusal)]
     lines += _when(calls["clone"], 0, [_jump(_JSET, CLONE_NEW_NAMESPACES, 0, 1), _return(_ERRNO | errno.EPERM)])
     terminal = [
         line for code in (TIOCSTI, TIOCLINUX) for line in (_jump(_JEQ, code, 0, 1), _return(_ERRNO | errno.EPERM))
     ]
     lines += _when(calls["ioctl"], 1, terminal)
-    lines += _when(calls["socket"], 0, _socket_rules(allow_sockets))
+    lines += _when(calls["socket"], 0, _socket_rules(in_namespaces))
     return b"".join([*lines, _return(_ALLOW)])
 
 
-def _socket_rules(allow_sockets: bool) -> list[bytes]:
-    if not allow_sockets:
+def _socket_rules(in_namespaces: bool) -> list[bytes]:
+    if not in_namespaces:
         return [_return(_ERRNO | errno.EACCES)]
     families = (AF_UNIX, AF_INET, AF_INET6)
     allowed = [line for family in families for line in (_jump(_JEQ, family, 0, 1), _return(_ALLOW))]
     return [*allowed, _return(_ERRNO | errno.EAFNOSUPPORT)]
+
+
+def _on_itself_only(number: int, required: dict[int, int]) -> list[bytes]:
+    refuse = _return(_ERRNO | errno.EPERM)
+    checks = [
+        line
+        for at, value in required.items()
+        for line in (_load(_ARGUMENTS_AT + 8 * at), _jump(_JEQ, value, 1, 0), refuse)
+    ]
+    return [_jump(_JEQ, number, 0, len(checks) + 1), *checks, _return(_ALLOW)]
 
 
 def _when(number: int, argument: int, rules: list[bytes]) -> list[bytes]:

@@ -17,6 +17,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.sandbox import SandboxConfig, SandboxPool
 from nemo_gym.sandbox.limits import time_limits
+from nemo_gym.server_utils import Compute
 from resources_servers.code_gen.runner import (
     MEMORY_MB,
     PRELOAD,
@@ -43,11 +44,11 @@ class CodeGenResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig, ext
 
 
 class VerifierMetadata(BaseModel):
-    unit_tests: UnitTests | None = None
+    unit_tests: UnitTests
 
 
 class CodeGenVerifyRequest(BaseVerifyRequest):
-    verifier_metadata: VerifierMetadata | None = None
+    verifier_metadata: VerifierMetadata
 
 
 class CodeGenVerifyResponse(BaseVerifyResponse):
@@ -77,16 +78,13 @@ class CodeGenResourcesServer(SimpleResourcesServer):
         async with SandboxPool(provider, warm=self.config.warm_sandboxes, session=False) as self._pool:
             yield
 
-    async def verify(self, body: CodeGenVerifyRequest) -> CodeGenVerifyResponse:
+    async def verify(self, body: CodeGenVerifyRequest, compute: Compute) -> CodeGenVerifyResponse:
         text = joined_text(body.response)
-        tests = body.verifier_metadata.unit_tests if body.verifier_metadata else None
-        if not text.strip() or tests is None:
-            return _response(body, extracted_model_output=text if text.strip() else None)
         code = extract_code(text)
         if code is None:
-            return _response(body, extracted_model_output=text)
+            return _response(body, extracted_model_output=text if text.strip() else None)
         started = time.monotonic()
-        report = await self._report(code, tests)
+        report = await self._report(code, body.verifier_metadata.unit_tests, compute)
         return _response(
             body,
             reward=float(all(outcome is True for outcome in report.result)),
@@ -97,13 +95,20 @@ class CodeGenResourcesServer(SimpleResourcesServer):
             unit_tests_time_taken=time.monotonic() - started,
         )
 
-    async def _report(self, code: str, tests: UnitTests) -> RunReport:
+    async def _report(self, code: str, tests: UnitTests, compute: Compute) -> RunReport:
+        """Run a program in a sandbox, and again in another one if that sandbox ends.
+
+        The machine may have ended the first. If the second, which did start, ends as well, the program broke both."""
         async with self._turns:
-            sandbox = await self._pool.take()
-            try:
-                return await run_tests(sandbox, code, tests)
-            finally:
-                await asyncio.shield(self._pool.release(sandbox))
+            report = await self._report_of_one_sandbox(code, tests, compute)
+            return await self._report_of_one_sandbox(code, tests, compute) if report.is_sandbox_lost else report
+
+    async def _report_of_one_sandbox(self, code: str, tests: UnitTests, compute: Compute) -> RunReport:
+        sandbox = await self._pool.take()
+        try:
+            return await run_tests(sandbox, code, tests, compute)
+        finally:
+            await asyncio.shield(self._pool.release(sandbox))
 
 
 def _response(body: CodeGenVerifyRequest, *, reward: float = 0.0, **fields: Any) -> CodeGenVerifyResponse:

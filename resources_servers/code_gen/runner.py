@@ -1,23 +1,29 @@
 """Running a program against its tests. The program is in a sandbox; what it should print is not.
 
-Every test is a process of its own. Comparing happens out here, where the program can change nothing."""
+Every test is a process of its own. Comparing happens out here, where the program can change nothing, and in a compute
+process, where what it wrote can cost only so much."""
 
 import importlib.util
 import json
 import time
 from decimal import Decimal, InvalidOperation
-from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, model_validator
 
-from nemo_gym.sandbox import ExecResult, SandboxProcess
+from nemo_gym.answers import strict_json
+from nemo_gym.sandbox import ExecResult, SandboxError, SandboxProcess
+from nemo_gym.server_utils import Compute, LimitExceededError
 
 WRONG, LATE, FAILED, HUNG = -2, -3, -4, -1
 FENCE = "```"
 SHOWN_CHARS = 300
 MEMORY_MB = 4096
-MIN_OUTPUT_BYTES = 2**20
+MAX_EXPECTED_BYTES = 8 * 2**20
+MORE_OUTPUT_BYTES = 2**20
+"""A program may write twice as much as is expected, and this. More is wrong."""
+COMPARE_CPU_S = 20.0
+"""For the longest outputs, which take a fifth of that; most take a millisecond."""
 DOES_NOT_COMPILE = 97
 MAX_DECIMAL_CHARS = 10_000
 """Longer numbers are compared as text."""
@@ -57,50 +63,88 @@ except SystemExit:
     pass
 """
 _CALL = """
-import os, json, numbers
+import fractions, os, json, numbers
 _text = sys.stdin.read()
 _output = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 exec(_code, _names)
 _called = getattr(_names["Solution"](), _function) if "Solution" in _names else _names[_function]
-def _tagged(value):
+def _plain(value):
     numpy = sys.modules.get("numpy")
     if numpy and isinstance(value, (numpy.bool_, numpy.number)):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
-        return ["plain", value]
-    for kind in (list, tuple):
-        if isinstance(value, kind):
-            return [kind.__name__, [_tagged(item) for item in kind.__iter__(value)]]
-    if isinstance(value, dict):
-        return ["dict", [[_tagged(key), _tagged(item)] for key, item in dict.items(value)]]
+        return value
+    if isinstance(value, list):
+        return [_plain(item) for item in list.__iter__(value)]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in dict.keys(value)):
+        return {str.__str__(key): _plain(item) for key, item in dict.items(value)}
     if isinstance(value, numbers.Rational):
-        return ["ratio", [int(value.numerator), int(value.denominator)]]
-    if isinstance(value, numbers.Real):
-        return ["plain", float(value)]
-    return ["other", None]
+        ratio = fractions.Fraction(int(value.numerator), int(value.denominator))
+        value = ratio.numerator if ratio.denominator == 1 else float(ratio)
+        if value == ratio:
+            return value
+    elif isinstance(value, numbers.Real):
+        return float(value)
+    raise TypeError
 _result = _called(*[json.loads(line) for line in _text.split("\\n")])
-_report = json.dumps(_tagged(list(_result) if isinstance(_result, tuple) else _result)).encode()
+try:
+    _value = _plain(list(_result) if isinstance(_result, tuple) else _result)
+    _report = json.dumps(_value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+except (TypeError, ValueError, ArithmeticError, RecursionError):
+    _report = f"{type(_result).__name__}: no JSON value equals it"
+_report = _report.encode(errors="replace")
 while _report:
     _report = _report[os.write(_output, _report):]
 """
 
 
 class UnitTests(BaseModel):
-    inputs: list[str] = []
-    outputs: list[str] = []
+    """The tests of a row. One that no program can pass, or that a program which does nothing passes, is refused."""
+
+    inputs: list[str] = Field(min_length=1)
+    outputs: list[str]
     fn_name: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.inputs) != len(self.outputs):
+            found = f"{len(self.inputs)} inputs and {len(self.outputs)} outputs"
+            raise ValueError(f"There are {found}; expected one output for each input.")
+        if max(len(output.encode(errors="replace")) for output in self.outputs) > MAX_EXPECTED_BYTES:
+            raise ValueError(f"An output is longer than {MAX_EXPECTED_BYTES:,} bytes, which are compared at most.")
+        if self.fn_name is not None:
+            self._check_values(self.fn_name)
+        elif not any(output.strip() for output in self.outputs):
+            raise ValueError("All outputs are blank, so a program that does nothing would pass.")
+        return self
+
+    def _check_values(self, function: str) -> None:
+        if not function.isidentifier():
+            raise ValueError(f"fn_name is {function!r}; expected the name of a function, or null for a program.")
+        for number, (given, expected) in enumerate(zip(self.inputs, self.outputs, strict=True)):
+            try:
+                for line in given.split("\n"):
+                    json.loads(line)
+                strict_json(expected, unique_keys=True)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(
+                    f"Test {number} of the function is not JSON, each line of the input and the output: {error}"
+                ) from error
 
 
 class RunReport(NamedTuple):
     result: list[bool | int]
     metadata: dict[str, Any]
+    is_sandbox_lost: bool = False
+    """True if the last test did not end because its sandbox did."""
 
 
 class Failure(NamedTuple):
     code: int
     message: str
     more: dict[str, Any]
+    is_sandbox_lost: bool = False
 
 
 def extract_code(text: str) -> str | None:
@@ -112,41 +156,51 @@ def extract_code(text: str) -> str | None:
     return "\n".join(lines[fences[-2] + 1 : fences[-1]]) or None
 
 
-async def run_tests(sandbox: SandboxProcess, code: str, tests: UnitTests) -> RunReport:
+async def run_tests(sandbox: SandboxProcess, code: str, tests: UnitTests, compute: Compute) -> RunReport:
     """Run one test after the other, each within the sandbox's limits on CPU and wall time, to the first failure."""
     started = time.monotonic()
     result: list[bool | int] = []
-    for given, expected in zip(tests.inputs, tests.outputs, strict=False):
-        failure = await _failure(sandbox, code, given, expected, tests.fn_name)
+    for given, expected in zip(tests.inputs, tests.outputs, strict=True):
+        max_bytes = 2 * len(expected.encode(errors="replace")) + MORE_OUTPUT_BYTES
+        done = await _run(sandbox, code, given, tests.fn_name, max_bytes)
+        if done.error_type == "sandbox" and sandbox.is_alive and not result:
+            raise SandboxError(f"The sandbox could not run a program: {done.stderr}")
+        failure = _ended(done) or await _compared(compute, done.stdout or "", expected, tests.fn_name, max_bytes)
         if failure is not None:
             shown = {"inputs": shortened(given), "expected": shortened(expected)}
             metadata = {**failure.more, **shown, "error_code": failure.code, "error_message": failure.message}
-            return RunReport([*result, failure.code], metadata)
+            return RunReport([*result, failure.code], metadata, failure.is_sandbox_lost)
         result.append(True)
     return RunReport(result, {"execution time": time.monotonic() - started})
 
 
-async def _failure(
-    sandbox: SandboxProcess, code: str, given: str, expected: str, function: str | None
-) -> Failure | None:
+async def _run(sandbox: SandboxProcess, code: str, given: str, function: str | None, output_bytes: int) -> ExecResult:
     program = _HARNESS + (_RUN if function is None else _CALL)
-    output_bytes = max(MIN_OUTPUT_BYTES, 4 * len(expected.encode()))
-    done = await sandbox.program(program, code, function or "", stdin=given.encode(), output_bytes=output_bytes)
+    source, stdin = code.encode(errors="replace").decode(), given.encode(errors="replace")  # no lone surrogates
+    return await sandbox.program(program, source, function or "", stdin=stdin, output_bytes=output_bytes)
+
+
+def _ended(done: ExecResult) -> Failure | None:
+    """Why a program has no output that counts; None if it ended well."""
     if done.error_type == "sandbox":
-        raise RuntimeError(f"The sandbox failed: {done.stderr}")
+        return Failure(FAILED, "Runtime Error", {"error": shortened(done.stderr or "")}, is_sandbox_lost=True)
     if done.limit in ("time", "cpu"):
         return Failure(LATE, "Time Limit Exceeded", {"error": f"{done.limit} limit"})
-    if done.return_code:
-        return _crash(done)
-    output = done.stdout or ""
-    if function is not None:
-        return None if is_equal_value(output, expected) else Failure(WRONG, "Wrong Answer", _printed(output))
-    message = difference(output, expected)
-    return None if message is None else Failure(WRONG, message, _printed(output))
+    return _crash(done) if done.return_code else None
 
 
-def _printed(output: str) -> dict[str, Any]:
-    return {"output": shortened(output)}
+async def _compared(
+    compute: Compute, output: str, expected: str, function: str | None, max_bytes: int
+) -> Failure | None:
+    try:
+        if len(output.encode()) > max_bytes:  # after decoding: what is no UTF-8 has become longer
+            message: str | None = "Wrong answer: the output is too long"
+        else:
+            compare = difference if function is None else value_difference
+            message = await compute.run(compare, output, expected, timeout_s=COMPARE_CPU_S)
+    except LimitExceededError as error:
+        message = f"Wrong answer: {error}"
+    return None if message is None else Failure(WRONG, message, {"output": shortened(output)})
 
 
 def _crash(done: ExecResult) -> Failure:
@@ -175,37 +229,27 @@ def stripped_lines(text: str) -> list[str]:
 def is_equal_numbers(line: str, wanted: str) -> bool:
     """True if both are the same list of decimal numbers: `1.50 2` is `1.5 2.0`."""
     ours, theirs = line.split(), wanted.split()
-    if len(ours) != len(theirs) or max(map(len, [*ours, *theirs]), default=0) > MAX_DECIMAL_CHARS:
-        return False
-    if any(not word.isascii() or "_" in word for word in [*ours, *theirs]):  # numbers in Python only
-        return False
     try:
-        return [Decimal(word) for word in ours] == [Decimal(word) for word in theirs]
+        return len(ours) == len(theirs) and all(map(_is_equal_number, ours, theirs))
     except InvalidOperation:
         return False
 
 
-def is_equal_value(output: str, expected: str) -> bool:
-    """True if what a function returned, as the harness wrote it down, equals the expected JSON value."""
-    try:
-        return bool(_untagged(json.loads(output)) == json.loads(expected))
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError, ZeroDivisionError):
+def _is_equal_number(word: str, wanted: str) -> bool:
+    if max(len(word), len(wanted)) > MAX_DECIMAL_CHARS:
         return False
+    if not (word.isascii() and wanted.isascii()) or "_" in word or "_" in wanted:  # numbers in Python only
+        return False
+    return Decimal(word) == Decimal(wanted)
 
 
-def _untagged(tagged: Any) -> Any:
-    """The value in types of our own, whose `==` no program can change."""
-    kind, value = tagged
-    if kind in ("list", "tuple"):
-        items = [_untagged(item) for item in value]
-        return items if kind == "list" else tuple(items)
-    if kind == "dict":
-        return {_untagged(key): _untagged(item) for key, item in value}
-    if kind == "ratio":
-        return Fraction(*value)
-    if kind != "plain":
-        raise ValueError(f"a value of the kind {kind!r}")
-    return value
+def value_difference(output: str, expected: str) -> str | None:
+    """None if what a function returned, as JSON that the harness wrote, equals the expected JSON value."""
+    try:
+        is_equal = strict_json(output, unique_keys=True) == strict_json(expected, unique_keys=True)
+    except (ValueError, RecursionError):
+        is_equal = False
+    return None if is_equal else "Wrong Answer"
 
 
 def shortened(text: str) -> str:

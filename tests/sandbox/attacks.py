@@ -100,6 +100,18 @@ WRITES = {
     "renaming": "attempt(os.rename, sys.argv[1], sys.argv[1] + '.moved')",
     "truncating": "attempt(os.truncate, sys.argv[1], 0)",
     "changing rights": "attempt(os.chmod, sys.argv[1], 0o777)",
+    "changing times": "attempt(os.utime, sys.argv[1], (1, 1))",
+    "changing the owner": """
+        attempt(lambda: os.chown(sys.argv[1], os.getuid(), os.getgid()) or 'owner')
+        attempt(lambda: os.fchown(os.open(sys.argv[1], os.O_RDONLY), -1, os.getgid()) or 'group')
+        attempt(lambda: os.chown('', -1, os.getgid(), dir_fd=os.open(sys.argv[1], os.O_PATH)) or 'group')
+    """,
+    "extended attributes": """
+        attempt(lambda: os.setxattr(sys.argv[1], 'user.mark', b'x') or 'mark')
+        os.symlink(sys.argv[1], 'link')
+        attempt(lambda: os.setxattr('link', 'user.mark', b'x') or 'mark')
+        attempt(lambda: os.setxattr(sys.executable, 'user.mark', b'x') or 'mark')
+    """,
 }
 
 # name: (x86_64, aarch64, arguments)
@@ -119,7 +131,27 @@ CALLS = {
     "move_mount": (429, 429, ("0", "b''", "0", "b''", "0")),
     "ptrace attach": (101, 117, ("16", "os.getppid()", "0", "0")),
     "process_vm_readv": (310, 270, ("os.getppid()", "0", "0", "0", "0", "0")),
+    "process_vm_writev": (311, 271, ("os.getppid()", "0", "0", "0", "0", "0")),
+    "process_madvise": (440, 440, ("0", "0", "0", "4", "0")),
+    "process_mrelease": (448, 448, ("0", "0")),
+    "migrate_pages": (256, 238, ("os.getppid()", "0", "0", "0")),
+    "move_pages": (279, 239, ("os.getppid()", "0", "0", "0", "0", "0")),
+    "pidfd_open": (434, 434, ("os.getpid()", "0")),
+    "pidfd_send_signal": (424, 424, ("0", "0", "0", "0")),
     "pidfd_getfd": (438, 438, ("0", "0", "0")),
+    "the limits of another process": (302, 261, ("os.getppid()", "7", "0", "ctypes.create_string_buffer(16)")),
+    "limits for another process": (302, 261, ("os.getppid()", "4", "(ctypes.c_ulong * 2)(0, 0)", "0")),
+    "the affinity of another process": (203, 122, ("os.getppid()", "8", "ctypes.create_string_buffer(b'\\xff' * 8)")),
+    "the priority of another process": (141, 140, ("0", "os.getppid()", "19")),
+    "the priority of a process group": (141, 140, ("1", "0", "19")),
+    "the priority of all processes of the user": (141, 140, ("2", "0", "0")),
+    "the priority of all processes of a named user": (141, 140, ("2", "os.getuid()", "0")),
+    "the I/O priority of another process": (251, 30, ("1", "os.getppid()", "0x6000")),
+    "the I/O priority of a process group": (251, 30, ("2", "0", "0x6000")),
+    "the I/O priority of all processes of the user": (251, 30, ("3", "0", "0x4004")),
+    "the scheduler of another process": (144, 119, ("os.getppid()", "5", "(ctypes.c_int * 1)(0)")),
+    "scheduling parameters of another process": (142, 118, ("os.getppid()", "(ctypes.c_int * 1)(0)")),
+    "scheduling attributes of another process": (314, 274, ("os.getppid()", "(ctypes.c_uint * 14)(48, 5)", "0")),
     "add_key": (248, 217, ("b'user'", "b'x'", "b'y'", "1", "-3")),
     "keyctl": (250, 219, ("0", "-3", "1")),
     "request_key": (249, 218, ("b'user'", "b'x'", "0", "0")),
@@ -142,7 +174,7 @@ CALLS = {
     "personality": (135, 92, ("0x0040000",)),
     "syslog": (103, 116, ("3", "ctypes.create_string_buffer(100)", "100")),
     "quotactl": (179, 60, ("0", "0", "0", "0")),
-    "kcmp": (312, 272, ("1", "1", "0", "0", "0")),
+    "kcmp": (312, 272, ("os.getpid()", "os.getpid()", "0", "0", "0")),
     "a call that does not exist yet": (999, 999, ()),
 }
 

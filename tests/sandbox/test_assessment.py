@@ -39,11 +39,10 @@ def test_what_works_is_never_without_confinement() -> None:
 
 def test_there_is_a_filter_for_both_architectures() -> None:
     assert (
-        len({seccomp_filter(allow_sockets=sockets, machine=name) for sockets in (False, True) for name in MACHINES})
-        == 4
+        len({seccomp_filter(in_namespaces=inside, machine=name) for inside in (False, True) for name in MACHINES}) == 4
     )
     with pytest.raises(SandboxUnavailableError, match="riscv64"):
-        seccomp_filter(allow_sockets=True, machine="riscv64")
+        seccomp_filter(in_namespaces=True, machine="riscv64")
 
 
 def test_the_doctor_says_which_level_holds(tmp_path: Path) -> None:

@@ -150,6 +150,45 @@ async def test_a_program_ends_as_an_interpreter_does(box: SandboxProcess, source
     assert (result.stdout, result.return_code) == ("said\n", 0)
 
 
+OWN_PROCESS = """
+import asyncio, multiprocessing, os, resource, shutil, signal, subprocess, sys, time
+assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.prlimit(0, resource.RLIMIT_CORE)
+os.sched_setaffinity(0, os.sched_getaffinity(0))
+os.nice(0)
+os.nice(1)
+os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0))
+os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+open("a", "w").write("x")
+shutil.copy2("a", "b")
+os.chmod("b", 0o700)
+os.utime("b")
+child = subprocess.Popen(["/bin/sleep", "600"])
+child.terminate()
+assert child.wait() == -signal.SIGTERM
+assert subprocess.run(["/bin/bash", "-c", "ulimit -n; nice true; cp -a a c; touch d"], check=True, capture_output=True)
+async def child_of_a_loop():
+    process = await asyncio.create_subprocess_exec("/bin/echo", "said", stdout=subprocess.PIPE)
+    return (await process.communicate())[0]
+if sys.argv[1] == "sockets":
+    assert asyncio.run(child_of_a_loop()) == b"said\\n"
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0,))
+worker.start()
+worker.join()
+import numpy
+print("fine", int(numpy.arange(10).sum()), worker.exitcode)
+"""
+
+
+@pytest.mark.parametrize("name", CONFINING)
+async def test_a_program_may_change_itself_and_its_files_and_start_others(name: str) -> None:
+    async with sandbox(name, packages=("numpy",)) as made:
+        sockets = "none" if name == "landlock" else "sockets"
+        result = await made.program(OWN_PROCESS, sockets)
+        assert (result.stdout, result.stderr) == ("fine 45 0\n", "")
+
+
 ORDINARY_CODE = """
 import pickle
 from dataclasses import dataclass

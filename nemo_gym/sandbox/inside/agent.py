@@ -9,7 +9,6 @@ import _signal  # type: ignore[import-not-found]
 import os
 import resource
 import select
-import stat
 import sys
 import time
 
@@ -17,7 +16,7 @@ from nemo_gym.sandbox.inside import frames, namespaces
 from nemo_gym.sandbox.inside.confine import Confinement
 from nemo_gym.sandbox.inside.frames import frame, pack, read_exactly, unpack, write_all
 from nemo_gym.sandbox.inside.jobs import Command, Job, Limit
-from nemo_gym.sandbox.inside.programs import run_command, run_program
+from nemo_gym.sandbox.inside.programs import read_file, run_command, run_program, write_file
 from nemo_gym.sandbox.inside.session import PythonSession
 from nemo_gym.sandbox.inside.usage import end_descendants, inodes_used, is_folder_full, kill, kill_processes, processes
 
@@ -30,7 +29,7 @@ CONTROL_FD = 3
 CHECK_EVERY_S = 0.05
 """How often usage is read while something runs. Shorter jobs cost no check at all."""
 ERROR_BYTES = 4096
-"""Room for the reason why a file could not be read."""
+"""Room for the reason why something could not be done."""
 DISK_EVERY_S = 0.5
 
 
@@ -102,13 +101,17 @@ class Agent:
         if not self._is_busy() and not self._has_strays:
             self._next_check = time.monotonic() + CHECK_EVERY_S
         try:
+            self._handle_or_make_room(request, kind, fields)
+        except Exception as error:
+            self._reply(request, frames.FAILED, reason(error))
+
+    def _handle_or_make_room(self, request: int, kind: int, fields: list[bytes]) -> None:
+        try:
             self._handle(request, kind, fields)
         except BlockingIOError:  # no process left for it: what earlier jobs left behind has to go
             kill_processes(self._root, keep=self._expected())
             self._reap()
             self._handle(request, kind, fields)
-        except Exception as error:
-            self._reply(request, frames.FAILED, f"{type(error).__name__}: {error}".encode())
 
     def _handle(self, request: int, kind: int, fields: list[bytes]) -> None:
         if kind in (frames.EXEC, frames.PROGRAM):
@@ -307,30 +310,13 @@ class Agent:
         kill_processes(self._root, keep=keep)
 
 
-def lost_session(reason: int) -> bytes:
+def reason(error: Exception) -> bytes:
+    return f"{type(error).__name__}: {error}".encode(errors="replace")[:ERROR_BYTES]
+
+
+def lost_session(limit: int) -> bytes:
     """What is answered for a session whose process ended."""
-    return pack(frames.OUTCOME.pack(-9, reason, False, 0), b"")
-
-
-def write_file(path: bytes, mode: bytes, content: bytes) -> None:
-    """Write (`w`) or append (`a`) to a file; folders are made as needed. Ends the process."""
-    os.makedirs(os.path.dirname(path) or b".", exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | (os.O_APPEND if mode == b"a" else os.O_TRUNC)
-    write_all(os.open(path, flags, 0o644), content)
-    os._exit(0)
-
-
-def read_file(path: bytes, limit: bytes) -> None:
-    """Write a regular file to standard output. Ends the process."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(f"{os.fsdecode(path)} is not a regular file")
-    if status.st_size > int(limit):
-        raise OSError(f"{os.fsdecode(path)} has {status.st_size} bytes; at most {int(limit)} are read")
-    while part := os.read(fd, 2**20):
-        write_all(1, part)
-    os._exit(0)
+    return pack(frames.OUTCOME.pack(-9, limit, False, 0), b"")
 
 
 def set_limits(settings: dict[str, Any]) -> None:
@@ -378,7 +364,7 @@ def main(settings: dict[str, Any]) -> None:
         confine(settings)
         agent = Agent(settings)
     except Exception as error:
-        write_all(CONTROL_FD, frame(0, frames.FAILED, f"{type(error).__name__}: {error}".encode()))
+        write_all(CONTROL_FD, frame(0, frames.FAILED, reason(error)))
         os._exit(1)
     try:
         agent.serve()

@@ -7,7 +7,12 @@ import struct
 
 HEADER = struct.Struct(">IBI")
 """Request id, kind, length of the payload."""
-MAX_PAYLOAD_BYTES = 256 * 2**20
+OVERHEAD_BYTES = 8192
+"""The most that a reply has besides what was asked for: lengths, codes, the reason of a refusal."""
+BYTES_PER_CHARACTER = 6
+"""At most, in a report of a Python session: a lone surrogate is written as an escape."""
+MAX_TEXT = 200_000
+"""Characters of a value's or an error's text that a session reports."""
 _COUNT = struct.Struct(">I")
 
 READY, EXEC, PROGRAM, PYTHON, WRITE, READ, CANCEL = range(7)
@@ -31,10 +36,16 @@ def pack(*fields: bytes) -> bytes:
     return struct.pack(f">{len(fields) + 1}I", len(fields), *lengths) + b"".join(fields)
 
 
-def unpack(payload: bytes) -> list[bytes]:
+def max_report_bytes(output: int) -> int:
+    """The most that a session reports of code that may print so many characters to each of two streams."""
+    return BYTES_PER_CHARACTER * 2 * (output + MAX_TEXT)
+
+
+def unpack(payload: bytes, expected: int | None = None) -> list[bytes]:
+    """The fields of a payload; with `expected`, which what comes out of a sandbox is read with, exactly so many."""
     try:
         (count,) = _COUNT.unpack_from(payload)
-        if count * 4 > len(payload):
+        if count * 4 > len(payload) or expected not in (None, count):
             raise FrameError(f"{count} fields in {len(payload)} bytes")
         lengths = struct.unpack_from(f">{count}I", payload, 4)
     except struct.error as error:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 SIGPIPE, SIGXCPU, SIGXFSZ = 13, 24, 25
 CANNOT_EXECUTE = 126
 CPU_GRACE_S = 1
-"""The kernel counts whole seconds; the agent's own, finer limit comes first."""
+"""The kernel counts whole seconds; the agent's own, finer limit comes first. Commands that are not forked have only
+that: no process in a sandbox may change the limits of another."""
 
 
 class Limit:
@@ -48,7 +49,7 @@ class Job:
         stdin, self.input_fd = os.pipe() if self.stdin else (os.open("/dev/null", os.O_RDONLY), -1)
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         theirs = (stdin, out_end, err_end)
-        self.pid = command.spawn(theirs, self.limit.cpu_s) if command else 0
+        self.pid = command.spawn(theirs) if command else 0
         if not self.pid:
             self.pid = os.fork()
             if not self.pid:
@@ -108,18 +109,16 @@ class Command:
     def __init__(self, argv: list[str], env: dict[str, str], cwd: str) -> None:
         self.argv, self.env, self.cwd = argv, env, cwd
 
-    def spawn(self, streams: tuple[int, int, int], cpu_s: float) -> int:
+    def spawn(self, streams: tuple[int, int, int]) -> int:
         """The pid, or 0 if it could not be started like this; a forked child finds out why."""
         actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)]
         try:
             os.chdir(self.cwd)  # nothing in this process depends on it
-            pid = os.posix_spawn(
+            return os.posix_spawn(
                 self._program(), self.argv, self.env, file_actions=actions, setsid=True, setsigdef=(SIGPIPE, SIGXFSZ)
             )
         except (OSError, ValueError, NotImplementedError):
             return 0
-        resource.prlimit(pid, resource.RLIMIT_CPU, cpu_limit(cpu_s))
-        return pid
 
     def _program(self) -> str:
         name = self.argv[0]

@@ -1,4 +1,5 @@
-"""What a child of the agent becomes: a command, a Python program with real standard streams, or a stateful session.
+"""What a child of the agent becomes: a command, a Python program with real standard streams, a reader or writer of one
+file, or a stateful session.
 
 Code of the model's is compiled without this module's own `__future__` imports, which would change what it means."""
 
@@ -6,9 +7,10 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import os
+import stat
 import sys
 
-from nemo_gym.sandbox.inside.frames import read_exactly, write_all
+from nemo_gym.sandbox.inside.frames import MAX_TEXT, pack, read_exactly, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 
 SESSION_FILE = "<session>"
 PROGRAM_FILE = "<program>"
-MAX_TEXT = 200_000
-"""Characters of a value's or an error's text that are sent back."""
+MAX_NAME = 200
+"""Characters of the name of an error's type that are sent back."""
 
 
 def run_command(argv: list[str], env: dict[str, str], cwd: str) -> None:
@@ -55,6 +57,27 @@ def run_program(source: str, argv: list[str], env: dict[str, str], cwd: str) -> 
         os._exit(code)
 
 
+def write_file(path: bytes, mode: bytes, content: bytes) -> None:
+    """Write (`w`) or append (`a`) to a file; folders are made as needed. Ends the process."""
+    os.makedirs(os.path.dirname(path) or b".", exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | (os.O_APPEND if mode == b"a" else os.O_TRUNC)
+    write_all(os.open(path, flags, 0o644), content)
+    os._exit(0)
+
+
+def read_file(path: bytes, limit: bytes) -> None:
+    """Write a regular file to standard output. Ends the process."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(f"{os.fsdecode(path)} is not a regular file")
+    if status.st_size > int(limit):
+        raise OSError(f"{os.fsdecode(path)} has {status.st_size} bytes; at most {int(limit)} are read")
+    while part := os.read(fd, 2**20):
+        write_all(1, part)
+    os._exit(0)
+
+
 class Session:
     """Runs one piece of code after another in one namespace and reports what each printed, gave and raised."""
 
@@ -66,14 +89,11 @@ class Session:
         _signal.signal(_signal.SIGINT, self._interrupt)
 
     def serve(self) -> None:
-        import json
-
         while True:
             head = read_exactly(self._fd, 8)
             source = read_exactly(self._fd, int.from_bytes(head[:4], "big")).decode("utf-8", "replace")
             report = self._execute(source, int.from_bytes(head[4:], "big"))
-            encoded = json.dumps(report).encode()
-            write_all(self._fd, len(encoded).to_bytes(4, "big") + encoded)
+            write_all(self._fd, len(report).to_bytes(4, "big") + report)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         """Time is up: end the code, never this loop."""
@@ -81,7 +101,8 @@ class Session:
             self._is_executing = False
             raise KeyboardInterrupt("time limit")
 
-    def _execute(self, source: str, output: int) -> dict[str, Any]:
+    def _execute(self, source: str, output: int) -> bytes:
+        """What was printed, the value, the error and its type, as fields; `results.python_result` reads them."""
         stdout, stderr = CappedText(output), CappedText(output)
         sys.stdout, sys.stderr = stdout, stderr
         error: BaseException | None = None
@@ -98,14 +119,13 @@ class Session:
                 self._is_executing = False
         except BaseException as raised:  # also an interrupt that comes while the code ends
             error = raised
-        return {
-            "stdout": stdout.text(),
-            "stderr": stderr.text(),
-            "truncated": stdout.is_truncated or stderr.is_truncated,
-            "result": _text(value) if has_value else None,
-            "error": None if error is None else _text(error),
-            "error_type": None if error is None else type(error).__name__,
-        }
+        return pack(
+            _field(stdout.text()),
+            _field(stderr.text()),
+            _field(_text(value) if has_value else None),
+            _field(None if error is None else _text(error)),
+            _field(None if error is None else type(error).__name__[:MAX_NAME]),
+        )
 
 
 class CappedText:
@@ -164,6 +184,11 @@ def _text(value: Any) -> str:
         return str(value)[:MAX_TEXT]
     except BaseException as error:
         return f"<{type(value).__name__} whose text failed with {type(error).__name__}>"
+
+
+def _field(text: str | None) -> bytes:
+    """A text after a byte that sets it apart from None, which is empty."""
+    return b"" if text is None else b"=" + text.encode(errors="backslashreplace")
 
 
 def _main_module() -> ModuleType:

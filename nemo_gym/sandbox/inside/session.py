@@ -8,9 +8,9 @@ import os
 import select
 import time
 
-from nemo_gym.sandbox.inside.frames import NO_LIMIT
+from nemo_gym.sandbox.inside.frames import NO_LIMIT, OVERHEAD_BYTES, max_report_bytes
 from nemo_gym.sandbox.inside.jobs import run_child
-from nemo_gym.sandbox.inside.programs import MAX_TEXT, Session
+from nemo_gym.sandbox.inside.programs import Session
 from nemo_gym.sandbox.inside.usage import kill
 
 TYPE_CHECKING = False
@@ -24,8 +24,6 @@ INTERRUPT_GRACE_S = 1.0
 INTERRUPT_EVERY_S = 0.05
 """An interrupt that comes before the code has begun does nothing, so there are several."""
 LENGTH_BYTES = 4
-JSON_BYTES_PER_CHARACTER = 12
-"""At most: two escapes of six for what is outside of the basic plane."""
 CHUNK_BYTES = 2**18
 
 
@@ -54,7 +52,7 @@ class PythonSession:
         self.request, self.reason = request, NO_LIMIT
         self.deadline = time.monotonic() + limit.wall_s
         self.cpu_deadline = cpu_used + limit.cpu_s
-        self._max_report_bytes = JSON_BYTES_PER_CHARACTER * 2 * (limit.output + MAX_TEXT) + 4096
+        self._max_report_bytes = max_report_bytes(limit.output) + OVERHEAD_BYTES // 2
         lengths = len(source).to_bytes(LENGTH_BYTES, "big") + limit.output.to_bytes(LENGTH_BYTES, "big")
         self._to_send = memoryview(lengths + source)
         kill(self.pid, _signal.SIGCONT)

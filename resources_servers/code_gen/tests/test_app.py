@@ -12,7 +12,7 @@ from nemo_gym import PARENT_DIR
 from nemo_gym.testing import BrowserLikeClient, client_for, example_row, rows_of, running_servers, says, servers_of
 from resources_servers.code_gen.app import CodeGenResourcesServer
 from resources_servers.code_gen.generate import generate_rows
-from resources_servers.code_gen.runner import difference, extract_code, is_equal_value, shortened
+from resources_servers.code_gen.runner import difference, extract_code, shortened, value_difference
 from tests.example_rows import WITH_PUBLIC_DATA, own_rows, public_rows
 
 OWN_ROWS = own_rows("code_gen")
@@ -115,21 +115,45 @@ def test_outputs_are_compared_line_by_line(output: str, expected: str, message: 
 
 
 @pytest.mark.parametrize(
-    "output",
+    ("output", "expected"),
     [
-        "",
-        "[",
-        "[]",
-        '["plain"]',
-        '["other", null]',
-        '["list", 3]',
-        "[" * 100_000,
-        '["ratio", [3, 0]]',
-        '["dict", [[["list", []], 1]]]',
+        ("", "3"),
+        ("[", "[]"),
+        ("3 3", "3"),
+        ("3,", "3"),
+        ("\ufeff3", "3"),
+        ("\u0663", "3"),
+        ("[" * 100_000, "3"),
+        ("[" * 100_000 + "]" * 100_000, "[]"),
+        ('["ratio", ["1e400000000"]]', "3"),
+        ("9" * 1_000_000, "3"),
+        ("1e400", "1e308"),
+        ("1e999999999999", "3"),
+        ("NaN", "3"),
+        ("[Infinity]", "[1]"),
+        ("-Infinity", "-1"),
+        ('{"a": 2, "a": 1}', '{"a": 1}'),
+        ('{"a": 1}', '{"a": 1, "b": 2}'),
+        ("'a'", '"a"'),
+        ('"\ufffd"', '"\u00ff"'),
     ],
 )
-def test_a_forged_value_is_a_wrong_one(output: str) -> None:
-    assert not is_equal_value(output, "3")
+def test_a_forged_value_is_a_wrong_one(output: str, expected: str) -> None:
+    assert value_difference(output, expected) == "Wrong Answer"
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("3", "3.0"),
+        (" [1, 2]\n", "[1,2]"),
+        ('{"b": 1, "a": [true, null]}', '{"a": [true, null], "b": 1}'),
+        ("9" * 4300, "9" * 4300),
+        ('"\u00e9"', '"\\u00e9"'),
+    ],
+)
+def test_equal_json_values_are_right(output: str, expected: str) -> None:
+    assert value_difference(output, expected) is None
 
 
 def test_long_texts_are_shortened() -> None:
@@ -231,8 +255,6 @@ async def test_a_function_is_called_with_json_arguments(
     [
         (row("  ", ["1"], ["1"]), {"extracted_model_output": None}),
         (row("no code", ["1"], ["1"]), {"extracted_model_output": "no code"}),
-        (example_row(response=says(fenced("print(1)"))), {"extracted_model_code": None}),
-        (example_row(response=says(fenced("print(1)")), verifier_metadata={}), {"extracted_model_code": None}),
     ],
 )
 async def test_what_cannot_be_run_scores_nothing(
@@ -244,10 +266,44 @@ async def test_what_cannot_be_run_scores_nothing(
     assert {name: record[name] for name in fields} == fields
 
 
-async def test_no_tests_and_tests_without_a_partner_pass(environment: BrowserLikeClient) -> None:
-    assert (await verified(environment, row(fenced("1/0"), [], [])))["reward"] == 1.0
-    record = await verified(environment, row(fenced("print(1)"), ["", "x"], ["1"]))
-    assert (record["reward"], record["result"]) == (1.0, [True])
+@pytest.mark.parametrize(
+    ("tests", "fact"),
+    [
+        ({"inputs": [], "outputs": []}, "at least 1"),
+        ({"inputs": ["1"]}, "outputs"),
+        ({"outputs": ["1"]}, "inputs"),
+        ({"inputs": ["1", "2"], "outputs": ["1"]}, "2 inputs and 1 outputs"),
+        ({"inputs": ["1"], "outputs": ["1", "2"]}, "1 inputs and 2 outputs"),
+        ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
+        ({"inputs": ["1"], "outputs": [1]}, "valid string"),
+        ({"inputs": "1", "outputs": "1"}, "valid array"),
+        ({"inputs": ["1"], "outputs": [None]}, "valid string"),
+        ({"inputs": ["1", "2"], "outputs": ["", " \n"]}, "blank"),
+        ({"inputs": ["1"], "outputs": ["1"], "fn_name": 3}, "valid string"),
+        ({"inputs": ["1"], "outputs": ["1"], "fn_name": ""}, "fn_name"),
+        ({"inputs": ["1"], "outputs": ["1"], "fn_name": "a b"}, "'a b'"),
+        ({"inputs": ["1"], "outputs": ["not JSON"], "fn_name": "f"}, "Test 0"),
+        ({"inputs": ["1", "2"], "outputs": ["1", "NaN"], "fn_name": "f"}, "Test 1"),
+        ({"inputs": ["1\n"], "outputs": ["1"], "fn_name": "f"}, "Test 0"),
+        ({"inputs": ["1"], "outputs": ["[" * 100_000], "fn_name": "f"}, "Test 0"),
+        ({"inputs": ["1"], "outputs": ["x" * (8 * 2**20 + 1)]}, "8,388,608"),
+        (None, "unit_tests"),
+        ([], "unit_tests"),
+    ],
+)
+@pytest.mark.parametrize("text", [fenced("pass"), "  "])
+async def test_a_row_whose_tests_say_nothing_is_refused(
+    environment: BrowserLikeClient, tests: Any, fact: str, text: str
+) -> None:
+    body = example_row(response=says(text), verifier_metadata={"unit_tests": tests})
+    answer = await environment.post("/verify", json=body)
+    assert (answer.status, fact in answer.text) == (422, True), answer.text[:500]
+
+
+@pytest.mark.parametrize("metadata", [{}, {"verifier_metadata": {}}, {"verifier_metadata": None}])
+async def test_a_row_without_tests_is_refused(environment: BrowserLikeClient, metadata: dict[str, Any]) -> None:
+    body = example_row(response=says(fenced("pass")), **metadata)
+    assert (await environment.post("/verify", json=body)).status == 422
 
 
 @pytest.fixture

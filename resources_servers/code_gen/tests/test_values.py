@@ -69,3 +69,43 @@ async def test_a_value_counts_as_what_it_equals_whatever_it_says_of_itself(
     code = f"{KINDS_OF_VALUES}\ndef solve(_): return {value}"
     record = await verified(environment, row(fenced(code), ["1"], [expected], "solve"))
     assert record["reward"] == reward, record["metadata"]
+
+
+FORGED = """
+import os
+def solve(_):
+    for fd in range(1, 20):
+        try:
+            os.write(fd, {output!r} * {times})
+        except OSError:
+            pass
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "times"),
+    [
+        (b'["ratio", ["1e400000000"]]', 1),
+        (b'["ratio",["1e400000000"]]\n', 1000),
+        (b'["dict", [' + b",".join(b'[["plain",%d],1]' % (k * (2**61 - 1)) for k in range(20_000)) + b"]]", 1),
+        (b"{" + b",".join(b'"%d":1' % k for k in range(50_000)) + b',"0":1}', 1),
+        (b"9" * 2**20, 1),
+        (b"-1e" + b"9" * 2**20, 1),
+        (b"[" * 2**20, 1),
+        (b"NaN", 1),
+        (b"\xff" * 2**20, 64),
+        (b"3\n" * 2**10, 2**16),
+        (b"\0", 2**20),
+    ],
+    ids=lambda value: str(value[:20]) if isinstance(value, bytes) else None,
+)
+@pytest.mark.parametrize("expected", ["3", '{"0": 1}'])
+async def test_whatever_a_program_writes_in_place_of_a_value_is_wrong(
+    environment: BrowserLikeClient, output: bytes, times: int, expected: str
+) -> None:
+    body = row(fenced(FORGED.format(output=output, times=times)), ["1"], [expected], "solve")
+    record = await verified(environment, body)
+    assert (record["reward"], record["result"]) == (0.0, [-2])
+    right = row(fenced("def solve(n): return n"), ["3"], ["3"], "solve")
+    assert (await verified(environment, right))["reward"] == 1.0
