@@ -1,23 +1,33 @@
 """Ask a judge model whether two answers are equal, and read its verdict.
 
-A judge that gives no verdict ends the rollout without a result (cause `judge`), never with a reward, unless the
-configuration sets one for that kind of failure. Only a complete reply without a label is a verdict: not equal."""
+The last label of a complete reply is the verdict, and a complete reply without a label means not equal. A judge that
+gives no verdict ends the rollout without a result (cause `judge`), never with a reward, unless the configuration sets
+one for that kind of failure.
+
+What a prompt is filled with, such as the answer of a policy, cannot contain the labels or the delimiters of the
+template: `Judge` fills in the template itself and breaks them up."""
 
 import asyncio
+import html
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import re
+import string
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-from nemo_gym.answers import all_text, is_refusal, last_part_of_last_item
+from nemo_gym.answers import all_text, is_refusal, last_part_of_last_item, without_thinking
 from nemo_gym.client.reply import get_response_json, raise_for_status
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import current_deadline, timeout
 from nemo_gym.common.retry import retry
-from nemo_gym.errors import SETUP_CODES, ConnectError, GymError, RolloutError, UpstreamError
+from nemo_gym.errors import SETUP_CODES, ConfigError, ConnectError, GymError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import changed
 from nemo_gym.llm_api.response_failures import UNFINISHED, FailureCode, response_failure
 from nemo_gym.llm_api.responses import (
@@ -39,8 +49,14 @@ NO_LABEL = "no_label"
 MAX_ATTEMPTS = 2
 """For broken connections and truncated replies. The model server retries error statuses and the client retries failed
 connects; retrying those here too would multiply the load on an overloaded endpoint."""
+BREAK = "\N{OPEN BOX}"
+"""Put into a label or delimiter where it must not be one. A model reads it as a blank."""
+MAX_ESCAPES = 3
+"""How often a text may be HTML-escaped for its labels and delimiters to be found."""
+RESERVED = ("<think", "</think", "<thinking", "</thinking", "<|")
+"""Broken up whatever the template: tags of thoughts, and the beginning of most chat templates' special tokens."""
 
-ReplyFailure = Literal["context_overflow", "content_filter", "incomplete", "refused", "empty"]
+ReplyFailure = Literal["context_overflow", "content_filter", "incomplete", "refused", "empty", "ambiguous"]
 """Replies without a verdict that a policy could provoke, so a reward can be configured for them."""
 CallFailure = FailureCode | Literal["timeout", "error"]
 """Infrastructure failures: these never get a reward."""
@@ -74,9 +90,10 @@ class JudgeConfig(BaseModel):
     """The timeout of one judge request, including the wait for a free slot."""
 
     judge_failure_reward: FiniteFloat | dict[ReplyFailure, FiniteFloat] | None = None
-    """The reward when the judge's reply has no verdict (context_overflow, content_filter, incomplete, refused, empty):
-    one number for all kinds, or one for each kind. Kinds without a reward end the rollout without a result, as do all
-    infrastructure failures. Set it if a policy learns to provoke such replies to avoid low rewards."""
+    """The reward when the judge's reply has no verdict (context_overflow, content_filter, incomplete, refused, empty,
+    ambiguous): one number for all kinds, or one for each kind. Kinds without a reward end the rollout without a
+    result, as do all infrastructure failures. Set it if a policy learns to provoke such replies to avoid low
+    rewards."""
 
     def asks_judge(self) -> bool:
         """True if the judge can be asked, so its name is required."""
@@ -131,11 +148,15 @@ class JudgeError(RolloutError):
 
 
 class Judge:
-    """Asks one model for verdicts, within the configured concurrency."""
+    """Asks one model for verdicts, within the configured concurrency.
+
+    `template` has a `{placeholder}` for each field of a question; a literal brace is written twice.
+    """
 
     def __init__(
         self,
         config: JudgeConfig,
+        template: str,
         *,
         system: str | None = None,
         equal_label: str = EQUAL_LABEL,
@@ -143,21 +164,28 @@ class Judge:
     ) -> None:
         self._config, self._server = config, config.judge_model_server.name or ""
         self._system_messages = [] if system is None else [NeMoGymEasyInputMessage(role="system", content=system)]
-        self._equal_label, self._not_equal_label = equal_label, not_equal_label
+        self._template, self._equal_label, self._not_equal_label = template, equal_label, not_equal_label
+        self._markers = Markers([*_checked_labels(equal_label, not_equal_label), *delimiters(template), *RESERVED])
         limit = config.judge_endpoint_max_concurrency
         self._slots: AbstractAsyncContextManager[Any] = nullcontext() if limit is None else asyncio.Semaphore(limit)
 
-    async def ask(self, client: ServerClient, prompt: str, *, record: list[Verdict] | None = None) -> Verdict:
-        """Ask one question. Raises `JudgeError` if the reply has no verdict, or there is no reply.
+    async def ask(
+        self, client: ServerClient, fields: Mapping[str, str], *, record: list[Verdict] | None = None
+    ) -> Verdict:
+        """Ask one question: the template, filled in with `fields`.
 
-        Every reply is appended to `record`, also one without a verdict.
+        Raises `JudgeError` if the reply has no verdict, or there is no reply. Every reply is appended to `record`,
+        also one without a verdict.
         """
+        prompt = self._template.format_map({name: self._markers.broken_up(text) for name, text in fields.items()})
         question = NeMoGymEasyInputMessage(role="user", content=prompt)
         params = changed(self._config.judge_responses_create_params, input=[*self._system_messages, question])
         response = await self._response(client, params)
-        failure, label = failure_kind(response), None
+        failure, labels = failure_kind(response), set[str]()
         if failure is None:
-            label = first_label(last_part_of_last_item(response), self._equal_label, self._not_equal_label)
+            labels = final_labels(last_part_of_last_item(response), self._equal_label, self._not_equal_label)
+            failure = "ambiguous" if len(labels) > 1 else None
+        label = labels.pop() if len(labels) == 1 else None
         verdict = Verdict(params, response, label, is_equal=label == self._equal_label)
         if record is not None:
             record.append(verdict)
@@ -211,7 +239,8 @@ def failure_kind(response: NeMoGymResponse) -> JudgeFailure | None:
         return "context_overflow" if _generated_nothing(response) else "incomplete"
     if is_refusal(response):
         return "refused"
-    return None if all_text(response) or last_part_of_last_item(response).strip() else "empty"
+    said = (without_thinking(text).strip() for text in (all_text(response), last_part_of_last_item(response)))
+    return None if any(said) else "empty"
 
 
 def _last_message_is_incomplete(response: NeMoGymResponse) -> bool:
@@ -255,10 +284,30 @@ def missing_label(verdicts: Sequence[Verdict]) -> str | None:
     return NO_LABEL if any(verdict.label is None for verdict in verdicts) else None
 
 
-def first_label(text: str, *labels: str) -> str | None:
-    """The label that occurs first in the text, if any does."""
-    found = [(text.find(label), label) for label in labels if label in text]
-    return min(found)[1] if found else None
+def final_labels(text: str, *labels: str) -> set[str]:
+    """The labels in the last line that has any. Thoughts in `<think>` tags are not read.
+
+    A label within a longer one or within a word does not count: `INCORRECT` is not `CORRECT`.
+    """
+    longest_first = sorted(labels, key=len, reverse=True)
+    pattern = re.compile(
+        "|".join(rf"{_edge(label[0])}{re.escape(label)}{_edge(label[-1])}" for label in longest_first)
+    )
+    lines = reversed(without_thinking(text).splitlines())
+    return next(filter(None, (set(pattern.findall(line)) for line in lines)), set())
+
+
+def _edge(character: str) -> str:
+    return r"\b" if re.match(r"\w", character) else ""
+
+
+def _checked_labels(equal: str, not_equal: str) -> tuple[str, str]:
+    for label in (equal, not_equal):
+        if len(folded(label)) < 2 or len(label.splitlines()) > 1:
+            raise ConfigError(f"The judge's label {label!r} has to be of two characters or more, in one line.")
+    if equal == not_equal:
+        raise ConfigError(f"Both labels of the judge are {equal!r}; expected different ones.")
+    return equal, not_equal
 
 
 async def call_judge(
@@ -291,3 +340,80 @@ async def reraise_judge_errors(call: Awaitable[Reply]) -> Reply:
 def judge_failsafe(verify: Verify) -> Verify:
     """Kept for servers that decorate `verify` with it: a `JudgeError` leaves a rollout without a result already."""
     return verify
+
+
+# Labels and delimiters in the texts that a prompt is filled with
+
+
+def delimiters(template: str) -> Iterator[str]:
+    """What tells the parts of a prompt template apart: tags, words in brackets, and the lines around its fields.
+
+    Lines without punctuation are left out: they may be words of any answer.
+    """
+    for name in re.findall(r"</?([^\s<>/]+)[^<>\n]*>", template):
+        yield from (f"<{name}", f"</{name}")
+    yield from re.findall(r"\[+[^\[\]\n]+\]+", template)
+    for literal, *_ in string.Formatter().parse(template):
+        lines = list(filter(str.strip, literal.splitlines()))
+        for line in lines[:1] + lines[-1:]:
+            if len(bare := folded(line)) > 1 and not bare.isalnum():
+                yield line
+
+
+class Markers:
+    """Texts that must not occur in others, nor anything that may be taken for them."""
+
+    def __init__(self, markers: Iterable[str]) -> None:
+        self._markers = sorted({folded(marker) for marker in markers})
+
+    def broken_up(self, text: str) -> str:
+        """The text with a visible `BREAK` in each marker, and otherwise as it is.
+
+        Found are also markers in another case, of look-alike characters (full width, accents), with white space or
+        invisible characters in them, and HTML-escaped ones; in a text with the latter, all escapes are resolved.
+        """
+        plain = _unescaped(text)
+        places = self._places(plain)
+        if plain != text and not places:
+            plain, places = text, self._places(text)
+        return BREAK.join(plain[start:end] for start, end in itertools.pairwise([0, *places, len(plain)]))
+
+    def _places(self, text: str) -> list[int]:
+        """Where to put a break: behind the first character of each marker."""
+        folds = {ord(character): folded(character) for character in set(text)}
+        bare = text.translate(folds)
+        found = [(at, at + len(marker) - 1) for marker in self._markers for at in _occurrences(marker, bare)]
+        if not found:
+            return []
+        ends = list(itertools.accumulate(len(folds[ord(character)]) for character in text))
+        spans = ((bisect_right(ends, first), bisect_right(ends, last)) for first, last in found)
+        return sorted({first + 1 for first, last in spans if first < last and _is_apart(text, first, last)})
+
+
+def folded(text: str) -> str:
+    """The text without differences that a reader may overlook, such as those of case, form and white space."""
+    characters = unicodedata.normalize("NFKD", text).casefold()
+    return "".join(each for each in characters if unicodedata.category(each)[0] not in "CMZ")
+
+
+def _unescaped(text: str) -> str:
+    for _ in range(MAX_ESCAPES):
+        text = html.unescape(text)
+    return text
+
+
+def _occurrences(part: str, text: str) -> Iterator[int]:
+    at = text.find(part)
+    while at != -1:
+        yield at
+        at = text.find(part, at + 1)
+
+
+def _is_apart(text: str, first: int, last: int) -> bool:
+    """True if the characters from `first` to `last` are not a part of a longer word."""
+    edges = (text[max(first - 1, 0) : first + 1], text[last : last + 2])
+    return not any(len(edge) == 2 and all(map(_is_word, edge)) for edge in edges)
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"

@@ -69,6 +69,8 @@ RESPONSES: Replies = {
     "no_text": (says(""), "empty"),
     "blank_text": (says(" \n"), "empty"),
     "only_thoughts": (response_of(REASONING), "empty"),
+    "only_thoughts_in_tags": (says(f"<think>{SAID}"), "empty"),
+    "both_labels": (says(f"{SAID} Or [[A!=B]]?"), "ambiguous"),
     "only_a_call": (response_of(calls("help")), "empty"),
     "refused": (response_of({**message(""), "content": [REFUSAL]}), "refused"),
     "refused_with_text": (response_of({**message(""), "content": [TEXT, REFUSAL]}), "refused"),
@@ -88,6 +90,7 @@ CHAT: Replies = {
         completion({"role": "assistant", "content": None, "reasoning_content": SAID}),
         "empty",
     ),
+    "both_labels": (completion(f"{SAID} Or [[A!=B]]?"), "ambiguous"),
     "only_a_call": (completion({"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}), "empty"),
     "refused": (completion({"role": "assistant", "content": None, "refusal": SAID}), "refused"),
     "refused_with_text": (completion({"role": "assistant", "content": SAID, "refusal": SAID}), "refused"),
@@ -107,7 +110,7 @@ def reply(request: Request) -> Any:
     case, _, swapped = prompt.partition(">")[0].partition("|")
     if swapped and prompt.index(ANSWER) < prompt.index(GOLD):
         case = swapped
-    return TABLES[dialect][case][0] if case in TABLES[dialect] else SAY[dialect](case)
+    return TABLES[dialect][case][0] if case in TABLES[dialect] else SAY[dialect](SAID if case == "said" else case)
 
 
 def judge(dialect: Dialect, url: str) -> ServerSpec:
@@ -172,7 +175,7 @@ async def test_a_complete_reply_without_a_label_scores_zero_and_the_record_says_
 ) -> None:
     unlabelled = await verify(client, f"{name}_{dialect}", "Hm.")
     assert unlabelled == {"reward": 0.0, "judge_failure": "no_label", "labels": [None]}
-    labelled = await verify(client, f"{name}_{dialect}", SAID)
+    labelled = await verify(client, f"{name}_{dialect}", "said")
     assert (labelled["reward"], labelled["judge_failure"]) == (1.0, None)
 
 
@@ -196,7 +199,7 @@ async def test_a_configured_reward_scores_bad_replies_but_no_infrastructure_fail
 async def test_a_verdict_is_recorded_before_a_second_reply_without_one(
     client: ServerClient, name: str, dialect: Dialect
 ) -> None:
-    found = await verify(client, f"rewarded_{name}_{dialect}", f"{SAID}|cut_off")
+    found = await verify(client, f"rewarded_{name}_{dialect}", "said|cut_off")
     assert found == {"reward": -1.0, "judge_failure": "incomplete", "labels": ["[[A=B]]", None]}
 
 

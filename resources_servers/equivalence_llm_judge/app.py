@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from pydantic import PrivateAttr
 
-from nemo_gym.answers import last_text
+from nemo_gym.answers import last_text, without_thinking
 from nemo_gym.base_resources_server import BaseVerifyResponse, SimpleResourcesServer
 from nemo_gym.judge import Judge, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
 from nemo_gym.server_utils import Compute, LimitExceededError, ServerClient
@@ -45,22 +45,28 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
     config: EquivalenceConfig
 
     _judge: Judge = PrivateAttr()
-    _template: str = PrivateAttr()
 
     def model_post_init(self, _context: Any, /) -> None:
         config = self.config
-        self._template = config.prompt_template()
         self._judge = Judge(
             config,
+            config.prompt_template(),
             system=config.judge_system_message,
             equal_label=config.judge_equal_label,
             not_equal_label=config.judge_not_equal_label,
         )
 
+    @classmethod
+    def check_row(cls, row: dict[str, Any]) -> None:
+        """Refuse a row without a gold answer: the judge would compare with nothing."""
+        given = row.get("expected_answer") or (row.get("metadata") or {}).get("expected_answer")
+        if given is None or not str(given).strip():
+            raise ValueError("there is no expected_answer, neither in the row nor in its metadata")
+
     async def verify(
         self, body: EquivalenceVerifyRequest, client: ServerClient, compute: Compute
     ) -> EquivalenceVerifyResponse:
-        reply = last_text(body.response)
+        reply = without_thinking(last_text(body.response)).strip()
         if len(reply) > self.config.max_answer_chars:
             return _response(body, 0.0, [], too_long=True)
         question = await self._part(body.question(), self.config.question_extract_regex, compute)
@@ -92,8 +98,8 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
         """Every reply of the judge is appended to `verdicts`, also one that ends this with a `JudgeError`."""
 
         async def ask(expected: str, answer: str) -> Verdict:
-            prompt = self._template.format(question=case.question, expected_answer=expected, generated_answer=answer)
-            return await self._judge.ask(client, prompt, record=verdicts)
+            fields = {"question": case.question, "expected_answer": expected, "generated_answer": answer}
+            return await self._judge.ask(client, fields, record=verdicts)
 
         config = self.config
         if config.check_twice_swap and not case.is_long:

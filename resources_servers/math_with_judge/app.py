@@ -4,17 +4,20 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, PrivateAttr
 
-from nemo_gym.answers import joined_text
+from nemo_gym.answers import joined_text, without_thinking
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
+from nemo_gym.errors import RolloutError
 from nemo_gym.judge import Judge, JudgeConfig, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
+from nemo_gym.openai_utils import JsonObject
 from nemo_gym.server_utils import Compute, LimitExceededError, ServerClient
 from resources_servers.math_with_judge import prompts
-from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check
+from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check, is_balanced, normalized
+from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS
 
 
 class LibraryJudgeMathConfig(BaseResourcesServerConfig, JudgeConfig, extra="forbid"):
@@ -72,12 +75,26 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
     _judge: Judge = PrivateAttr()
 
     def model_post_init(self, _context: Any, /) -> None:
-        self._judge = Judge(self.config, system=prompts.SYSTEM)
+        self._judge = Judge(self.config, prompts.TEMPLATE, system=prompts.SYSTEM)
+
+    @classmethod
+    def check_row(cls, row: JsonObject) -> None:
+        """Refuse an expected answer that is blank, cut off or too long. Whether the library can parse another one is
+        known in `verify`, and a judge may do without that."""
+        expected = row["expected_answer"]
+        if len(expected) > MAX_ANSWER_CHARS:
+            raise ValueError(
+                f"expected_answer has {len(expected)} characters; at most {MAX_ANSWER_CHARS} are compared"
+            )
+        if not normalized(expected) or not is_balanced(expected):
+            raise ValueError(f"expected_answer is blank or has a brace without its counterpart: {expected!r:.200}")
 
     async def verify(self, body: MathVerifyRequest, client: ServerClient, compute: Compute) -> MathVerifyResponse:
         reply = joined_text(body.response)
         too_long = len(reply) > self.config.max_answer_chars
-        checked = _Checked(NOTHING) if too_long else await self._checked(body.expected_answer, reply, compute)
+        checked = await self._checked(body.expected_answer, "" if too_long else reply, compute)
+        if not checked.found.is_gold_readable and not self.config.should_use_judge:
+            raise RolloutError("input", f"math-verify cannot parse expected_answer: {body.expected_answer!r:.200}")
         judged = _Judged(checked.found.reward)
         if self.config.should_use_judge and judged.reward <= 0.5 and not too_long:
             judged = await self._judged(body, reply, client)
@@ -104,11 +121,11 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
         verdicts: list[Verdict] = []
 
         async def ask(answer_a: str, answer_b: str) -> Verdict:
-            prompt = prompts.judge_prompt(body.question, answer_a, answer_b)
-            return await self._judge.ask(client, prompt, record=verdicts)
+            fields = {"problem": body.question, "answer_a": answer_a, "answer_b": answer_b}
+            return await self._judge.ask(client, fields, record=verdicts)
 
         try:
-            await ask_both_ways(ask, body.expected_answer, reply)
+            await ask_both_ways(ask, body.expected_answer, without_thinking(reply).strip())
         except JudgeError as error:
             return _Judged(self._judge.failure_reward(error), verdicts, error.code)
         return _Judged(float(verdicts[-1].is_equal), verdicts, missing_label(verdicts))

@@ -1,11 +1,15 @@
-"""Compare a reply with the expected answer by the rules of math-verify.
+"""Compare the final answer of a reply with the expected one, by the rules of math-verify.
 
 Runs in a compute worker. The server imports this module too, so the library, which is slow to import, is only imported
 inside the functions."""
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from nemo_gym.answers import without_thinking
+from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS, bare, final_answer
 
 
 class LibraryCheck(NamedTuple):
@@ -13,10 +17,11 @@ class LibraryCheck(NamedTuple):
 
     reward: float
     extracted: str | None
+    is_gold_readable: bool = True
 
 
 NOTHING = LibraryCheck(0.0, None)
-
+UNREADABLE_GOLD = LibraryCheck(0.0, None, is_gold_readable=False)
 
 FORMS = (
     "-12.5",
@@ -37,38 +42,178 @@ FORMS = (
 )
 """Common kinds of answers."""
 
+RELATIVE_TOLERANCE = 1e-4
+"""The library rounds to six decimals, so that all tiny numbers are equal to it. They must agree in this way, too."""
+
+AS_FRACTION, AS_NUMBER = r"\\frac{\1}{100}", r"\1"
+"""How to read a percentage. One without counterpart is compared in both ways, as math-verify 0.9.0 does."""
+
+POWERS = {"thousand": 3, "million": 6, "billion": 9}
+
+_CHARACTERS = str.maketrans(
+    dict.fromkeys("\N{MINUS SIGN}\N{EN DASH}", "-")
+    | dict.fromkeys("€£¥°", " ")
+    | {"×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∅": r"\emptyset "}
+    | {"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "\N{UNION}": r"\cup ", "∩": r"\cap ", "∈": r"\in "}
+    | {"²": "^{2}", "³": "^{3}", "½": r" \frac{1}{2}", "¼": r" \frac{1}{4}", "¾": r" \frac{3}{4}"}
+)
+_REWRITES = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"^\s*(?:=|\\approx(?![A-Za-z])|≈)", ""),
+        (r"\\(?:boxed|fbox|underline|boldsymbol|bm|bf|rm|it)(?![A-Za-z])", ""),
+        (r"\^\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?|\\degree(?![A-Za-z])", " "),
+        (r"\^\s*\{\s*\\(?:text|mathrm)\{\s*(?:st|nd|rd|th)\s*\}\s*\}", ""),
+        (r"(?<!\\)\\[,;:! ]|~|\\q?quad(?![A-Za-z])", " "),
+        (r"(?<![\d.])\d{1,3}(?: \d{3})+(?![\d/])", lambda number: number[0].replace(" ", "")),
+        (r"(?<![\d.,(\[{])\d{1,3}(?:,\d{3})+(?=,\s|\s*$)", lambda number: number[0].replace(",", "")),
+        (r"(?<![\d.])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d.])", r"(\1+\\frac{\2}{\3})"),
+        (r"(\d)\.?[eE]([-+]?\d+)(?![\d.])", r"\1 \\cdot 10^{\2}"),
+        (r"(\d)\.(?!\d)", r"\1"),
+        (r"\\pmod\s*\{[^{}]*\}|\(\s*\\?b?mod\s*\d+\s*\)", ""),
+        (r"(?<![A-Za-z\\])(pi|ln|log|sin|cos|tan)(?![A-Za-z])", r"\\\1 "),
+        (r"\\?(?<![A-Za-z])sqrt\s*(?:\(([^()]*)\)|(\d+))", lambda root: rf"\sqrt{{{root[1] or root[2]}}}"),
+        (r"\*\*", "^"),
+        (r"\*", r" \\cdot "),
+        (r"<=", r"\\le "),
+        (r">=", r"\\ge "),
+        (r"!=", r"\\ne "),
+        (
+            r"(?:\\text\{\s*|(?<=\d)\s*)(thousand|million|billion)\b\s*\}?",
+            lambda word: rf" \cdot 10^{POWERS[word[1]]}",
+        ),
+        (r"\\varnothing", r"\\emptyset"),
+        (r"\\text\{\s*(?:percent|\\?%)\s*\}|\bpercent\b|\\%", "%"),
+    )
+]
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_DENIAL = re.compile(r"\\n(?:eq?|ot)(?![A-Za-z])|\b(?:not|no|never|wrong|incorrect|false|except)\b", re.IGNORECASE)
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
 
 def warm_up() -> None:
     """Import the library and parse common forms once: the first time is slow for each of them."""
     for form in FORMS:
-        check(form, f"The answer is $x$, so \\boxed{{{form}}}")
+        check(form, f"\\boxed{{{form}}}")
 
 
 def check(expected: str, reply: str) -> LibraryCheck:
-    """Compare everything that can be extracted from a reply with the expected answer.
+    """Compare the final answer of a reply with the expected answer.
 
     The library's own time limits are off: they need signals and turn into a silent 0.0. The caller limits the time.
     """
-    from math_verify import (  # type: ignore[import-untyped]
-        ExprExtractionConfig,
-        LatexExtractionConfig,
-        parse,
-        verify,
-    )
-
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+    gold, answer = normalized(expected), normalized(final_answer(without_thinking(reply)) or "")
+    golds = _parsed(gold, percent=AS_FRACTION)
+    if not _is_readable(golds):
+        return UNREADABLE_GOLD
+    if _DENIAL.search(answer) and not _DENIAL.search(gold):
+        return NOTHING
     try:
-        golds = parse(f"\\boxed{{{expected}}}", [LatexExtractionConfig()], parsing_timeout=None, raise_on_error=True)
-        if not golds:
-            return NOTHING
-        targets = [ExprExtractionConfig(), LatexExtractionConfig()]
-        predictions = parse(reply, targets, parsing_timeout=None, raise_on_error=True)
-        is_equal = any(verify(golds, prediction, timeout_seconds=None) for prediction in predictions)
-        return LibraryCheck(float(is_equal), _extracted(golds, predictions))
+        return _compared(gold, golds, answer)
     except (MemoryError, SystemError):  # failures of this process, which say nothing about the answer
         raise
     except Exception:
         return NOTHING
+
+
+def _compared(gold: str, golds: Sequence[Any], answer: str) -> LibraryCheck:
+    predictions = _parsed(answer, percent=AS_FRACTION)
+    is_equal = _are_equal(golds, predictions)
+    if not is_equal and ("%" in gold) != ("%" in answer):
+        is_equal = _are_equal(_parsed(gold, percent=AS_NUMBER), _parsed(answer, percent=AS_NUMBER))
+    return LibraryCheck(float(is_equal), _extracted(golds, predictions))
+
+
+def normalized(text: str) -> str:
+    """Rewrite notations that the library does not read, or reads as something else, into LaTeX."""
+    text = bare(text).translate(_CHARACTERS)
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    return text.strip()
+
+
+def is_balanced(text: str) -> bool:
+    """True if every brace has its counterpart."""
+    depth = 0
+    for token in _BRACE.finditer(text):
+        depth += {"{": 1, "}": -1}.get(token[0], 0)
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _parsed(text: str, *, percent: str) -> list[Any]:
+    """Parse a normalized answer: an expression and its text, or only one of them; nothing if it is no LaTeX."""
+    from math_verify import LatexExtractionConfig, parse  # type: ignore[import-untyped]
+
+    if not 0 < len(text) <= MAX_ANSWER_CHARS or not is_balanced(text):
+        return []
+    boxed = f"\\boxed{{{_PERCENT.sub(percent, text)}}}"
+    try:
+        found = parse(boxed, [LatexExtractionConfig()], parsing_timeout=None, raise_on_error=True)
+        return [_with_inequalities_as_set(each) for each in found]
+    except (MemoryError, SystemError):
+        raise
+    except Exception:
+        return []
+
+
+def _with_inequalities_as_set(parsed: Any) -> Any:
+    """Return the set that alternative inequalities (`x < 2 or x > 3`) describe, and anything else as it is."""
+    from sympy import Eq, FiniteSet, Or, Rel  # type: ignore[import-untyped]
+
+    parts = parsed.args if isinstance(parsed, FiniteSet) else ()
+    if not parts or not all(isinstance(each, Rel) and not isinstance(each, Eq) and _is_solved(each) for each in parts):
+        return parsed
+    return Or(*parts).as_set()
+
+
+def _is_solved(relation: Any) -> bool:
+    """True for `x < 3` and `3 > x`, but not for `2x < 6`, which may be copied from the problem."""
+    sides = sorted((relation.lhs, relation.rhs), key=lambda side: bool(side.is_Symbol))
+    return bool(sides[1].is_Symbol) and not sides[0].free_symbols
+
+
+def _is_readable(golds: Sequence[Any]) -> bool:
+    """True if there is an expression that is equal to itself, which what is not a number is not."""
+    from math_verify import verify
+    from sympy import Basic, MatrixBase
+
+    expressions = [gold for gold in golds if isinstance(gold, Basic | MatrixBase)]
+    return any(verify(gold, gold, timeout_seconds=None) for gold in expressions)
+
+
+def _are_equal(golds: Sequence[Any], predictions: Sequence[Any]) -> bool:
+    return any(_is_equal(gold, prediction) for gold in golds for prediction in predictions)
+
+
+def _is_equal(gold: Any, prediction: Any) -> bool:
+    from math_verify import verify
+    from sympy import And, Eq, Rel, Set
+
+    relations = prediction.atoms(Rel) - prediction.atoms(Eq) if isinstance(prediction, Rel | And) else ()
+    if not all(map(_is_solved, relations)) and (isinstance(gold, Set) or _is_solution(gold)):
+        return False
+    is_equal = verify(gold, prediction, timeout_seconds=None, allow_set_relation_comp=True)
+    return is_equal and _agree_if_tiny(gold, prediction)
+
+
+def _is_solution(gold: Any) -> bool:
+    from sympy import And, Rel
+
+    return isinstance(gold, Rel | And) and all(map(_is_solved, gold.atoms(Rel)))
+
+
+def _agree_if_tiny(gold: Any, prediction: Any) -> bool:
+    """False for decimal numbers that are equal only because the library rounds both to six decimals."""
+    from sympy import Expr, Float
+
+    numbers = [each for each in (gold, prediction) if isinstance(each, Expr) and each.is_number]
+    if len(numbers) < 2 or not any(each.has(Float) for each in numbers):
+        return True
+    one, other = (each.evalf() for each in numbers)
+    return bool(abs(one - other) <= RELATIVE_TOLERANCE * max(abs(one), abs(other)))
 
 
 def _extracted(golds: Sequence[Any], predictions: Sequence[Any]) -> str | None:

@@ -1,6 +1,9 @@
-"""Rows from a seed: problems with one answer that is known by construction."""
+"""Rows from a seed: problems with one answer that is known by construction.
+
+No expression or number in a problem equals its answer, and no answer is 0 or 1: copying is never rewarded."""
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from random import Random
@@ -24,11 +27,20 @@ def generate_rows(seed: int, count: int, difficulty: float | str | None = None) 
 
 def _row(chance: Random, level: int) -> dict[str, Any]:
     problem = chance.choice(KINDS[level])(chance)
+    while problem.answer in copyable_answers(problem.question):
+        problem = chance.choice(KINDS[level])(chance)
     return {
         "responses_create_params": {"input": [{"role": "user", "content": f"{ASK}\n\n{problem.question}"}]},
         "question": problem.question,
         "expected_answer": problem.answer,
     }
+
+
+def copyable_answers(question: str) -> set[str]:
+    """Every number in a question, with either sign, and what needs no question."""
+    numbers = [Fraction(int(up), int(down)) for up, down in re.findall(r"\\frac\{(\d+)\}\{(\d+)\}", question)]
+    numbers += [Fraction(digits) for digits in re.findall(r"\d+", question)] + [Fraction(0), Fraction(1)]
+    return {latex(sign * number) for number in numbers for sign in (1, -1)}
 
 
 def latex(number: Fraction) -> str:
@@ -41,17 +53,18 @@ def latex(number: Fraction) -> str:
 
 def _arithmetic(chance: Random) -> Problem:
     a, b, c = chance.randint(11, 99), chance.randint(3, 29), chance.randint(101, 999)
-    return Problem(rf"Compute ${a} \cdot {b} - {c}$.", str(a * b - c))
+    return Problem(f"Multiply ${a}$ by ${b}$, then subtract ${c}$. What is the result?", str(a * b - c))
 
 
 def _powers(chance: Random) -> Problem:
     a, b, c = chance.randint(2, 12), chance.randint(2, 4), chance.randint(2, 99)
-    return Problem(f"Compute ${a}^{b} + {c}$.", str(a**b + c))
+    return Problem(f"Raise ${a}$ to the power of ${b}$, then add ${c}$. What is the result?", str(a**b + c))
 
 
 def _fractions(chance: Random) -> Problem:
     one, other = (Fraction(chance.randint(1, 20), chance.randint(2, 15)) for _ in range(2))
-    return Problem(f"Compute ${latex(one)} + {latex(other)}$. Give a fraction in lowest terms.", latex(one + other))
+    text = f"What is the sum of ${latex(one)}$ and ${latex(other)}$? Give a fraction in lowest terms."
+    return Problem(text, latex(one + other))
 
 
 def _linear(chance: Random) -> Problem:

@@ -17,12 +17,16 @@ may be left out where the problem settles it.
 Give your reasons in a few sentences. Then end with exactly one label: {EQUAL_LABEL} if the answers are equivalent, \
 {NOT_EQUAL_LABEL} if they are not."""
 
+TEMPLATE = f"""<problem>
+{{problem}}
+</problem>
 
-def judge_prompt(problem: str, answer_a: str, answer_b: str) -> str:
-    """The question whether two answers are equivalent."""
-    return (
-        f"<problem>\n{problem}\n</problem>\n\n"
-        f"<answer_a>\n{answer_a}\n</answer_a>\n\n"
-        f"<answer_b>\n{answer_b}\n</answer_b>\n\n"
-        f"Are answer A and answer B mathematically equivalent? End with {EQUAL_LABEL} or {NOT_EQUAL_LABEL}."
-    )
+<answer_a>
+{{answer_a}}
+</answer_a>
+
+<answer_b>
+{{answer_b}}
+</answer_b>
+
+Are answer A and answer B mathematically equivalent? End with {EQUAL_LABEL} or {NOT_EQUAL_LABEL}."""
