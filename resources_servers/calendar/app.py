@@ -1,16 +1,16 @@
 """Keep a day's calendar over a conversation: the reply shows all events, none overlapping, each where it may be."""
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from nemo_gym.answers import LONG_TEXT, first_part_of_last_item
 from nemo_gym.base_resources_server import BaseResourcesServerConfig, BaseVerifyRequest, SimpleResourcesServer
 from nemo_gym.openai_utils import message
 from nemo_gym.server_utils import Compute, LimitExceededError
-from resources_servers.calendar.schedule import scheduled
-from resources_servers.calendar.state import is_expected
+from resources_servers.calendar.schedule import MOST_SEARCHED, scheduled
+from resources_servers.calendar.state import checked_event, is_expected
 
 
 class CalendarResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
@@ -19,7 +19,7 @@ class CalendarResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
 
 
 class CalendarVerifyRequest(BaseVerifyRequest):
-    exp_cal_state: dict[str, dict[str, Any]]
+    exp_cal_state: dict[str, Annotated[dict[str, Any], AfterValidator(checked_event)]]
     """The expected events by id: `duration`, `constraint`, `min_time` and `max_time` of each."""
 
 
@@ -35,6 +35,13 @@ class CalendarResourcesServer(SimpleResourcesServer):
             return float(await compute.run(is_expected, text, body.exp_cal_state, timeout_s=timeout_s))
         except LimitExceededError:
             return 0.0
+
+    @classmethod
+    def check_row(cls, row: dict[str, Any]) -> None:
+        """Refuse a day without a place for everything."""
+        events = row["exp_cal_state"]
+        if len(events) <= MOST_SEARCHED and scheduled(events) is None:
+            raise ValueError("no calendar keeps to all constraints of `exp_cal_state`")
 
     @classmethod
     def gold_response(cls, row: dict[str, Any]) -> list[dict[str, Any]] | None:

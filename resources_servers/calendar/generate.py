@@ -7,10 +7,13 @@ from typing import Any
 
 from nemo_gym.row_generators import distinct_rows
 from resources_servers.calendar.schedule import scheduled
-from resources_servers.calendar.times import spoken
+from resources_servers.calendar.state import fits, overlap
+from resources_servers.calendar.times import clock, spoken, window_of
 
 OPENS, CLOSES = 10 * 60, 16 * 60
 QUARTER = 15
+MOST_LUCK = 0.1
+"""The share of free times for the newest event that may be right."""
 SYSTEM = (
     "You keep the user's calendar for one day. In every reply show the whole calendar as a JSON list and ask nothing "
     "back. Each entry has `event_id` (integer), `event_name` (string), `start_time` (24-hour HH:MM) and `duration` "
@@ -38,6 +41,45 @@ def generate_rows(seed: int, count: int, difficulty: float | str | None = None) 
 
 
 def _row(chance: Random, level: int) -> dict[str, Any]:
+    """Draw days until one has a last request that only those fulfil who read it."""
+    while True:
+        row = _conversation(chance, level)
+        if not _is_met_blindly(row):
+            return row
+
+
+def _is_met_blindly(row: dict[str, Any]) -> bool:
+    """True if the last request can be met without reading it: by the calendar shown last, by moving the newest event
+    to the first, last or just any free time, or by all events in some order without pauses."""
+    events = row["exp_cal_state"]
+    shown = json.loads(row["responses_create_params"]["input"][-2]["content"])
+    free = _free_moves(shown, events[str(len(events) - 1)])
+    lucky = sum(fits(calendar, events) for calendar in free)
+    return (
+        any(fits(calendar, events) for calendar in (shown, free[0], free[-1]))
+        or lucky > MOST_LUCK * len(free)
+        or _fit_without_pauses(list(events.values()), OPENS)
+    )
+
+
+def _free_moves(shown: list[dict[str, Any]], newest: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The calendars in which the newest event is at another free time, or where it was."""
+    others = [entry for entry in shown if entry["event_id"] != newest["event_id"]]
+    starts = range(OPENS, CLOSES - newest["duration"] + 1, QUARTER)
+    moved = [[*others, {**newest, "start_time": clock(start)}] for start in starts]
+    return [calendar for calendar in moved if not overlap(calendar)]
+
+
+def _fit_without_pauses(waiting: list[dict[str, Any]], now: int) -> bool:
+    """True if the events can follow each other in some order, the first at `now`."""
+    return not waiting or any(
+        window_of(event["constraint"]).allows(now, now + event["duration"])
+        and _fit_without_pauses([other for other in waiting if other is not event], now + event["duration"])
+        for event in waiting
+    )
+
+
+def _conversation(chance: Random, level: int) -> dict[str, Any]:
     events = _day(chance, level + 1)
     known: dict[str, dict[str, Any]] = {}
     turns: list[dict[str, str]] = [{"role": "system", "content": SYSTEM}]
@@ -68,18 +110,18 @@ def _day(chance: Random, count: int) -> list[tuple[int, str, int, str | None, st
     starts = [OPENS + QUARTER * pause + sum(durations[:place]) for place, pause in enumerate(pauses)]
     numbers, names = chance.sample(range(count), count), chance.sample(NAMES, count)
     events = [
-        (number, name, duration, *_constraint(chance, number, start, duration))
+        (number, name, duration, *_constraint(chance, number, start, duration, is_last=number == count - 1))
         for number, name, duration, start in zip(numbers, names, durations, starts, strict=True)
     ]
     return sorted(events)
 
 
-def _constraint(chance: Random, number: int, start: int, duration: int) -> tuple[str | None, str]:
-    """A constraint that the place of an event keeps to, and how the user puts it."""
-    if chance.random() < 0.2:
+def _constraint(chance: Random, number: int, start: int, duration: int, *, is_last: bool) -> tuple[str | None, str]:
+    """A constraint that the place of an event keeps to, and how the user puts it. The last event has a narrow one."""
+    if not is_last and chance.random() < 0.2:
         return None, ""
     kind = chance.choice(list(REQUESTS))
-    slack = [QUARTER * chance.randint(0, 4) for _ in range(2)]
+    slack = [QUARTER * chance.randint(0, 1 if is_last else 4) for _ in range(2)]
     first = start if kind == "at" else max(OPENS, start - slack[0])
     last = min(CLOSES, start + duration + slack[1])
     times = {"start": spoken(first), "end": spoken(last)}

@@ -3,16 +3,19 @@
 import re
 from typing import Any, NamedTuple
 
-_CLOCK = re.compile(r"(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-9]{1,2}))?\s*(?P<half>am|pm)?")
+_CLOCK = re.compile(r"(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-5][0-9]))?\s*(?P<half>am|pm)?")
 _CONSTRAINT = re.compile(r"(before|after|at) (.+)|between (.+) and (.+)")
+_NO_TIME = "expected a time such as 10am, 10:30pm or 13:05"
 
 
 def minutes_of(time: Any) -> int:
-    """`10am`, `10:30pm`, `10 am` or `13:05`. A bare hour or capitals are not a time."""
+    """Read `10am`, `10:30pm`, `10 am` or `13:05`. A bare hour, capitals or an hour that no clock shows are refused."""
     found = _CLOCK.fullmatch(time.strip()) if isinstance(time, str) else None
     if found is None or not (found["half"] or found["minute"]):
-        raise ValueError("expected a time such as 10am, 10:30pm or 13:05")
+        raise ValueError(_NO_TIME)
     hour, minute = int(found["hour"]), int(found["minute"] or 0)
+    if hour not in (range(1, 13) if found["half"] else range(24)):
+        raise ValueError(_NO_TIME)
     if found["half"]:
         hour = hour % 12 + (12 if found["half"] == "pm" else 0)
     return 60 * hour + minute

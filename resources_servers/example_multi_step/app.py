@@ -29,12 +29,19 @@ class MultiStepResourcesServer(SimpleResourcesServer):
     @tool
     async def get_synonym_value(self, synonym: str) -> dict[str, int]:
         """Look up the value of a synonym."""
-        return {"synonym_value": sum(map(ord, synonym))}
+        return {"synonym_value": _value_of(synonym)}
 
     @tool
     async def extract_synonym_values(self, synonym_values: list[int]) -> dict[str, bool]:
         """Hand in the values, in order."""
         return {"success": True}
+
+    @classmethod
+    def check_row(cls, row: JsonObject) -> None:
+        """Refuse expected values that the tool does not give for the expected synonyms."""
+        synonyms, values = row["expected_synonyms"], row["expected_synonym_values"]
+        if not values or values != [_value_of(synonym) for synonym in synonyms]:
+            raise ValueError("expected_synonym_values are not the values of expected_synonyms, or there are none")
 
     async def verify(self, body: MultiStepVerifyRequest) -> MultiStepVerifyResponse:
         actual, expected = handed_in(body.response), body.expected_synonym_values
@@ -56,6 +63,10 @@ class MultiStepResourcesServer(SimpleResourcesServer):
         """The hand-in alone: the look-ups before it are not verified."""
         arguments = json.dumps({"synonym_values": row["expected_synonym_values"]})
         return [{"type": "function_call", "call_id": "call_0", "name": HAND_IN, "arguments": arguments}]
+
+
+def _value_of(synonym: str) -> int:
+    return sum(map(ord, synonym))
 
 
 def handed_in(response: NeMoGymResponse) -> list[Any]:

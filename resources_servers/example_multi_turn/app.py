@@ -2,6 +2,8 @@
 
 import re
 
+from pydantic import Field
+
 from nemo_gym.answers import last_text
 from nemo_gym.base_resources_server import (
     BaseNextMessageRequest,
@@ -23,8 +25,8 @@ class Game(SessionState):
 
 
 class CodeSeedSessionRequest(BaseSeedSessionRequest):
-    secret: str
-    max_guesses: int
+    secret: str = Field(pattern="^[0-9]+$")
+    max_guesses: int = Field(ge=1)
 
 
 class CodeVerifyResponse(BaseVerifyResponse):
@@ -32,6 +34,8 @@ class CodeVerifyResponse(BaseVerifyResponse):
 
 
 class CodeResourcesServer(SimpleResourcesServer):
+    given_history = "refuse"
+
     async def seed_session(self, body: CodeSeedSessionRequest, game: Game) -> None:
         game.secret, game.max_guesses = body.secret, body.max_guesses
 

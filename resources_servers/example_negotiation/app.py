@@ -16,6 +16,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
+from nemo_gym.openai_utils import JsonObject
 
 Price = Annotated[int, Field(ge=0, le=1_000_000)]
 SELLER, BUYER = "seller", "buyer"
@@ -46,6 +47,14 @@ class NegotiationVerifyResponse(BaseVerifyResponse):
 
 
 class NegotiationResourcesServer(SimpleResourcesServer):
+    given_history = "refuse"
+
+    @classmethod
+    def check_row(cls, row: JsonObject) -> None:
+        """Refuse limits between which no deal is worth anything."""
+        if row["buyer_limit"] <= row["seller_limit"]:
+            raise ValueError(f"buyer_limit {row['buyer_limit']} is not above seller_limit {row['seller_limit']}")
+
     async def seed_session(self, body: NegotiationSeedRequest, talk: Negotiation) -> None:
         talk.seller_limit, talk.buyer_limit = body.seller_limit, body.buyer_limit
 

@@ -26,6 +26,8 @@ class CounterVerifyRequest(BaseVerifyRequest):
 
 
 class StatefulCounterResourcesServer(SimpleResourcesServer):
+    given_history = "replay"
+
     async def seed_session(self, body: CounterSeedRequest, session: Counter) -> None:
         """Start the counter, once: a second seed of a rollout changes nothing."""
         if session.count is None:

@@ -14,6 +14,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
+from nemo_gym.openai_utils import JsonObject
 
 Day = Literal["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]
 Fault = Literal["line", "router", "cable"]
@@ -68,6 +69,21 @@ class DeskVerifyResponse(BaseVerifyResponse):
 
 
 class ServiceDeskResourcesServer(SimpleResourcesServer):
+    given_history = "refuse"
+    """The calls of the customer, who acts on the same state, are not in the conversation of the desk."""
+
+    @classmethod
+    def check_row(cls, row: JsonObject) -> None:
+        """Refuse an expected state that the tools cannot reach, or that is reached without repairing a cable."""
+        account, credit, day = row["account"], row["expected_credit_eur"], row["expected_technician_day"]
+        limit = EUR_PER_DAY * account["outage_days"]
+        if not 0 <= credit <= limit:
+            raise ValueError(f"expected_credit_eur is {credit}; the tools allow 0 to {limit}")
+        if day is not None and day not in account["free_days"]:
+            raise ValueError(f"expected_technician_day is {day}; no technician is free then")
+        if (day is not None) != (row["fault"] == "cable"):
+            raise ValueError("a technician is expected for a broken cable, and for nothing else")
+
     async def seed_session(self, body: DeskSeedSessionRequest, desk: Desk) -> None:
         desk.account, desk.fault = body.account, body.fault
 

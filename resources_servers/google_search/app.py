@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, PrivateAttr
 
-from nemo_gym.answers import first_box, text_of_last_item
+from nemo_gym.answers import boxes, text_of_last_item, without_fonts, without_thinking
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -14,6 +14,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
+from nemo_gym.openai_utils import JsonObject
 from nemo_gym.server_utils import Compute, ComputeError, LimitExceededError
 from resources_servers.google_search.extraction import NOTHING_FETCHED, PageError, page_text
 from resources_servers.google_search.web import Web, WebError, connected
@@ -90,6 +91,11 @@ class GoogleSearchResourcesServer(SimpleResourcesServer):
             return NOTHING_FETCHED
         return await compute.run(page_text, page, timeout_s=self.config.extract_timeout_s)
 
+    @classmethod
+    def check_row(cls, row: JsonObject) -> None:
+        if not row["expected_answer"].strip():
+            raise ValueError("expected_answer is blank")
+
     async def verify(self, body: GoogleSearchVerifyRequest) -> GoogleSearchVerifyResponse:
         option = parsed_option(text_of_last_item(body.response))
         return GoogleSearchVerifyResponse(
@@ -101,9 +107,9 @@ class GoogleSearchResourcesServer(SimpleResourcesServer):
 
 
 def parsed_option(text: str) -> str | None:
-    """What stands in the first box, written as Python would print it: a backslash is two."""
-    box = first_box(text)
-    return None if box is None else repr(box)[1:-1]
+    """What stands in the last box outside thoughts, written as Python would print it: a backslash is two."""
+    found = boxes(without_thinking(text))
+    return repr(without_fonts(found[-1]))[1:-1] if found else None
 
 
 if __name__ == "__main__":

@@ -24,6 +24,12 @@ MAX_QUERY_CHARS = 8_000
 MAX_REPLY_BYTES = 10 * 2**20
 CHUNK_BYTES = 2**16
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
+AZURE_HOST = "168.63.129.16"
+"""A global address that inside Azure is the host's own services, with credentials among them."""
+ISATAP = 0x5EFE
+"""What the third quarter of an address that is tunnelled over IPv4 says, but for the bit of uniqueness."""
+_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
+_EMBED_IPV4 = (ipaddress.ip_network("::/96"), ipaddress.ip_network("64:ff9b::/96"))
 MASK = "***"
 HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; nemo-gym)", "Accept": "text/html,*/*;q=0.5"}
 
@@ -55,8 +61,17 @@ def is_public(address: str) -> bool:
     """True for an address that everybody on the internet can reach."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        ip = ip.ipv4_mapped or ip.sixtofour or ip
-    return ip.is_global and not ip.is_multicast
+        if ip.is_site_local or ip in _LOCAL_NAT64:
+            return False
+        ip = ip.ipv4_mapped or ip.sixtofour or _embedded_ipv4(ip) or ip
+    return ip.is_global and not ip.is_multicast and str(ip) != AZURE_HOST
+
+
+def _embedded_ipv4(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The address that a NAT64, an IPv4-compatible or an ISATAP address leads to."""
+    if any(ip in network for network in _EMBED_IPV4) or int(ip) >> 32 & 0xFDFFFFFF == ISATAP:
+        return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    return None
 
 
 class Web:

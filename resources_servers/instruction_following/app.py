@@ -1,10 +1,10 @@
 """Writing constraints that a program can check: length, keywords, format."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from nemo_gym.answers import first_part_of_last_item
+from nemo_gym.answers import first_part_of_last_item, without_thinking
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -12,7 +12,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.server_utils import Compute, LimitExceededError
-from resources_servers.instruction_following.checks import Instruction, followed, may_take_long
+from resources_servers.instruction_following.checks import Instruction, followed, may_take_long, parsed_arguments
 from resources_servers.instruction_following.punkt import ensure_tables
 
 
@@ -24,11 +24,22 @@ class InstructionFollowingResourcesServerConfig(BaseResourcesServerConfig, extra
 # A field called `kwargs` confuses mypy's plugin for pydantic, hence the two ignores.
 class InstructionFollowingVerifyRequest(BaseVerifyRequest):  # type: ignore[no-redef]
     id: int
-    instruction_id_list: list[str]
+    instruction_id_list: list[str] = Field(min_length=1)
     prompt: str
     kwargs: list[dict[str, Any] | None]
     """The arguments of each instruction."""
     grading_mode: Literal["binary", "fraction"] = "binary"
+
+    @model_validator(mode="after")
+    def _refuse_instructions_that_no_text_follows(self) -> Self:
+        if len(self.instruction_id_list) != len(self.kwargs):
+            raise ValueError(f"{len(self.instruction_id_list)} instructions, but {len(self.kwargs)} `kwargs`")
+        for name, arguments in self.instructions():
+            parsed_arguments(name, arguments)
+        return self
+
+    def instructions(self) -> list[Instruction]:
+        return list(zip(self.instruction_id_list, self.kwargs, strict=True))
 
 
 class InstructionFollowingVerifyResponse(BaseVerifyResponse):  # type: ignore[no-redef]
@@ -51,10 +62,10 @@ class InstructionFollowingResourcesServer(SimpleResourcesServer):
     async def verify(
         self, body: InstructionFollowingVerifyRequest, compute: Compute
     ) -> InstructionFollowingVerifyResponse:
-        instructions: list[Instruction] = list(zip(body.instruction_id_list, body.kwargs, strict=False))
-        timed_out = False
+        instructions, timed_out = body.instructions(), False
         try:
-            results = await self._followed(first_part_of_last_item(body.response), instructions, compute)
+            text = without_thinking(first_part_of_last_item(body.response))
+            results = await self._followed(text, instructions, compute)
         except LimitExceededError:
             results, timed_out = [False] * len(instructions), True
         return InstructionFollowingVerifyResponse(
@@ -78,9 +89,7 @@ class InstructionFollowingResourcesServer(SimpleResourcesServer):
 
 
 def reward(results: list[bool], *, fraction: bool) -> float:
-    """The share of instructions followed, or 1.0 if all are. Without instructions it is 0.0."""
-    if not results:
-        return 0.0
+    """The share of instructions followed, or 1.0 if all are."""
     return sum(results) / len(results) if fraction else float(all(results))
 
 

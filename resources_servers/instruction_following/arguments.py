@@ -1,5 +1,5 @@
-"""Types of the arguments of instructions. An instruction with a missing, unknown or invalid argument counts as not
-followed."""
+"""Types of the arguments of instructions, and what a text says. A row with a missing, unknown or invalid argument is
+refused."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -9,11 +9,39 @@ from pydantic import AfterValidator, BeforeValidator, Field
 Relation = Literal["at least", "less than"]
 
 Count = Annotated[float, Field(strict=True, ge=0)]
+Exactly = Annotated[float, Field(strict=True, ge=1, multiple_of=1)]
+"""A number of things that a text must have, no more and no less."""
 Index = Annotated[int, Field(strict=True, ge=0)]
 Ordinal = Annotated[int, Field(strict=True, ge=1)]
 """A position, counted from 1."""
 
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
+_INVISIBLE = re.compile(
+    r"[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    r"\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
+)
+"""Characters that are not shown, such as zero-width spaces. Some of them are letters."""
+
+
+def visible(text: str) -> str:
+    """The text without characters that are not shown."""
+    return _INVISIBLE.sub("", text)
+
+
+def says_something(text: str) -> bool:
+    """True if there is a letter or a digit in the text."""
+    return _LETTER_OR_DIGIT.search(text) is not None
+
+
+def _spoken(text: str) -> str:
+    if not says_something(visible(text)):
+        raise ValueError("expected a letter or a digit")
+    return text
+
+
 Text = Annotated[str, Field(min_length=1)]
+Spoken = Annotated[str, AfterValidator(_spoken)]
+"""A text with a letter or a digit in it."""
 Letter = Annotated[str, Field(pattern="^[A-Za-z]$"), AfterValidator(str.lower)]
 
 MAX_PLAIN = 100
@@ -51,7 +79,7 @@ Pattern = Annotated[re.Pattern[str], BeforeValidator(compiled)]
 StrippedPattern = Annotated[re.Pattern[str], BeforeValidator(_stripped)]
 """A pattern without leading and trailing white space."""
 WholeWord = Annotated[re.Pattern[str], BeforeValidator(_whole_word)]
-FirstText = Annotated[Text, BeforeValidator(_first)]
+FirstSpoken = Annotated[Spoken, BeforeValidator(_first)]
 """A text, or the first item of a list."""
 
 

@@ -1,12 +1,13 @@
 """The 54 instructions, by their ids."""
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pydantic import ValidationError, validate_call
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from nemo_gym.answers import LONG_TEXT
-from resources_servers.instruction_following.arguments import is_plain
+from resources_servers.instruction_following.arguments import is_plain, says_something, visible
 from resources_servers.instruction_following.languages import CHECKS as LANGUAGE_CHECKS
 from resources_servers.instruction_following.languages import language_of
 from resources_servers.instruction_following.layout import CHECKS as LAYOUT_CHECKS
@@ -22,12 +23,33 @@ Instruction = tuple[str, Mapping[str, Any] | None]
 """An id and its arguments."""
 
 CHECKS: dict[str, Callable[..., bool]] = {
-    name: validate_call(check)
-    for family in (WORD_CHECKS, LAYOUT_CHECKS, SENTENCE_CHECKS, TOKEN_CHECKS, LANGUAGE_CHECKS)
-    for name, check in family.items()
+    **WORD_CHECKS,
+    **LAYOUT_CHECKS,
+    **SENTENCE_CHECKS,
+    **TOKEN_CHECKS,
+    **LANGUAGE_CHECKS,
 }
 SLOW = frozenset((*TOKEN_CHECKS, *LANGUAGE_CHECKS))
 PATTERNED = PATTERNED_WORDS | PATTERNED_LAYOUT
+IMPOSSIBLE: dict[str, Callable[..., bool]] = {
+    "length_constraints:nth_paragraph_first_word": lambda num_paragraphs, nth_paragraph, first_word: (
+        nth_paragraph > num_paragraphs
+    ),
+    "new:copy_span_idx": lambda prompt_to_repeat, n_start, n_end: (
+        not says_something(visible(prompt_to_repeat[n_start:n_end]))
+    ),
+}
+"""When no text can follow an instruction, although each of its arguments is valid."""
+
+
+def _arguments_model(check: Callable[..., bool]) -> type[BaseModel]:
+    """A model with a field for each argument of a check."""
+    parameters = [each for each in inspect.signature(check).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    fields: dict[str, Any] = {each.name: (each.annotation, ...) for each in parameters}
+    return create_model(check.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+ARGUMENTS = {name: _arguments_model(check) for name, check in CHECKS.items()}
 
 
 def warm_up() -> None:
@@ -36,21 +58,30 @@ def warm_up() -> None:
     tokens("A few plain words.")
 
 
-def followed(text: str, instructions: Iterable[Instruction]) -> list[bool]:
-    """Whether the text follows each of the instructions."""
-    return [_is_followed(text, name, arguments or {}) for name, arguments in instructions]
-
-
-def _is_followed(text: str, name: str, arguments: Mapping[str, Any]) -> bool:
-    """An unknown id, or invalid arguments, count as not followed."""
-    check = CHECKS.get(name)
-    if check is None:
-        return False
-    given = {key: value for key, value in arguments.items() if value is not None}
+def parsed_arguments(name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the arguments of a check, without nulls. Raises a ValueError if no text can follow the instruction."""
+    if name not in CHECKS:
+        raise ValueError(f"unknown instruction '{name}'")
     try:
-        return check(text, **given)
-    except ValidationError:
-        return False
+        model = ARGUMENTS[name].model_validate(
+            {key: value for key, value in (given or {}).items() if value is not None}
+        )
+    except ValidationError as error:
+        wrong = [f"'{'.'.join(map(str, one['loc']))}': {one['msg']}" for one in error.errors(include_url=False)]
+        raise ValueError(f"instruction '{name}': {'; '.join(wrong)}") from error
+    arguments = dict(model)
+    if name in IMPOSSIBLE and IMPOSSIBLE[name](**arguments):
+        raise ValueError(f"instruction '{name}': no text can follow it with {given}")
+    return arguments
+
+
+def followed(text: str, instructions: Iterable[Instruction]) -> list[bool]:
+    """Whether the text follows each of the instructions. One without a letter or a digit follows none."""
+    shown = visible(text)
+    return [
+        says_something(shown) and CHECKS[name](shown, **parsed_arguments(name, arguments))
+        for name, arguments in instructions
+    ]
 
 
 def may_take_long(text: str, instructions: Iterable[Instruction]) -> bool:

@@ -23,15 +23,15 @@ def language_of(text: str) -> str | None:
 
 
 def is_in_language(text: str, /, *, language: Language) -> bool:
-    return language_of(text) in (language, None)
+    return language_of(text) == language
 
 
 def is_english_in_capitals(text: str, /) -> bool:
-    return text.isupper() and language_of(text) in ("en", None)
+    return text.isupper() and language_of(text) == "en"
 
 
 def is_english_in_lower_case(text: str, /) -> bool:
-    return text.islower() and language_of(text) in ("en", None)
+    return text.islower() and language_of(text) == "en"
 
 
 CHECKS: dict[str, Callable[..., bool]] = {

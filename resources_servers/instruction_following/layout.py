@@ -8,9 +8,16 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from resources_servers.instruction_following.arguments import Count, Ordinal, Text, compiled
+from resources_servers.instruction_following.arguments import (
+    Count,
+    Exactly,
+    Ordinal,
+    Text,
+    compiled,
+    says_something,
+)
 
-DIVIDER = re.compile(r"\s?\*\*\*\s?")
+DIVIDER = re.compile(r"\s?(?:\*\*\*|\* \* \*)\s?")
 _HIGHLIGHTS = (re.compile(r"\*([^\n*]*)\*"), re.compile(r"\*\*([^\n*]*)\*\*"))
 _FENCES = ("```json", "```Json", "```JSON", "```")
 POSTSCRIPTS = {"P.S.": r"p\.\s?s\.", "P.P.S": r"p\.\s?p\.\s?s"}
@@ -24,7 +31,7 @@ def _postscript(marker: Any) -> Any:
 Postscript = Annotated[re.Pattern[str], BeforeValidator(_postscript)]
 
 
-def has_paragraph_count(text: str, /, *, num_paragraphs: Count) -> bool:
+def has_paragraph_count(text: str, /, *, num_paragraphs: Exactly) -> bool:
     return _count(DIVIDER.split(text)) == num_paragraphs
 
 
@@ -38,22 +45,22 @@ def has_two_paragraphs_between_blank_lines(text: str, /) -> bool:
 
 def has_two_responses(text: str, /) -> bool:
     pieces = text.split("******")
-    return _count(pieces) == 2 and len({piece.strip() for piece in pieces if piece.strip()}) == 2
+    return _count(pieces) == 2 and len({piece.strip() for piece in pieces if says_something(piece)}) == 2
 
 
 def _count(pieces: Sequence[str]) -> int | None:
-    """How many pieces there are, not counting a blank one at either end; None if one between is blank."""
-    if not all(map(str.strip, pieces[1:-1])):
+    """How many pieces say something; None if one between others does not."""
+    if not all(map(says_something, pieces[1:-1])):
         return None
-    return sum(1 for piece in pieces if piece.strip())
+    return sum(map(says_something, pieces))
 
 
 def has_first_word_in_paragraph(
-    text: str, /, *, num_paragraphs: Count, nth_paragraph: Ordinal, first_word: Text
+    text: str, /, *, num_paragraphs: Exactly, nth_paragraph: Ordinal, first_word: Text
 ) -> bool:
     """The number of paragraphs, and the first word of the nth one. A blank piece has an index but does not count."""
     pieces = text.split("\n\n")
-    count = sum(1 for piece in pieces if piece.strip())
+    count = sum(map(says_something, pieces))
     if count != num_paragraphs or nth_paragraph > count:
         return False
     words = pieces[nth_paragraph - 1].split(maxsplit=1)
@@ -65,15 +72,17 @@ def has_placeholders(text: str, /, *, num_placeholders: Count) -> bool:
 
 
 def _brackets(line: str) -> int:
-    """The number of `[...]`, each as short as possible."""
+    """The number of `[...]` that are not blank, each as short as possible."""
     count, start = 0, line.find("[")
     while start != -1 and (end := line.find("]", start)) != -1:
-        count, start = count + 1, line.find("[", end)
+        count, start = count + bool(line[start + 1 : end].strip()), line.find("[", end)
     return count
 
 
 def has_postscript(text: str, /, *, postscript_marker: Postscript) -> bool:
-    return postscript_marker.search(text.lower()) is not None
+    """The marker, and something after it."""
+    found = postscript_marker.search(text.lower())
+    return found is not None and says_something(text.lower()[found.end() :])
 
 
 def has_bullets(text: str, /, *, num_bullets: Count) -> bool:
@@ -81,27 +90,34 @@ def has_bullets(text: str, /, *, num_bullets: Count) -> bool:
 
 
 def _is_bullet(line: str) -> bool:
+    """True for a line with a bullet in front. A rule such as `---` says nothing."""
     start = line.lstrip()[:2]
-    return start.startswith("-") or (len(start) == 2 and start[0] == "*" and start[1] != "*")
+    return (start[:1] == "-" or (start[:1] == "*" and start != "**")) and says_something(line)
 
 
 def has_highlights(text: str, /, *, num_highlights: Count) -> bool:
     insides = (inside for mark in _HIGHLIGHTS for inside in mark.findall(text))
-    return sum(1 for inside in insides if inside.strip()) >= num_highlights
+    return sum(map(says_something, insides)) >= num_highlights
 
 
 def has_sections(text: str, /, *, section_spliter: Text, num_sections: Count) -> bool:
-    return len(re.findall(rf"{re.escape(section_spliter)}\s?\d+", text)) >= num_sections
+    """The splitter and a number, each with something after it."""
+    sections = re.split(rf"{re.escape(section_spliter)}\s?\d+", text)[1:]
+    return sum(map(says_something, sections)) >= num_sections
 
 
 def is_json(text: str, /) -> bool:
     bare = text.strip()
     fence = next((fence for fence in _FENCES if bare.startswith(fence)), "")
     try:
-        json.loads(bare.removeprefix(fence).removesuffix("```"))
+        json.loads(bare.removeprefix(fence).removesuffix("```"), parse_constant=_refuse)
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def has_title(text: str, /) -> bool:
@@ -110,7 +126,7 @@ def has_title(text: str, /) -> bool:
 
 def _titled(line: str) -> bool:
     start, end = line.find("<<"), line.rfind(">>")
-    return -1 < start < end and bool(line[start:end].lstrip("<").rstrip(">").strip())
+    return -1 < start < end and says_something(line[start:end])
 
 
 CHECKS: dict[str, Callable[..., bool]] = {

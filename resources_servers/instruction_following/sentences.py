@@ -3,8 +3,9 @@
 import re
 from collections.abc import Callable
 
-from resources_servers.instruction_following.arguments import FirstText, Text
-from resources_servers.instruction_following.words import is_last_word
+from resources_servers.instruction_following.arguments import Exactly, FirstSpoken, Ordinal, Spoken, says_something
+from resources_servers.instruction_following.layout import DIVIDER
+from resources_servers.instruction_following.words import bare_words, is_word, spoken_words
 
 _DOT, _BREAK = "\ufdd0", "\ufdd1"
 """A full stop that ends no sentence, and the end of a sentence. Both are noncharacters of Unicode."""
@@ -56,16 +57,39 @@ def has_hyphens_between_sentences(text: str, /) -> bool:
     return all(piece == piece.strip() == sentence for piece, sentence in pairs)
 
 
-def begins_sentences_with_word(text: str, /, *, first_word: Text) -> bool:
-    return all(sentence.lower().split()[:1] == [first_word.lower()] for sentence in sentences(text))
+def spoken_sentences(text: str) -> list[str]:
+    """The sentences with a letter or a digit in them: the `!` of `?!` is not a sentence."""
+    return [sentence for sentence in sentences(text) if says_something(sentence)]
 
 
-def ends_sentences_with_word(text: str, /, *, last_word: FirstText) -> bool:
-    return all(is_last_word(last_word, sentence) for sentence in sentences(text))
+def begins_sentences_with_word(text: str, /, *, first_word: Spoken) -> bool:
+    return all(is_word(first_word, spoken_words(sentence)[0]) for sentence in spoken_sentences(text))
+
+
+def ends_sentences_with_word(text: str, /, *, last_word: FirstSpoken) -> bool:
+    return all(is_word(last_word, spoken_words(sentence)[-1]) for sentence in spoken_sentences(text))
+
+
+def is_composed(text: str, /, *, n_sent: Exactly, n_words: Exactly) -> bool:
+    """Three pieces with `n_sent` sentences each, and `n_words` words in each sentence."""
+    pieces = [spoken_sentences(piece) for piece in DIVIDER.split(text)]
+    return len(pieces) == 3 and all(
+        len(piece) == n_sent and all(len(spoken_words(sentence)) == n_words for sentence in piece) for piece in pieces
+    )
+
+
+def has_keyword_in_place(text: str, /, *, keyword: FirstSpoken, n: Ordinal, m: Ordinal) -> bool:
+    """The keyword begins at word m of sentence n."""
+    wanted = bare_words(keyword)
+    return any(
+        bare_words(sentence)[m - 1 : m - 1 + len(wanted)] == wanted for sentence in spoken_sentences(text)[n - 1 : n]
+    )
 
 
 CHECKS: dict[str, Callable[..., bool]] = {
     "detectable_format:sentence_hyphens": has_hyphens_between_sentences,
     "first_word:first_word_sent": begins_sentences_with_word,
     "last_word:last_word_sent": ends_sentences_with_word,
+    "count:counting_composition": is_composed,
+    "keywords:keyword_specific_position": has_keyword_in_place,
 }

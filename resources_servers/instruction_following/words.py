@@ -2,6 +2,7 @@
 except those of `PATTERNED`, whose arguments are patterns."""
 
 import re
+import unicodedata
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Annotated
@@ -10,21 +11,43 @@ from pydantic import Field
 
 from resources_servers.instruction_following.arguments import (
     Count,
+    Exactly,
     Index,
     Letter,
     Pattern,
     Relation,
+    Spoken,
     StrippedPattern,
     Text,
     WholeWord,
     satisfies,
+    says_something,
+    visible,
 )
 
 _WORD = re.compile(r"\w+")
 _LOWER_CASE_WORD = re.compile(r"\b[a-z]+\b")
 _LETTER = re.compile(r"[A-Za-z]")
 _PUNCTUATION = re.compile(r"[^\w\s]")
+_WITHOUT_EDGES = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
+_BETWEEN_SENTENCES = re.compile(r'[.!?"“”\n]+')
+_COMMAS = frozenset(",،、")
 _CONSTRAINED = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+
+
+def spoken_words(text: str) -> list[str]:
+    """The words of a text with a letter or a digit in them: a dash between spaces is not a word."""
+    return [word for word in text.split() if says_something(word)]
+
+
+def bare_words(text: str) -> list[str]:
+    """The words of a text in lower case, without punctuation marks in front of them and behind."""
+    return [found[0].lower() for word in text.split() if (found := _WITHOUT_EDGES.search(word))]
+
+
+def _plain(text: str) -> str:
+    """The text with characters such as full-width letters and marks replaced by the usual ones."""
+    return unicodedata.normalize("NFKC", text)
 
 
 def has_keywords(text: str, /, *, keywords: Annotated[list[Pattern], Field(min_length=1)]) -> bool:
@@ -44,11 +67,12 @@ def has_keywords_once_and_twice(text: str, /, *, keyword1: Pattern, keyword2: Pa
 
 
 def lacks_words(text: str, /, *, forbidden_words: Annotated[list[WholeWord], Field(min_length=1)]) -> bool:
-    return not any(word.search(text) for word in forbidden_words)
+    plain = _plain(text)
+    return not any(word.search(plain) for word in forbidden_words)
 
 
-def lacks_spaced_word(text: str, /, *, keyword: Text) -> bool:
-    return f" {keyword} " not in text
+def lacks_word(text: str, /, *, keyword: Spoken) -> bool:
+    return not re.search(rf"(?<!\w){re.escape(keyword.strip())}(?!\w)", _plain(text), re.IGNORECASE)
 
 
 def has_letter_count(text: str, /, *, letter: Letter, let_frequency: Count, let_relation: Relation) -> bool:
@@ -60,7 +84,8 @@ def has_ascii_letter_count(text: str, /, *, N: Count, relation: Relation) -> boo
 
 
 def has_word_count(text: str, /, *, num_words: Count, relation: Relation) -> bool:
-    return satisfies(_matches(_WORD, text), relation, num_words)
+    words = sum(map(says_something, _WORD.findall(text)))
+    return satisfies(words, relation, num_words)
 
 
 def has_few_lower_case_words(text: str, /, *, N: Count) -> bool:  # noqa: N803
@@ -74,32 +99,50 @@ def has_no_consecutive_initials(text: str, /) -> bool:
 
 
 def has_palindrome(text: str, /) -> bool:
-    return any(word == word[::-1] for word in text.split())
+    """Some word, or all between two sentence marks, quotation marks or line breaks, reads the same in reverse."""
+    return any(map(_is_palindrome, (*text.split(), *_BETWEEN_SENTENCES.split(text))))
+
+
+def _is_palindrome(text: str) -> bool:
+    """True for three characters or more that are not all the same."""
+    letters = [letter for letter in text.lower() if letter.isalnum()]
+    return len(letters) > 2 and len(set(letters)) > 1 and letters == letters[::-1]
+
+
+def has_unique_words(text: str, /) -> bool:
+    words = bare_words(text)
+    return len(words) == len(set(words))
+
+
+def ends_as_it_starts(text: str, /) -> bool:
+    """The first word is also the last, with nothing after it."""
+    words = bare_words(text)
+    return len(words) > 1 and words[0] == words[-1] and says_something(text.rstrip()[-1])
 
 
 def lacks_comma(text: str, /) -> bool:
-    return "," not in text
+    return _COMMAS.isdisjoint(_plain(text))
 
 
 def lacks_full_stop(text: str, /) -> bool:
-    return "." not in text
+    return "." not in _plain(text)
 
 
 def lacks_exclamation_mark(text: str, /) -> bool:
-    return "!" not in text
+    return "!" not in _plain(text)
 
 
-def begins_with_word(text: str, /, *, first_word: Text) -> bool:
-    return [word.lower() for word in text.split(maxsplit=1)[:1]] == [first_word.lower()]
+def begins_with_word(text: str, /, *, first_word: Spoken) -> bool:
+    return is_word(first_word, spoken_words(text)[0])
 
 
-def ends_with_word(text: str, /, *, last_word: Text) -> bool:
-    return is_last_word(last_word, text)
+def ends_with_word(text: str, /, *, last_word: Spoken) -> bool:
+    return is_word(last_word, spoken_words(text)[-1])
 
 
-def is_last_word(word: str, text: str) -> bool:
-    """True if a text ends with a word, ignoring case and punctuation."""
-    return [_PUNCTUATION.sub("", last).lower() for last in text.split()[-1:]] == [word.lower()]
+def is_word(word: str, written: str) -> bool:
+    """True if both are the same word, ignoring case and punctuation."""
+    return _PUNCTUATION.sub("", word).lower() == _PUNCTUATION.sub("", written).lower()
 
 
 def ends_with_phrase(text: str, /, *, end_phrase: Text) -> bool:
@@ -116,34 +159,39 @@ def has_words_in_brackets(text: str, /) -> bool:
 
 
 def has_wrapped_bigrams(text: str, /) -> bool:
-    """Pairs of words in `<<` and `>>`; an odd last word is ignored."""
+    """One pair of words or more, each in `<<` and `>>`; an odd last word is ignored."""
     words = text.split()
-    pairs = zip(words[::2], words[1::2], strict=False)
-    return all(first.startswith("<<") and second.endswith(">>") for first, second in pairs)
+    pairs = list(zip(words[::2], words[1::2], strict=False))
+    return bool(pairs) and all(
+        first.startswith("<<") and second.endswith(">>") and says_something(first + second) for first, second in pairs
+    )
 
 
 def is_constrained(text: str, /) -> bool:
-    return any(option in text for option in _CONSTRAINED)
+    """One of the answers, not several to choose from."""
+    return sum(option in text for option in _CONSTRAINED) == 1
 
 
-def begins_with_prompt(text: str, /, *, prompt_to_repeat: Text) -> bool:
-    return _bare(text).startswith(_bare(prompt_to_repeat))
+def begins_with_prompt(text: str, /, *, prompt_to_repeat: Spoken) -> bool:
+    """The prompt, and an answer after it."""
+    bare, prompt = _bare(text), _bare(prompt_to_repeat)
+    return bare.startswith(prompt) and says_something(bare[len(prompt) :])
 
 
-def is_copy(text: str, /, *, prompt_to_repeat: Text) -> bool:
+def is_copy(text: str, /, *, prompt_to_repeat: Spoken) -> bool:
     return _bare(text) == _bare(prompt_to_repeat)
 
 
-def is_copy_of_span(text: str, /, *, prompt_to_repeat: Text, n_start: Index, n_end: Index) -> bool:
+def is_copy_of_span(text: str, /, *, prompt_to_repeat: Spoken, n_start: Index, n_end: Index) -> bool:
     return _bare(text) == _bare(prompt_to_repeat[n_start:n_end])
 
 
-def has_copies(text: str, /, *, prompt_to_repeat: Text, N: Count) -> bool:  # noqa: N803
+def has_copies(text: str, /, *, prompt_to_repeat: Spoken, N: Exactly) -> bool:  # noqa: N803
     pieces = text.split("******")
     return len(pieces) == N and all(_bare(piece) == _bare(prompt_to_repeat) for piece in pieces)
 
 
-def repeats_phrase_with_a_change(text: str, /, *, phrase: Text, small_n: Count) -> bool:
+def repeats_phrase_with_a_change(text: str, /, *, phrase: Text, small_n: Exactly) -> bool:
     """The phrase `small_n` times, each with at most one word changed, and the last with exactly one."""
     wanted = phrase.split()
     found = _stretches(text, wanted[0], wanted[-1]) if wanted else []
@@ -170,7 +218,7 @@ def _matches(pattern: re.Pattern[str], text: str) -> int:
 
 
 def _bare(text: str) -> str:
-    return text.strip().lower()
+    return visible(text).strip().lower()
 
 
 CHECKS: dict[str, Callable[..., bool]] = {
@@ -181,9 +229,11 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "keywords:no_adjacent_consecutive": has_no_consecutive_initials,
     "keywords:word_once": has_keyword_once,
     "keywords:word_count_different_numbers": has_keyword_count,
-    "keywords:exclude_word_harder": lacks_spaced_word,
+    "keywords:exclude_word_harder": lacks_word,
     "keywords:palindrome": has_palindrome,
+    "keywords:start_end": ends_as_it_starts,
     "count:count_increment_word": has_keywords_once_and_twice,
+    "count:count_unique": has_unique_words,
     "count:lowercase_counting": has_few_lower_case_words,
     "letters:letter_counting": has_ascii_letter_count,
     "letters:letter_counting2": has_letter_count,

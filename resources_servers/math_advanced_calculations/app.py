@@ -1,6 +1,7 @@
 """Calculators that do not compute what their names say: a model that trusts its tools gets it right."""
 
 import json
+import math
 from typing import Any
 
 from pydantic import BaseModel
@@ -44,6 +45,13 @@ class MathAdvancedCalculationsResourcesServer(SimpleResourcesServer):
             return {"solution": calculate(name, body.model_dump(exclude_none=True))}
         except (TypeError, ArithmeticError, ValueError) as error:
             raise HTTPException(500, str(error)) from error
+
+    @classmethod
+    def check_row(cls, row: dict[str, Any]) -> None:
+        """Refuse a row without expected numbers, which every reply would have found."""
+        expected = expected_numbers(row["ground_truth"])
+        if not expected or not all(map(math.isfinite, expected)):
+            raise ValueError(f"ground_truth is no list of numbers: {row['ground_truth']!r:.100}")
 
     async def verify(self, body: MathAdvancedCalculationsVerifyRequest) -> float:
         """1.0 if every expected number came out of some tool, exactly. What the model says is not read."""

@@ -1,30 +1,36 @@
-"""Rows from a seed: expressions whose values, as the calculators give them, are finite and of a readable size."""
+"""Rows from a seed: expressions whose values, as the calculators give them, are finite and of a readable size. No
+value is the result of a single call with numbers of the prompt, so trying all such calls earns nothing."""
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
 from random import Random
 from typing import Any
 
 from nemo_gym.row_generators import distinct_rows
+from resources_servers.math_advanced_calculations.calculators import calculate
 from resources_servers.math_advanced_calculations.expressions import evaluate
 from resources_servers.math_advanced_calculations.schemas import tool_schemas
 
 LARGEST = 1e9
 BINARY = ("({} + {})", "({} - {})", "({} * {})", "({} / {})", "({} ** {})", "log({}, {})")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 UNARY = ("sin({})", "cos({})", "-({})")
 
 
 def generate_rows(seed: int, count: int, difficulty: float | str | None = None) -> Iterator[dict[str, Any]]:
-    """The difficulty is how deep expressions are nested, and there are up to one more of them than that."""
+    """Expressions are nested one deeper than the difficulty, and there are up to as many of them."""
     made = distinct_rows("math_advanced_calculations", _row, seed=seed, count=count, difficulty=difficulty)
     return ({"id": number, **row} for number, row in enumerate(made))
 
 
 def _row(chance: Random, level: int) -> dict[str, Any]:
-    breadth = chance.randint(1, level + 1)
-    expressions = [_expression(chance, level) for _ in range(breadth)]
-    listed = expressions[0] if breadth == 1 else f"{', '.join(expressions[:-1])} and {expressions[-1]}"
-    prompt = f"With the given tools alone, work out {listed}."
+    depth, breadth = level + 1, chance.randint(1, level + 1)
+    prompt = _prompt(chance, depth, breadth)
+    while single_calls(prompt) & {*evaluate(prompt).values}:
+        prompt = _prompt(chance, depth, breadth)
     return {
         "responses_create_params": {
             "input": [{"role": "user", "content": prompt}],
@@ -33,9 +39,27 @@ def _row(chance: Random, level: int) -> dict[str, Any]:
             "temperature": 1.0,
         },
         "ground_truth": json.dumps(evaluate(prompt).values),
-        "depth": level,
+        "depth": depth,
         "breadth": breadth,
     }
+
+
+def _prompt(chance: Random, depth: int, breadth: int) -> str:
+    expressions = [_expression(chance, depth) for _ in range(breadth)]
+    listed = expressions[0] if breadth == 1 else f"{', '.join(expressions[:-1])} and {expressions[-1]}"
+    return f"With the given tools alone, work out {listed}."
+
+
+def single_calls(prompt: str) -> set[float]:
+    """The numbers of a prompt, with pi as the tool gives it, and all that one call of a tool makes of them."""
+    numbers = {float(number) for number in _NUMBER.findall(prompt)} | {calculate("pi", {})}
+    found = set(numbers)
+    for tool in tool_schemas():
+        names = tool["parameters"]["required"]
+        for values in product(numbers, repeat=len(names)):
+            with suppress(ValueError, ArithmeticError):
+                found.add(calculate(tool["name"], dict(zip(names, values, strict=True))))
+    return found
 
 
 def _expression(chance: Random, depth: int) -> str:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from pydantic import BaseModel, Field, PrivateAttr
 
-from nemo_gym.answers import message_texts
+from nemo_gym.answers import LONG_TEXT, message_texts
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -16,15 +16,18 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.openai_utils import NeMoGymResponse
+from nemo_gym.openai_utils import JsonObject
 from nemo_gym.sandbox import PythonResult, SandboxConfig, SandboxPool, SandboxProcess
 from nemo_gym.sandbox.limits import time_limits
 from nemo_gym.sandbox.runtime import compile_packages
+from nemo_gym.server_utils import Compute, LimitExceededError
+from resources_servers.math_with_code.engine import Checked, check
 
 PACKAGES = ("numpy", "scipy", "pandas")
 NOT_EVALUATED = ("print", "import", "from", "def", "class", "if", "for", "while", "try", "with")
 """Code whose last line begins so has no result."""
-BOX = "\\boxed{"
+CHECK_TIMEOUT_S = 10.0
+"""CPU seconds to look for the answer in a very long reply."""
 
 LIBRARIES = """
 import types as _types
@@ -90,6 +93,8 @@ class PythonSession(SessionState):
 class PythonExecutorResourcesServer(SimpleResourcesServer):
     config: PythonExecutorResourcesServerConfig
 
+    given_history = "replay"
+
     _pool: SandboxPool = PrivateAttr()
 
     @asynccontextmanager
@@ -121,15 +126,19 @@ class PythonExecutorResourcesServer(SimpleResourcesServer):
             session.close()
         return ExecutePythonResponse(success=True)
 
-    async def verify(self, body: PythonMathVerifyRequest) -> PythonMathVerifyResponse:
-        answer = extract_answer(body.response)
-        is_right = answer is not None and answer == body.expected_result
+    @classmethod
+    def check_row(cls, row: JsonObject) -> None:
+        if not row["expected_result"].strip():
+            raise ValueError("expected_result is blank")
+
+    async def verify(self, body: PythonMathVerifyRequest, compute: Compute) -> PythonMathVerifyResponse:
+        checked = await _checked(body, compute)
         return PythonMathVerifyResponse(
             responses_create_params=body.responses_create_params,
             response=body.response,
-            reward=float(is_right),
-            extracted_answer=answer,
-            accuracy=is_right,
+            reward=float(checked.is_right),
+            extracted_answer=checked.answer,
+            accuracy=checked.is_right,
         )
 
     async def _sandbox(self, session: PythonSession) -> SandboxProcess:
@@ -151,25 +160,15 @@ def _response(code: str, done: PythonResult) -> ExecutePythonResponse:
     return ExecutePythonResponse(success=True, stdout=done.stdout, stderr=done.stderr, result=result)
 
 
-def extract_answer(response: NeMoGymResponse) -> str | None:
-    """The first box of the last message that has one. It ends at its first closing brace."""
-    for texts in reversed(message_texts(response)):
-        if (answer := first_flat_box("".join(texts))) is not None:
-            return answer
-    return None
-
-
-def first_flat_box(text: str) -> str | None:
-    start = text.find(BOX)
-    while start >= 0:
-        start += len(BOX)
-        end = text.find("}", start)
-        if end < 0:
-            return None
-        if end > start:
-            return text[start:end].strip()
-        start = text.find(BOX, start)
-    return None
+async def _checked(body: PythonMathVerifyRequest, compute: Compute) -> Checked:
+    """The answer and whether it is right. A very long reply is read outside the loop."""
+    messages = ["".join(parts) for parts in message_texts(body.response)]
+    if sum(map(len, messages)) <= LONG_TEXT:
+        return check(messages, body.expected_result)
+    try:
+        return await compute.run(check, messages, body.expected_result, timeout_s=CHECK_TIMEOUT_S)
+    except LimitExceededError:
+        return Checked(None, is_right=False)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 from nemo_gym.answers import last_text
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
+    BaseSeedSessionRequest,
     BaseVerifyRequest,
     SessionState,
     SimpleResourcesServer,
@@ -52,8 +53,14 @@ class McpToolsVerifyRequest(BaseVerifyRequest):
     checks: list[ToolCheck] = Field(default_factory=list)
 
 
+class McpToolsSeedRequest(BaseSeedSessionRequest):
+    checks: list[ToolCheck] = Field(default_factory=list)
+
+
 class McpToolsResourcesServer(SimpleResourcesServer):
     config: McpToolsConfig
+
+    given_history = "replay"
 
     _tools: dict[str, tuple[str, JsonObject]] = PrivateAttr(default_factory=dict)
     """The server of each tool, and how a row lists it."""
@@ -90,6 +97,17 @@ class McpToolsResourcesServer(SimpleResourcesServer):
         connection = McpConnection(server, place, self._tasks, timeout_s=timeout_s)
         self._connections.add(connection)
         return connection
+
+    @classmethod
+    def check_row(cls, row: JsonObject) -> None:
+        """Refuse a row that every reply would fit."""
+        if not (row.get("expected_answer") or row.get("checks")):
+            raise ValueError("there is neither an expected_answer nor a check")
+
+    async def seed_session(self, body: McpToolsSeedRequest) -> None:
+        missing = [each.tool for each in body.checks if each.tool not in self._tools]
+        if missing:
+            raise RolloutError("input", f"The row checks {missing[0]!r}, a tool that no MCP server has.")
 
     @any_tool
     async def call_tool(self, name: ToolName, body: dict[str, Any], session: McpSession) -> str:

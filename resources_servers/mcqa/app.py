@@ -12,7 +12,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.server_utils import Compute, LimitExceededError
-from resources_servers.mcqa.extraction import GradingMode, extracted, lettered
+from resources_servers.mcqa.extraction import GradingMode, extracted, lettered, one_letter
 
 
 class McqaResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
@@ -39,6 +39,14 @@ class McqaVerifyResponse(BaseVerifyResponse):
 
 class McqaResourcesServer(SimpleResourcesServer):
     config: McqaResourcesServerConfig
+
+    @classmethod
+    def check_row(cls, row: dict[str, Any]) -> None:
+        """Refuse an expected answer that is no option. Only the row's own regex finds letters without options."""
+        gold, letters = (row.get("expected_answer") or "").strip().upper(), lettered(row.get("options") or [])
+        has_regex = bool((row.get("template_metadata") or {}).get("output_regex"))
+        if gold not in letters and (letters or not has_regex or one_letter(gold) is None):
+            raise ValueError(f"expected_answer {gold!r:.100} is none of the options {', '.join(letters) or '(none)'}")
 
     async def verify(self, body: McqaVerifyRequest, compute: Compute) -> McqaVerifyResponse:
         gold = (body.expected_answer or "").strip().upper()

@@ -4,13 +4,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from nemo_gym.answers import joined_text
+from nemo_gym.answers import joined_text, strict_json
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
+from nemo_gym.openai_utils import JsonObject
 from nemo_gym.server_utils import Compute, LimitExceededError
 from resources_servers.structured_outputs.schemas import fits
 
@@ -33,6 +34,18 @@ class StructuredOutputsVerifyResponse(BaseVerifyResponse):
 
 class StructuredOutputsResourcesServer(SimpleResourcesServer):
     config: StructuredOutputsResourcesServerConfig
+
+    @classmethod
+    def check_row(cls, row: JsonObject) -> None:
+        """Raise ValueError if the schema is not JSON, or no schema that anything fits. Whether all its keywords are
+        valid is not checked: that takes 20 ms."""
+        text = row.get("schema_str")
+        try:
+            schema = strict_json(text) if isinstance(text, str) else None
+        except ValueError as error:
+            raise ValueError(f"schema_str is not JSON: {error}") from error
+        if not isinstance(schema, dict) and schema is not True:
+            raise ValueError(f"schema_str is {text!r:.100}; expected the text of a JSON object.")
 
     async def verify(self, body: StructuredOutputsVerifyRequest, compute: Compute) -> StructuredOutputsVerifyResponse:
         fitting, timed_out = False, False

@@ -1,10 +1,11 @@
 """Whether a text is JSON that fits a schema. Schemas are data and may hold hostile patterns: run this where it can be
 killed. JSON Schema 2020-12, formats not checked, nothing fetched."""
 
-import json
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from nemo_gym.answers import strict_json
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -23,7 +24,7 @@ def fits(text: str, schema_text: str) -> bool:
     from referencing.exceptions import Unresolvable
 
     try:
-        instance = json.loads(text)
+        instance = strict_json(text)
         validator = _validator(schema_text)
         return validator is not None and validator.is_valid(instance)
     except (ValueError, RecursionError, ArithmeticError, re.error, Unresolvable):
@@ -37,7 +38,7 @@ def _validator(schema_text: str) -> "Draft202012Validator | None":
     from referencing import Registry
 
     try:
-        schema = json.loads(schema_text)
+        schema = strict_json(schema_text)
         make_strict(schema)
         Draft202012Validator.check_schema(schema)
     except (ValueError, RecursionError, ArithmeticError, SchemaError):

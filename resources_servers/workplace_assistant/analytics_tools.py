@@ -69,7 +69,7 @@ def traffic_source_count(
 
 def get_average_session_duration(office: Office, /, time_min: Any = None, time_max: Any = None) -> Any:
     def average(visits: list[Row]) -> float:
-        return sum(float(visit["session_duration_seconds"]) for visit in visits) / len(visits)
+        return float(sum(visit["session_duration_seconds"] for visit in visits) / len(visits))
 
     return _by_date(office, time_min, time_max, average)
 

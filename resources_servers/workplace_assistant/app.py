@@ -3,11 +3,12 @@
 A rollout is scored by its calls alone: they are replayed on fresh tables, and so are the expected ones; the tables
 must be equal then."""
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, Field, PrivateAttr, model_validator
 from starlette.exceptions import HTTPException
 
+from nemo_gym.answers import last_text
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -16,14 +17,19 @@ from nemo_gym.base_resources_server import (
     ToolName,
     any_tool,
 )
+from nemo_gym.errors import RolloutError
 from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
-from nemo_gym.server_utils import Compute, LimitExceededError, find
+from nemo_gym.server_utils import Compute, LimitExceededError, find, offered_tools
 from resources_servers.workplace_assistant.schemas import tool_schemas
-from resources_servers.workplace_assistant.tables import Office, load_office
+from resources_servers.workplace_assistant.tables import Office, equal_offices, load_office
 from resources_servers.workplace_assistant.toolbox import (
+    TOOLS,
+    ToolCall,
     call_tool,
-    have_same_outcome,
+    check_call,
+    has_outcome,
     may_take_long,
+    replay,
     replay_may_take_long,
 )
 
@@ -47,11 +53,22 @@ class Action(BaseModel):
     name: str
     arguments: str
 
+    @model_validator(mode="after")
+    def _can_be_made(self) -> Self:
+        check_call(self.name, self.arguments)
+        return self
+
+
+class WorkplaceRow(BaseModel):
+    """What a rollout is to achieve."""
+
+    ground_truth: list[Action] | str = ""
+    """The calls that solve the task. A text means that nothing is to be done."""
+
 
 class WorkplaceAssistantVerifyRequest(BaseVerifyRequest):
     id: int
     ground_truth: list[Action] | str
-    """The calls that solve the task. A text means that nothing is to be done."""
     category: str
     environment_name: str
 
@@ -64,6 +81,8 @@ class Workplace(SessionState):
 class WorkplaceAssistantResourcesServer(SimpleResourcesServer):
     config: WorkplaceAssistantResourcesServerConfig
 
+    given_history = "replay"
+
     _office: Office = PrivateAttr()
 
     def model_post_init(self, _context: Any, /) -> None:
@@ -73,7 +92,8 @@ class WorkplaceAssistantResourcesServer(SimpleResourcesServer):
     def tool_schemas(cls) -> list[dict[str, Any]]:
         return tool_schemas()
 
-    async def seed_session(self, session: Workplace) -> None:
+    async def seed_session(self, row: WorkplaceRow, session: Workplace) -> None:
+        self._solved_office(row.ground_truth)
         session.office = self._office.fork()
 
     @any_tool
@@ -92,23 +112,43 @@ class WorkplaceAssistantResourcesServer(SimpleResourcesServer):
             return {"output": f"Error executing tool '{name}': the search took too long"}
 
     async def verify(self, body: WorkplaceAssistantVerifyRequest, compute: Compute) -> float:
-        items = body.response.output
-        calls = [(item.name, item.arguments) for item in items if isinstance(item, NeMoGymResponseFunctionToolCall)]
-        actions = [] if isinstance(body.ground_truth, str) else body.ground_truth
-        expected = [(action.name, action.arguments) for action in actions]
+        expected = self._solved_office(body.ground_truth)
+        if expected is self._office and not last_text(body.response):
+            return 0.0
+        calls = made_calls(body)
         if not replay_may_take_long(calls):
-            return float(have_same_outcome(self._office, calls, expected))
+            return float(has_outcome(self._office, calls, expected))
         timeout_s = self.config.replay_timeout_s
         try:
-            return float(await compute.run(have_same_outcome, self._office, calls, expected, timeout_s=timeout_s))
+            return float(await compute.run(has_outcome, self._office, calls, expected, timeout_s=timeout_s))
         except LimitExceededError:
             return 0.0
+
+    def _solved_office(self, ground_truth: list[Action] | str) -> Office:
+        """The office after the expected calls; the loaded one itself if nothing is to be done."""
+        if isinstance(ground_truth, str) or not ground_truth:
+            return self._office
+        solved = replay(self._office, [(action.name, action.arguments) for action in ground_truth])
+        if equal_offices(solved, self._office):
+            tables = self.config.tables_dirpath
+            raise RolloutError("input", f"The calls in `ground_truth` change nothing in the tables of '{tables}'.")
+        return solved
 
     @classmethod
     def gold_response(cls, row: dict[str, Any]) -> list[dict[str, Any]]:
         """The expected calls."""
         actions = row["ground_truth"] if isinstance(row["ground_truth"], list) else []
         return [{"type": "function_call", "call_id": f"call_{n}", **action} for n, action in enumerate(actions)]
+
+
+def made_calls(body: BaseVerifyRequest) -> list[ToolCall]:
+    """All calls that reached the environment: those that the row begins with, and those since. A call of a tool that
+    the row does not offer was refused."""
+    params = body.responses_create_params
+    given = [] if isinstance(params.input, str) else params.input
+    offered = offered_tools(params.tools) if "tools" in params.model_fields_set else TOOLS
+    items = [item for item in (*given, *body.response.output) if isinstance(item, NeMoGymResponseFunctionToolCall)]
+    return [(item.name, item.arguments) for item in items if item.name in offered]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ count when tables are compared, and deleting, appending and updating treat them 
 
 import copy
 import csv
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -112,24 +113,13 @@ def _equal_rows(columns: Sequence[str], one: Row, other: Row) -> bool:
 
 
 def _equal_cells(column: str, one: Any, other: Any) -> bool:
-    if column not in CASE_SENSITIVE:
-        return bool(_lowered(one) == _lowered(other))
-    if is_missing(one) or is_missing(other):
-        return is_missing(one) and is_missing(other)
+    """Texts are compared as texts and numbers as numbers: 30, "30" and no value are three different cells."""
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other if column in CASE_SENSITIVE else one.lower() == other.lower()
     try:
-        return bool(one == other)
+        return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
     except RecursionError:
         return False
-
-
-def _lowered(cell: Any) -> str | None:
-    """What is compared of a cell: of one that is not text, nothing."""
-    return cell.lower() if isinstance(cell, str) else None
-
-
-def is_missing(cell: Any) -> bool:
-    """True for no value and for NaN."""
-    return cell is None or (isinstance(cell, float) and cell != cell)
 
 
 @cache
@@ -147,9 +137,7 @@ def load_office(folder: Path) -> Office:
         events=_table(
             folder, "processed/calendar_events.csv", "event_id event_name participant_email event_start duration"
         ),
-        visits=replace(
-            visits, rows=tuple({**row, "user_engaged": row["user_engaged"] == "True"} for row in visits.rows)
-        ),
+        visits=replace(visits, rows=tuple(map(_typed_visit, visits.rows))),
         tasks=_table(
             folder, "processed/project_tasks.csv", "task_id task_name assigned_to_email list_name due_date board"
         ),
@@ -161,6 +149,22 @@ def load_office(folder: Path) -> Office:
         ),
         directory=tuple(line.strip() for line in _text(folder / DIRECTORY_FILE).splitlines() if line.strip()),
     )
+
+
+def _typed_visit(visit: Row) -> Row:
+    """A visit with the length of the session as a number and `user_engaged` as a boolean."""
+    seconds = _number(visit["session_duration_seconds"])
+    return {**visit, "session_duration_seconds": seconds, "user_engaged": visit["user_engaged"] == "True"}
+
+
+def _number(cell: str | None) -> float:
+    try:
+        number = float(cell or "")
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"analytics_data.csv has {cell!r} as session_duration_seconds. Expected a number.")
+    return int(number) if number.is_integer() else number
 
 
 def _table(folder: Path, name: str, columns: str) -> Table:

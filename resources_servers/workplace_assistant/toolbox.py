@@ -1,5 +1,6 @@
 """All tools by name: calling one, and replaying the calls of a rollout."""
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -49,6 +50,7 @@ WRITING: dict[str, Callable[..., Any]] = {
     "customer_relationship_manager_delete_customer": customer_tools.delete_customer,
 }
 TOOLS = READING | WRITING
+_SIGNATURES = {name: inspect.signature(function) for name, function in TOOLS.items()}
 
 LONG_ARGUMENT = 1000
 """Characters. Searching for a longer text may take long."""
@@ -70,6 +72,16 @@ def call_tool(office: Office, name: str, arguments: dict[str, Any]) -> Any:
         return f"Error executing tool '{name}': {error}"
 
 
+def check_call(name: str, arguments: str) -> None:
+    """Raise ValueError unless there is such a tool, and it takes these arguments."""
+    if name not in TOOLS:
+        raise ValueError(f"ground_truth calls {name!r}, which is no tool")
+    try:
+        _SIGNATURES[name].bind(None, **parsed(arguments))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"ground_truth calls {name} with arguments that it does not take: {error}") from None
+
+
 def may_take_long(name: str, arguments: dict[str, Any]) -> bool:
     """True if a call searches with a pattern that could run for ever, or with a very long one."""
     if name not in READING:
@@ -78,14 +90,29 @@ def may_take_long(name: str, arguments: dict[str, Any]) -> bool:
     return any(len(value) > LONG_ARGUMENT or ("search" in name and _COSTLY.search(value)) for value in texts)
 
 
-def have_same_outcome(office: Office, one: list[ToolCall], other: list[ToolCall]) -> bool:
-    """True if the office is the same after either list of calls."""
-    return equal_offices(replay(office, one), replay(office, other))
+def has_outcome(office: Office, calls: list[ToolCall], expected: Office) -> bool:
+    """True if the calls turn the office into the expected one."""
+    return equal_offices(replay(office, calls), expected)
 
 
 def replay_may_take_long(calls: list[ToolCall]) -> bool:
     """True for more calls, or longer arguments, than any task needs. Each call copies a table."""
     return len(calls) > MANY_CALLS or sum(len(arguments) for _, arguments in calls) > LONG_ARGUMENTS
+
+
+def parsed(arguments: str) -> dict[str, Any]:
+    """The arguments of a call. Raises a ValueError if they are not a JSON object; one with `NaN` in it is none."""
+    try:
+        found = json.loads(arguments, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("expected fewer levels") from None
+    if not isinstance(found, dict):
+        raise ValueError("expected a JSON object")
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def replay(office: Office, calls: Iterable[ToolCall]) -> Office:
@@ -100,7 +127,7 @@ def replay(office: Office, calls: Iterable[ToolCall]) -> Office:
             continue
         before = replayed.fork()
         try:
-            function(replayed, **json.loads(arguments))
+            function(replayed, **parsed(arguments))
         except Exception:  # hostile input: a call that fails has no effect
             replayed = before
     return replayed

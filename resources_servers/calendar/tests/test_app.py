@@ -1,13 +1,12 @@
 """The rules of the calendar, line by line; hostile replies; rows solved and cheated on through the agent."""
 
 import json
-import re
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nemo_gym.testing import (
     client_for,
@@ -22,7 +21,7 @@ from nemo_gym.testing import (
 from resources_servers.calendar.app import CalendarResourcesServer
 from resources_servers.calendar.generate import generate_rows
 from resources_servers.calendar.schedule import scheduled
-from resources_servers.calendar.state import first_list, is_expected
+from resources_servers.calendar.state import final_list, is_expected
 from resources_servers.calendar.times import clock, minutes_of, spoken
 from tests.example_rows import own_rows, row_files
 from tests.stacks import rollout_of, verified_by
@@ -66,7 +65,14 @@ def test_times(text: str, minutes: int) -> None:
     assert minutes_of(text) == minutes
 
 
-@pytest.mark.parametrize("text", ["10AM", "10:30PM", "10", "", "noon", "10:00:00", "1000", None, 600, ["10am"]])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("10AM", "10:30PM", "10", "", "noon", "10:00:00", "1000", None, 600, ["10am"], "9am-ish", "10:00 or so"),
+        *("09:75", "10:60", "24:30", "24:00", "25:00", "99:99", "10:5", "13pm", "0am", "00:30am", "12:75pm", "-1:00"),
+        *("\uff11\uff10:00", "10:00\u200b"),
+    ],
+)
 def test_what_is_no_time(text: Any) -> None:
     with pytest.raises(ValueError, match="expected a time"):
         minutes_of(text)
@@ -80,52 +86,35 @@ def test_times_are_written_as_they_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('[note] [{"a": 1}]', '[{"a": 1}]'),
-        ('[{"a": [1]}]', None),
-        ('[{"a": "x]y"}]', None),
-        ("[]", None),
-        ("", None),
-        ("no list", None),
-        ('[{"a": 1}] and [{"b": 2}]', '[{"a": 1}]'),
-        ('Here:\n```json\n[{"a": 1},\n {"b": 2}]\n```', '[{"a": 1},\n {"b": 2}]'),
-        ('[[{"a": 1}]]', '[{"a": 1}]'),
-        ('[1, {"a": 1}', None),
-        ('{"a": [{"b": 1}]}', '[{"b": 1}]'),
-        ('[{"a": [1]}, {"b": 2}]', '[{"a": [1]}, {"b": 2}]'),
-        ('[{"a": {"b": 1}}]', '[{"a": {"b": 1}}]'),
-        ('[{"a": "}"}]', '[{"a": "}"}]'),
-        ('[{"a": "{"}]', '[{"a": "{"}]'),
-        ('[ { [ {"a": 1} ]', '[ {"a": 1} ]'),
-        ("[{]}", None),
+        ('[note] [{"a": 1}]', [{"a": 1}]),
+        ('[{"a": [1]}]', [{"a": [1]}]),
+        ('[{"a": "x]y"}] [note]', [{"a": "x]y"}]),
+        ("[]", []),
+        ("", []),
+        ("no list", []),
+        ('[{"a": 1}] and [{"b": 2}]', [{"b": 2}]),
+        ('[{"a": 1}] and []', []),
+        ('[{"a": []}, {"b": 2}]', [{"a": []}, {"b": 2}]),
+        ('Here:\n```json\n[{"a": 1},\n {"b": 2}]\n```\n- [ ] call her', [{"a": 1}, {"b": 2}]),
+        ('[[ \n{"a": 1}]]', [{"a": 1}]),
+        ('{"a": [{"b": 1}]}', [{"b": 1}]),
+        ('[{"a": {"b": 1}}]', [{"a": {"b": 1}}]),
+        ('[{"a": "}"}]', [{"a": "}"}]),
     ],
 )
-def test_the_first_list_with_an_object_is_found(text: str, found: str | None) -> None:
-    assert first_list(text) == found
+def test_the_last_list_of_objects_is_found(text: str, found: list[Any]) -> None:
+    assert final_list(text) == found
 
 
-PIECES = ["[", "]", "{", "}", '{"a": 1}', '{"a": [1]}', ", ", "x", '"']
-PATTERN = re.compile(r"\[(?:\{[^{}]*\}|[^\[\]])*?\{[^\[\]{}]*\}(?:\{[^{}]*\}|[^\[\]])*\]")
-"""The rule as a pattern that tries everything, and may take for ever."""
-
-
-@settings(deadline=None, max_examples=500)
-@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
-def test_one_look_at_the_text_finds_what_trying_everything_finds(text: str) -> None:
-    tried = PATTERN.search(text)
-    assert objects(first_list(text)) == objects(tried and tried[0])
-
-
-def objects(text: str | None) -> Any:
-    try:
-        found = json.loads(text or "")
-    except ValueError:
-        return None
-    return found if all(isinstance(item, dict) for item in found) else None
+@pytest.mark.parametrize("text", ['[{"a": 1}', "[{]}", '[{"a": 1}] then [{"a":', '[{"a": 1}] then [{a: 1}]'])
+def test_a_final_list_that_is_not_json_is_refused_whatever_comes_before(text: str) -> None:
+    with pytest.raises(ValueError, match="char"):
+        final_list(text)
 
 
 @pytest.mark.parametrize("part", ['{"a": 1}, ', "[", "[{", "{[}", "[{[}", "]", "[]", "{", "}", '[{"a": 1}, ', "x"])
 def test_no_text_takes_more_time_than_its_length(part: str) -> None:
-    assert first_list("[" + part * 100_000) is None
+    assert not is_expected("[" + part * 100_000, ONE)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +136,6 @@ def test_no_text_takes_more_time_than_its_length(part: str) -> None:
         ("at 11:15am", "11:15am", True),
         ("at 11:15am", "11:16", False),
         ("whenever you like", "10:00", True),
-        ("before lunch", "10:00", False),
         ("after 9am", "09:30", False),
     ],
 )
@@ -172,7 +160,7 @@ def test_constraints(constraint: str | None, start: str, is_kept: bool) -> None:
         pytest.param([entry("10:00"), entry("11:00", 30, 1)], ONE, False, id="one too many"),
         pytest.param([entry("10:00"), entry("10:00")], ONE, True, id="an exact duplicate"),
         pytest.param([entry("10:00"), entry("10:00", name="Other")], ONE, False, id="a near duplicate overlaps"),
-        pytest.param([entry("10:00"), entry("12:00")], ONE, True, id="one event in two allowed places"),
+        pytest.param([entry("10:00"), entry("12:00")], ONE, False, id="one event in two places"),
         pytest.param([entry("15:30"), entry("10:00")], ONE, False, id="first ends too late, then right"),
         pytest.param([entry("10:00"), entry("15:30")], ONE, False, id="first right, then ends too late"),
         pytest.param([entry("12:00", 30), entry("10:00")], ONE, False, id="first too short, then right"),
@@ -195,7 +183,7 @@ def test_a_calendar_is_compared(entries: list[Any], expected: dict[str, Any], is
     assert is_expected(json.dumps(entries), expected) is is_right
 
 
-GOOD = json.dumps([entry("10:00")])
+GOOD, BAD = json.dumps([entry("10:00")]), json.dumps([entry("09:00")])
 
 
 @pytest.mark.parametrize(
@@ -209,7 +197,16 @@ GOOD = json.dumps([entry("10:00")])
         ("No events.", {}, True),
         ("No events.", ONE, False),
         ('[{"event_id": 0,}]', ONE, False),
-        (f'[{{"event_id": 0,}}] {GOOD}', ONE, False),
+        (f'[{{"event_id": 0,}}] {GOOD}', ONE, True),
+        (f"{BAD} No, that overlaps. {GOOD}", ONE, True),
+        (f"{GOOD} On second thought: {BAD}", ONE, False),
+        (f"{GOOD} On second thought, no events: []", ONE, False),
+        (f'{GOOD} On second thought: [{{"event_id": 0, "start', ONE, False),
+        (f"thoughts {GOOD}</think>I do not know.", ONE, False),
+        (f"thoughts {BAD}</think>{GOOD}", ONE, True),
+        ("thoughts</think> ", {}, False),
+        (GOOD, {}, False),
+        ("None: []", {}, True),
         (f"[see below] {GOOD}", ONE, True),
         ("[{}]", ONE, False),
         ("[" + '{"a":' * 100_000 + "}" * 100_000 + "]", ONE, False),
@@ -219,11 +216,6 @@ GOOD = json.dumps([entry("10:00")])
 )
 def test_a_reply_is_read(text: str, expected: dict[str, Any], is_right: bool) -> None:
     assert is_expected(text, expected) is is_right
-
-
-@pytest.mark.parametrize("expected", [{"0": {}}, {"0": {"duration": 60}}, {"0": event() | {"min_time": None}}])
-def test_an_expectation_that_cannot_be_read_is_not_met(expected: dict[str, Any]) -> None:
-    assert not is_expected(GOOD, expected)
 
 
 async def reward_of(response: dict[str, Any], expected: dict[str, Any] = ONE) -> float:
@@ -261,15 +253,43 @@ async def test_a_long_reply_is_judged_off_the_loop() -> None:
 
 async def test_a_row_needs_an_expectation() -> None:
     async with client_for(CalendarResourcesServer) as environment:
-        bad: list[dict[str, Any]] = [{}, {"exp_cal_state": None}, {"exp_cal_state": []}, {"exp_cal_state": {"0": 5}}]
+        bad: list[dict[str, Any]] = [{}, {"exp_cal_state": None}, {"exp_cal_state": []}]
         for expected in bad:
             row = example_row(response=says(GOOD), **expected)
             assert (await environment.post("/verify", json=row)).status == 422
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(
+            5,
+            {},
+            {"duration": 60},
+            event() | {"min_time": None},
+            event() | {"max_time": "16:75"},
+            event("before lunch"),
+        ),
+        *(event() | {"duration": duration} for duration in (0, -5, "60", None, True)),
+    ],
+)
+async def test_an_event_that_nothing_can_be_compared_with_is_refused(bad: Any) -> None:
+    async with client_for(CalendarResourcesServer) as environment:
+        row = example_row(response=says(GOOD), exp_cal_state={"0": bad})
+        assert (await environment.post("/verify", json=row)).status == 422
+
+
 def test_a_day_without_a_place_for_everything_has_no_calendar() -> None:
     assert scheduled({"0": event("at 10am"), "1": event("before 11am")}) is None
     assert scheduled({}) == []
+
+
+def test_a_row_without_a_right_calendar_is_refused() -> None:
+    with pytest.raises(ValueError, match="exp_cal_state"):
+        CalendarResourcesServer.check_row({"exp_cal_state": {"0": event("at 10am"), "1": event("before 11am")}})
+    crowded = {str(number): event() for number in range(12)}
+    with pytest.raises(ValueError, match="exp_cal_state"):
+        CalendarResourcesServer.check_row({"exp_cal_state": crowded})
 
 
 ENVIRONMENT = server_spec("calendar", "resources_servers", "calendar", domain="agent")
@@ -284,6 +304,7 @@ async def test_a_model_that_keeps_the_calendar_is_rewarded(file: Path) -> None:
     for row in rows_of(file):
         calendar = scheduled(row["exp_cal_state"])
         assert calendar is not None
+        CalendarResourcesServer.check_row(row)
         assert await rollout(row, {"say": f"Here it is: {json.dumps(calendar)}"}) == 1.0
         assert await rollout(row, {"say": json.dumps(calendar[1:])}) == 0.0
 
@@ -311,3 +332,36 @@ async def test_generated_rows_are_solved_by_their_gold_response(difficulty: int 
             assert gold is not None
             answer = await environment.post("/verify", json={**row, "response": response_of(*gold)})
             assert answer.json()["reward"] == 1.0
+
+
+def in_a_row(events: Iterable[dict[str, Any]], pause: int = 0) -> list[dict[str, Any]]:
+    """Events from the opening on, in the order given."""
+    now, entries = 600, []
+    for each in events:
+        entries.append(entry(clock(now), each["duration"], each["event_id"]))
+        now += each["duration"] + pause
+    return entries
+
+
+def hourly(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [entry(clock(600 + 60 * place), each["duration"], each["event_id"]) for place, each in enumerate(events)]
+
+
+@pytest.mark.parametrize("difficulty", [1, 2, 3, 4, 5])
+def test_generated_rows_are_not_solved_without_reading_them(difficulty: int) -> None:
+    count, right = 200, Counter[str]()
+    for row in generate_rows(17, count, difficulty):
+        events = row["exp_cal_state"]
+        mentioned = list(events.values())
+        turns = [turn["content"] for turn in row["responses_create_params"]["input"] if turn["role"] == "assistant"]
+        guesses: dict[str, list[Any]] = {
+            "an earlier calendar": [json.loads(turn) for turn in turns],
+            "an empty calendar": [[]],
+            "without pauses": [in_a_row(order) for order in (mentioned, mentioned[::-1])],
+            "with pauses": [in_a_row(mentioned, pause=15)],
+            "every hour": [hourly(mentioned)],
+        }
+        right.update(
+            name for name, made in guesses.items() if any(is_expected(json.dumps(one), events) for one in made)
+        )
+    assert {name: hits for name, hits in right.items() if hits >= 0.05 * count} == {}

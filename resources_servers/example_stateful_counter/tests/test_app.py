@@ -43,7 +43,7 @@ async def test_the_counter_must_equal_what_the_row_expects(
     initial: int, added: list[int], expected: int, score: float
 ) -> None:
     async with client_for(StatefulCounterResourcesServer) as environment:
-        seeded = await environment.post("/seed_session", json=example_row(initial_count=initial))
+        seeded = await environment.post("/seed_session", json=example_row(initial_count=initial, expected_count=0))
         assert (seeded.status, seeded.json()) == (200, {})
         for count in added:
             assert await add(environment, count) == 200
@@ -100,16 +100,16 @@ async def test_verifying_needs_an_expected_count() -> None:
 
 async def test_a_second_seed_does_not_reset() -> None:
     async with client_for(StatefulCounterResourcesServer) as environment:
-        await environment.post("/seed_session", json=example_row(initial_count=0))
+        await environment.post("/seed_session", json=example_row(initial_count=0, expected_count=0))
         await add(environment, 5)
-        await environment.post("/seed_session", json=example_row(initial_count=100))
+        await environment.post("/seed_session", json=example_row(initial_count=100, expected_count=0))
         assert await reward(environment, expected=5) == 1.0
 
 
 async def test_a_seed_after_the_first_tool_call_does_not_set() -> None:
     async with client_for(StatefulCounterResourcesServer) as environment:
         assert await count_of(environment) == 0
-        await environment.post("/seed_session", json=example_row(initial_count=100))
+        await environment.post("/seed_session", json=example_row(initial_count=100, expected_count=0))
         assert await count_of(environment) == 0
 
 
@@ -133,8 +133,8 @@ async def test_a_session_never_touched_scores_nothing_even_if_zero_is_expected()
 async def test_two_clients_do_not_see_each_others_counter() -> None:
     async with client_for(StatefulCounterResourcesServer) as first:
         second = first.another()
-        await first.post("/seed_session", json=example_row(initial_count=1))
-        await second.post("/seed_session", json=example_row(initial_count=10))
+        await first.post("/seed_session", json=example_row(initial_count=1, expected_count=0))
+        await second.post("/seed_session", json=example_row(initial_count=10, expected_count=0))
         await add(first, 1)
         assert (await count_of(first), await count_of(second)) == (2, 10)
         assert await reward(second, expected=2) == 0.0
@@ -142,13 +142,13 @@ async def test_two_clients_do_not_see_each_others_counter() -> None:
 
 async def test_without_the_cookies_of_the_rollout_the_counter_is_not_found() -> None:
     async with client_for(StatefulCounterResourcesServer) as environment:
-        await environment.post("/seed_session", json=example_row(initial_count=3))
+        await environment.post("/seed_session", json=example_row(initial_count=3, expected_count=0))
         assert await reward(environment.another(), expected=3) == 0.0
 
 
 async def test_a_refused_call_keeps_the_session() -> None:
     async with client_for(StatefulCounterResourcesServer) as environment:
-        await environment.post("/seed_session", json=example_row(initial_count=3))
+        await environment.post("/seed_session", json=example_row(initial_count=3, expected_count=0))
         assert await add(environment, 1.5) == 422
         assert await reward(environment, expected=3) == 1.0
 
@@ -156,7 +156,7 @@ async def test_a_refused_call_keeps_the_session() -> None:
 @pytest.mark.parametrize("response", [response_of(), says("The counter stands at 99.")])
 async def test_the_output_is_not_read(response: dict[str, Any]) -> None:
     async with client_for(StatefulCounterResourcesServer) as environment:
-        await environment.post("/seed_session", json=example_row(initial_count=3))
+        await environment.post("/seed_session", json=example_row(initial_count=3, expected_count=0))
         row = example_row(response=response, initial_count=3, expected_count=3)
         scored = (await environment.post("/verify", json=row)).json()
     assert scored["reward"] == 1.0

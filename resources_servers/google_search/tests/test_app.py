@@ -201,6 +201,10 @@ async def test_a_model_cannot_look_into_the_network_of_the_server(host: str) -> 
         *((address, False) for address in ("127.0.0.1", "10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254")),
         *((address, False) for address in ("::1", "fe80::1%eth0", "fc00::1", "::ffff:10.0.0.1", "2002:7f00:1::")),
         *((address, False) for address in ("0.0.0.0", "100.64.0.1", "224.0.0.1", "255.255.255.255", "::")),
+        *((address, False) for address in ("64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "fec0::1", "::7f00:1")),
+        *((address, False) for address in ("168.63.129.16", "::ffff:168.63.129.16", "64:ff9b::a83f:8110")),
+        *((address, False) for address in ("2001:db9::5efe:7f00:1", "2001:db9::200:5efe:a00:1", "2001::1")),
+        ("64:ff9b::808:808", True),
     ],
 )
 def test_public_addresses(address: str, is_open: bool) -> None:
@@ -242,10 +246,13 @@ REFUSAL = {**message(""), "content": [{"type": "refusal", "refusal": r"\boxed{C}
     [
         (says(r"\boxed{C}"), "C", 1.0),
         (says(r"\\boxed{C}"), "C", 1.0),
-        (says(r"\boxed{A} then \boxed{C}"), "A", 0.0),
+        (says(r"\boxed{A} then \boxed{C}"), "C", 1.0),
+        (says(r"\boxed{C} then \boxed{A}"), "A", 0.0),
+        (says(r"<think>\boxed{C}</think>It is C."), None, 0.0),
+        (says(r"<think>\boxed{A}</think>\boxed{C}"), "C", 1.0),
         (says(r"\boxed{ C }"), " C ", 0.0),
         (says(r"\boxed{c}"), "c", 0.0),
-        (says(r"\boxed{\text{C}}"), r"\\text{C", 0.0),
+        (says(r"\boxed{\text{C}}"), "C", 1.0),
         (says("\\boxed{C\n}"), r"C\n", 0.0),
         (says(r"\boxed{}"), "", 0.0),
         (response_of(TWO_PARTS), "C", 1.0),
@@ -261,7 +268,7 @@ REFUSAL = {**message(""), "content": [{"type": "refusal", "refusal": r"\boxed{C}
         (says("x" * 1_000_000 + "\\boxed{" * 10_000), None, 0.0),
     ],
 )
-async def test_the_first_box_of_the_last_item_counts(response: Any, option: str | None, reward: float) -> None:
+async def test_the_last_box_of_the_last_item_counts(response: Any, option: str | None, reward: float) -> None:
     async with client_for(GoogleSearchResourcesServer, **settings("http://x")) as environment:
         record = (await environment.post("/verify", json={**ROW, "response": response})).json()
     assert (record["parsed_option"], record["reward"]) == (option, reward)

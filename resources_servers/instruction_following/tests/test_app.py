@@ -1,5 +1,6 @@
 """What is read, how it is graded, and what hostile rows and answers cost."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -55,9 +56,8 @@ async def verified(client: ServerClient, body: dict[str, Any], *, server: str = 
         ([NO_COMMA, TWO_WORDS], "two words", [True, True], 1.0, 1.0),
         ([NO_COMMA, TWO_WORDS], "one", [True, False], 0.0, 0.5),
         ([NO_COMMA, TWO_WORDS], ",", [False, False], 0.0, 0.0),
-        ([NO_COMMA, ("no:such", {})], "two words", [True, False], 0.0, 0.5),
+        ([NO_COMMA, TWO_WORDS], "...", [False, False], 0.0, 0.0),
         ([NO_COMMA, TWO_SENTENCES], "One. Two.", [True, True], 1.0, 1.0),
-        ([], "two words", [], 0.0, 0.0),
     ],
 )
 async def test_all_instructions_count_or_their_share(
@@ -78,13 +78,7 @@ async def test_the_record_echoes_the_instructions_and_holds_no_more(client: Serv
     assert (record["prompt"], record["grading_mode"]) == ("Write.", "binary")
 
 
-@pytest.mark.parametrize("given", [{"kwargs": [None]}, {"instruction_id_list": [NO_COMMA[0]]}])
-async def test_the_shorter_list_decides(client: ServerClient, given: dict[str, Any]) -> None:
-    record = await verified(client, row(NO_COMMA, TWO_WORDS, response=says("one"), **given))
-    assert (record["follow_instruction_list"], record["reward"]) == ([True], 1.0)
-
-
-REFUSAL = {**message(""), "content": [{"type": "refusal", "refusal": "a, b"}]}
+REFUSAL = {**message(""), "content": [{"type": "refusal", "refusal": "fine"}]}
 TWO_PARTS = {**message(""), "content": [{"type": "output_text", "text": text} for text in ("first", "a, b")]}
 
 
@@ -94,10 +88,14 @@ TWO_PARTS = {**message(""), "content": [{"type": "output_text", "text": text} fo
         ([message("a, b"), message("fine")], True),
         ([message("fine"), message("a, b")], False),
         ([TWO_PARTS], True),
-        ([message("a, b"), calls("look")], True),
-        ([message("a, b"), REFUSAL], True),
-        ([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a, b"}]}], True),
-        ([], True),
+        ([message("fine"), calls("look")], False),
+        ([message("fine"), REFUSAL], False),
+        ([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "fine"}]}], False),
+        ([], False),
+        ([message("<think>a, b</think>fine")], True),
+        ([message("a, b</think>fine")], True),
+        ([message("<think>fine")], False),
+        ([message("<think>fine</think>")], False),
     ],
 )
 async def test_only_the_first_part_of_the_last_item_is_read(
@@ -108,10 +106,28 @@ async def test_only_the_first_part_of_the_last_item_is_read(
 
 
 @pytest.mark.parametrize(
-    "bad", [{"id": "x"}, {"kwargs": "x"}, {"kwargs": [1]}, {"prompt": None}, {"grading_mode": "loose"}]
+    "bad",
+    [
+        *({"id": "x"}, {"kwargs": "x"}, {"kwargs": [1]}, {"prompt": None}, {"grading_mode": "loose"}),
+        *({"kwargs": None}, {"kwargs": []}, {"kwargs": [None, None]}, {"kwargs": [{"unknown": 1}]}),
+        {"instruction_id_list": [], "kwargs": []},
+        {"instruction_id_list": ["no:such"], "kwargs": [None]},
+        {"instruction_id_list": [NO_COMMA[0], TWO_WORDS[0]], "kwargs": [None]},
+        {"instruction_id_list": [NO_COMMA[0], TWO_WORDS[0]], "kwargs": [None, None]},
+        {"instruction_id_list": [TWO_WORDS[0]], "kwargs": [{"num_words": "2", "relation": "at least"}]},
+    ],
 )
 async def test_a_row_that_does_not_fit_is_refused(client: ServerClient, bad: dict[str, Any]) -> None:
     assert (await client.post("checked", "/verify", json=row(NO_COMMA, response=says("x"), **bad))).status == 422
+
+
+async def test_the_number_of_kwargs_is_that_of_the_instructions(client: ServerClient) -> None:
+    for kwargs in ([None], [None, TWO_WORDS[1], None]):
+        answer = await client.post(
+            "checked", "/verify", json=row(NO_COMMA, TWO_WORDS, response=says("x"), kwargs=kwargs)
+        )
+        assert answer.status == 422
+        assert f"2 instructions, but {len(kwargs)} `kwargs`" in json.dumps(await answer.json())
 
 
 async def test_a_catastrophic_keyword_ends_on_time_and_the_next_row_is_not_delayed(client: ServerClient) -> None:
@@ -127,7 +143,7 @@ async def test_a_catastrophic_keyword_ends_on_time_and_the_next_row_is_not_delay
     [
         (NO_COMMA, 0.0, False),
         (("language:response_language", {"language": "en"}), 1.0, False),
-        (("count:count_unique", None), 0.0, True),
+        (TWO_SENTENCES, 0.0, True),
     ],
 )
 async def test_an_answer_of_five_megabytes_ends_on_time(

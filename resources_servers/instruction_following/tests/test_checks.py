@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.answers import LONG_TEXT
-from resources_servers.instruction_following.checks import CHECKS, PATTERNED, SLOW, followed, may_take_long
+from resources_servers.instruction_following.checks import (
+    CHECKS,
+    PATTERNED,
+    SLOW,
+    followed,
+    may_take_long,
+    parsed_arguments,
+)
 from resources_servers.instruction_following.sentences import sentences
-from resources_servers.instruction_following.tests.cases import AT_LEAST, BY_ID, CASES, LESS_THAN, Case
+from resources_servers.instruction_following.tests.cases import AT_LEAST, BY_ID, CASES, LESS_THAN, SILENT, Case
 from resources_servers.instruction_following.tokens import _sentence_tokenizer, punkt_sentences, tokens
 
 
@@ -31,24 +38,32 @@ def test_an_instruction_tells_texts_apart(case: Case) -> None:
     assert [text for text in case.broken_by if is_followed(case.name, case.arguments, text)] == []
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {case.arguments or ''}")
+def test_a_text_that_says_nothing_follows_no_instruction(case: Case) -> None:
+    assert [text for text in SILENT if is_followed(case.name, case.arguments, text)] == []
+
+
 WITH_ARGUMENTS = [case for case in BY_ID.values() if case.arguments]
 
 
 @pytest.mark.parametrize("case", WITH_ARGUMENTS, ids=lambda case: case.name)
-def test_a_missing_argument_means_not_followed(case: Case) -> None:
+def test_a_missing_argument_is_refused(case: Case) -> None:
     arguments = case.arguments or {}
     for name in arguments:
         rest = {key: value for key, value in arguments.items() if key != name}
-        assert not any(is_followed(case.name, rest, text) for text in case.followed_by), name
-        assert not any(is_followed(case.name, rest | {name: None}, text) for text in case.followed_by), name
+        for incomplete in (rest, rest | {name: None}):
+            with pytest.raises(ValueError, match=f"'{case.name}'.*'{name}'"):
+                parsed_arguments(case.name, incomplete)
+    with pytest.raises(ValueError, match=case.name):
+        parsed_arguments(case.name, None)
 
 
 @pytest.mark.parametrize("case", BY_ID.values(), ids=lambda case: case.name)
-def test_an_unknown_argument_means_not_followed_but_a_null_is_none(case: Case) -> None:
-    text = case.followed_by[0]
-    assert not is_followed(case.name, {**(case.arguments or {}), "unknown": 1}, text)
-    assert not is_followed(case.name, {**(case.arguments or {}), "text": "x"}, text)
-    assert is_followed(case.name, {**(case.arguments or {}), "unknown": None}, text)
+def test_an_unknown_argument_is_refused_but_a_null_is_none(case: Case) -> None:
+    for unknown in ("unknown", "text"):
+        with pytest.raises(ValueError, match=f"'{unknown}'"):
+            parsed_arguments(case.name, {**(case.arguments or {}), unknown: 1})
+    assert is_followed(case.name, {**(case.arguments or {}), "unknown": None}, case.followed_by[0])
 
 
 @pytest.mark.parametrize(
@@ -76,13 +91,22 @@ def test_an_unknown_argument_means_not_followed_but_a_null_is_none(case: Case) -
         ("length_constraints:nth_paragraph_first_word", {"num_paragraphs": 1, "nth_paragraph": 0, "first_word": "a"}),
         ("last_word:last_word_sent", {"last_word": []}),
         ("last_word:last_word_answer", {"last_word": ["a"]}),
-        ("copy:repeat_phrase", {"phrase": " ", "small_n": 0}),
+        ("copy:repeat_phrase", {"phrase": "a b", "small_n": 0}),
+        ("copy:copying_multiple", {"prompt_to_repeat": "a", "N": 1.5}),
+        ("copy:copy", {"prompt_to_repeat": "..."}),
+        ("new:copy_span_idx", {"prompt_to_repeat": "a ... b", "n_start": 1, "n_end": 6}),
+        ("new:copy_span_idx", {"prompt_to_repeat": "abc", "n_start": 2, "n_end": 2}),
+        ("first_word:first_word_answer", {"first_word": "!"}),
+        ("language:response_language", {"language": "zh-cn"}),
+        ("length_constraints:number_paragraphs", {"num_paragraphs": 0}),
+        ("length_constraints:nth_paragraph_first_word", {"num_paragraphs": 1, "nth_paragraph": 2, "first_word": "a"}),
         ("new:copy_span_idx", {"prompt_to_repeat": "a", "n_start": -1, "n_end": 1}),
         ("no:such_instruction", {}),
     ],
 )
-def test_a_bad_argument_means_not_followed(name: str, bad: dict[str, Any]) -> None:
-    assert [is_followed(name, bad, text) for text in ("a", "sun", "", "ab ab")] == [False] * 4
+def test_a_bad_argument_is_refused(name: str, bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"'{name}'"):
+        parsed_arguments(name, bad)
 
 
 def test_a_count_may_be_written_as_a_float() -> None:
@@ -225,10 +249,16 @@ NAMES = sorted({name for case in CASES for name in case.arguments or {}})
     st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3),
     st.text("ab AB.!?*-[]<>\"'\n{}1é” ", max_size=40),
 )
-def test_no_row_and_no_text_is_an_error(name: str, arguments: dict[str, Any], text: str) -> None:
+def test_a_row_is_refused_or_every_text_is_checked(name: str, arguments: dict[str, Any], text: str) -> None:
     known = BY_ID[name].arguments or {}
     mixed = {**known, **{key: value for key, value in arguments.items() if key in known}}
-    assert followed(text, [(name, arguments), (name, mixed)]) == followed(text, [(name, arguments), (name, mixed)])
+    for given_arguments in (arguments, mixed):
+        try:
+            parsed_arguments(name, given_arguments)
+        except ValueError:
+            continue
+        instruction = (name, given_arguments)
+        assert followed(text, [instruction]) == followed(text, [instruction])
 
 
 @given(st.text('ab.!?"” \n-AUS1', max_size=60))

@@ -2,6 +2,9 @@
 
 import json
 import math
+import re
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +240,28 @@ async def test_generated_rows_are_solved_by_their_gold_response(difficulty: int 
             ]
             response = response_of(*map(tool_output, outputs))
             assert (await environment.post("/verify", json={**row, "response": response})).json()["reward"] == 1.0
+
+
+def all_single_calls(prompt: str) -> list[dict[str, float]]:
+    """What a policy hears that knows no expression: every tool called with every pair of numbers in the prompt."""
+    known = {float(number) for number in re.findall(r"[0-9.]*[0-9]", prompt)} | {math.pi, math.e}
+    made = [(tool["name"], tool["parameters"]["required"]) for tool in tool_schemas()]
+    given = [
+        (name, zip(names, values, strict=True)) for name, names in made for values in product(known, repeat=len(names))
+    ]
+    found = []
+    for name, arguments in given:
+        with suppress(ArithmeticError, ValueError):
+            found.append({"solution": calculate(name, dict(arguments))})
+    return found
+
+
+@pytest.mark.parametrize("difficulty", [1, 2, 3, 4, 5])
+async def test_calling_every_tool_with_every_pair_of_numbers_earns_nothing(difficulty: int) -> None:
+    rewards = []
+    async with client_for(MathAdvancedCalculationsResourcesServer) as environment:
+        for row in generate_rows(17, 200, difficulty):
+            heard = all_single_calls(row["responses_create_params"]["input"][0]["content"])
+            response = response_of(*(tool_output(json.dumps(each)) for each in heard))
+            rewards.append((await environment.post("/verify", json={**row, "response": response})).json()["reward"])
+    assert sum(rewards) < 0.05 * 200

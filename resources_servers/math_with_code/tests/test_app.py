@@ -25,7 +25,8 @@ from nemo_gym.testing import (
     servers_of,
     tool_output,
 )
-from resources_servers.math_with_code.app import PythonExecutorResourcesServer, first_flat_box
+from resources_servers.math_with_code.app import PythonExecutorResourcesServer
+from resources_servers.math_with_code.engine import check
 from resources_servers.math_with_code.generate import KINDS, generate_rows
 from tests.example_rows import WITH_PUBLIC_DATA, own_rows, public_rows
 
@@ -186,6 +187,24 @@ async def test_the_model_cannot_end_the_process() -> None:
     assert outputs[2]["stdout"] == "7\n"
 
 
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "import os; os.kill(os.getppid(), 9)",
+        "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (0, 0))\nwhile True: pass",
+        "import os; os.write(3, b'\\xff' * 10**6); os._exit(0)",
+        "import os; os.closerange(0, 65536)",
+    ],
+)
+async def test_code_that_breaks_its_sandbox_is_told_that_its_process_ended(attack: str) -> None:
+    """Nothing confines it here: it can do to its agent what it likes."""
+    async with client_for(PythonExecutorResourcesServer, sandbox_provider={"unconfined": {}}) as environment:
+        assert (await execute(environment, "x = 1"))["success"]
+        broken = await execute(environment, attack)
+        assert (broken["success"], broken["error_message"]) == (False, "The Python process ended.")
+        assert (await execute(environment, "y = 2\nnp.int64(y)"))["result"] == "2"
+
+
 async def test_the_code_has_no_network_and_no_files(environment: BrowserLikeClient) -> None:
     code = f"open({str(OWN_ROWS)!r}).read()"
     assert "No such file" in (await execute(environment, code))["error_message"]
@@ -198,12 +217,17 @@ async def test_the_code_has_no_network_and_no_files(environment: BrowserLikeClie
     [
         ([r"\boxed{32}"], "32", "32", 1.0),
         ([r"\boxed{ 32 }"], "32", "32", 1.0),
-        ([r"\boxed{32.0}"], "32", "32.0", 0.0),
-        ([r"\boxed{1} \boxed{2}"], "1", "1", 1.0),
+        ([r"\boxed{1} \boxed{2}"], "2", "2", 1.0),
+        ([r"\boxed{1} \boxed{2}"], "1", "2", 0.0),
         ([r"\boxed{1}", r"\boxed{2}"], "2", "2", 1.0),
         ([r"\boxed{1}", "so it is."], "1", "1", 1.0),
-        ([r"\boxed{\frac{1}{2}}"], r"\frac{1}{2}", r"\frac{1", 0.0),
-        ([r"\boxed{} \boxed{3}"], "3", "3", 1.0),
+        ([r"\boxed{1}, \boxed{2, 1}"], "1", "2, 1", 0.0),
+        ([r"\boxed{\frac{1}{2}}"], r"\frac{1}{2}", r"\frac{1}{2}", 1.0),
+        ([r"\boxed{3} \boxed{}"], "3", "3", 1.0),
+        ([r"<think>\boxed{1}</think>\boxed{3}"], "3", "3", 1.0),
+        ([r"<think>\boxed{3}</think>It is 3."], "3", None, 0.0),
+        ([r"\boxed{3}</think>"], "3", None, 0.0),
+        ([r"<think>\boxed{3}"], "3", None, 0.0),
         (["32"], "32", None, 0.0),
         (["None"], "None", None, 0.0),
         ([], "None", None, 0.0),
@@ -224,9 +248,63 @@ async def test_what_a_tool_printed_is_no_answer(environment: BrowserLikeClient) 
     assert (await environment.post("/verify", json=row)).json()["reward"] == 0.0
 
 
-def test_looking_for_a_box_takes_time_in_proportion_to_the_text() -> None:
-    assert first_flat_box("\\boxed{" * 300_000) is None
-    assert first_flat_box("\\boxed{}" * 300_000) is None
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("349.0", "349"),
+        ("349", "349.00"),
+        ("349.", "349"),
+        ("+0349", "349"),
+        (".50", "0.5"),
+        ("-3", "\N{MINUS SIGN}3"),
+        ("7.5e5", "750000"),
+        ("12,345.0", "12345"),
+        ("12{,}345", "12345"),
+        (r"12\,345", "12,345"),
+        (r"\text{349}", "349"),
+        ("$349$", "349"),
+        (r"\sqrt{2}", r"\(\sqrt{2}\)"),
+        ("9" * 5000, "9" * 5000),
+    ],
+)
+def test_the_same_number_is_right(answer: str, expected: str) -> None:
+    assert check([rf"\boxed{{{answer}}}"], expected).is_right
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("349.5", "349"),
+        ("349.0000000000000000000000000000000001", "349"),
+        ("-349", "349"),
+        ("349, 350", "349"),
+        ("3,49", "349"),
+        ("349 cm", "349"),
+        ("nan", "NaN"),
+        ("inf", "Infinity"),
+        ("3_49", "349"),
+        ("1e400000000", "349"),
+        ("1e9999", "1e9998"),
+        ("1e99999999999999999999", "349"),
+    ],
+)
+def test_another_number_is_wrong(answer: str, expected: str) -> None:
+    assert not check([rf"\boxed{{{answer}}}"], expected).is_right
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("\\boxed{" * 300_000, "\\boxed{}" * 300_000, "<think>" * 300_000),
+        *(rf"\boxed{{{'9' * 2_000_000}}}", r"\boxed{" + "1," * 1_000_000 + "}"),
+    ],
+    ids=["open", "empty", "think", "digits", "commas"],
+)
+async def test_a_very_long_reply_is_read_outside_the_loop(environment: BrowserLikeClient, text: str) -> None:
+    row = example_row(response=says(text), expected_result="349")
+    assert (await environment.post("/verify", json=row)).json()["reward"] == 0.0
+    row = example_row(response=says(rf"{text} }} </think> \boxed{{349.0}}"), expected_result="349")
+    assert (await environment.post("/verify", json=row)).json()["reward"] == 1.0
 
 
 def sandbox_processes() -> int:
@@ -299,8 +377,7 @@ async def test_the_public_rows_reward_the_expected_result(environment: BrowserLi
     rows = rows_of(public_rows("math_with_code"))
     assert len(rows) == 5
     for row in rows:
-        can_be_right = "}" not in row["expected_result"]  # a box ends at its first brace
-        for answer, reward in ((row["expected_result"], float(can_be_right)), ("?", 0.0)):
+        for answer, reward in ((row["expected_result"], 1.0), ("?", 0.0)):
             body = {**row, "response": says(f"\\boxed{{{answer}}}")}
             assert (await environment.post("/verify", json=body)).json()["reward"] == reward
 

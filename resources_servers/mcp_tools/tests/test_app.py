@@ -22,7 +22,7 @@ from resources_servers.mcp_tools.app import McpToolsResourcesServer
 from resources_servers.mcp_tools.example_server import make_server
 from tests.interop import ROLLOUTS, choice, play_all, with_choices
 from tests.polling import until
-from tests.stacks import scripted_servers
+from tests.stacks import rollout_of, scripted_servers
 
 CONFIG = "resources_servers/mcp_tools/configs/mcp_tools.yaml"
 DEPOSITS = [json.dumps({"name": "deposit", "arguments": {"amount": amount}}) for amount in (1, 2, -5)]
@@ -194,3 +194,12 @@ async def test_the_process_of_a_rollout_ends_with_it() -> None:
         assert len(servers()) == 1
         await client.request("DELETE", "/session")
         await until(lambda: not servers())
+
+
+async def test_a_row_that_checks_a_tool_of_no_server_ends_before_the_model_is_called() -> None:
+    async with serving(make_server()) as url:
+        servers = {"accounts": {"url": url}}
+        environment = server_spec("mcp_tools", "resources_servers", "mcp_tools", domain="other", mcp_servers=servers)
+        for tool, cause in (("balance", "model"), ("balances", "input")):
+            each = example_row(checks=[{"tool": tool, "output": "3"}])
+            assert (await rollout_of(environment, each, [{"status": 500}]))["error"]["cause"] == cause

@@ -42,24 +42,45 @@ def letter_in(text: str, mode: GradingMode = STRICT, options: Any = OPTIONS, reg
         (r"\boxed{B.}", "B"),
         (r"\boxed{1 B 2}", "B"),
         (r"\boxed{$B$}", "B"),
-        (r"\boxed{1} = {B}", "B"),
         ("\\boxed{\n B \n}", "B"),
+        (r"\boxed{**B**}", "B"),
+        (r"\boxed{\text{B}}", "B"),
+        (r"\boxed{\mathrm{B}.}", "B"),
+        (r"\boxed{(\textbf{\text{ B }})}", "B"),
         (r"\boxed{b}", None),
-        (r"\boxed{\text{B}}", None),
+        (r"\boxed{\text{b}}", None),
+        (r"\boxed{\cancel{B}}", None),
+        (r"\boxed{1} = {B}", None),
         (r"\boxed{B: Square}", None),
         (r"\boxed{A, B}", None),
+        (r"\boxed{\text{A}, \text{B}}", None),
+        (r"\boxed{A \boxed{B}}", None),
         (r"\boxed {B}", None),
         (r"\boxed{B", None),
         (r"\boxed{ÄB}", "B"),
         ("B", None),
         ("", None),
-        (r"\boxed{A} \boxed{B}", "A"),
+        (r"\boxed{A} \boxed{B}", "B"),
+        (r"\boxed{B} \boxed{A}", "A"),
         (r"\boxed{foo} \boxed{B}", "B"),
-        (r"\boxed{Z} \boxed{B}", None),
+        (r"\boxed{Z} \boxed{B}", "B"),
+        (r"\boxed{B} \boxed{Z}", None),
+        (r"\boxed{B} \boxed{a}", None),
+        (r"\boxed{B} \boxed{A or C}", None),
+        (r"\boxed{B} is what goes in \boxed{}", "B"),
+        (r"\boxed{A} \boxed{C} \boxed{B}", None),
+        (r"<think>\boxed{A}</think>\boxed{B}", "B"),
+        (r"\boxed{A}</think>\boxed{B}", "B"),
+        (r"<think>\boxed{B}</think>", None),
+        (r"<think>\boxed{B}", None),
     ],
 )
-def test_strict_takes_the_first_box_with_one_letter(text: str, letter: str | None) -> None:
+def test_strict_takes_the_letter_of_the_last_box(text: str, letter: str | None) -> None:
     assert letter_in(text) == letter
+
+
+def test_of_two_options_both_may_be_boxed() -> None:
+    assert letter_in(r"\boxed{A}? No, \boxed{B}", options=OPTIONS[:2]) == "B"
 
 
 async def test_a_box_may_be_opened_in_one_message_and_closed_in_the_next() -> None:
@@ -75,13 +96,19 @@ async def test_a_box_may_be_opened_in_one_message_and_closed_in_the_next() -> No
         (r"\boxed{the  SQUARE, of course}", "B"),
         (r"\boxed{\text{square}}", "B"),
         (r"\boxed{big square}", None),
-        (r"\boxed{foo} \boxed{circle}", None),
+        (r"\boxed{\mathrm{the square}}", "B"),
+        (r"\boxed{foo} \boxed{circle}", "A"),
+        (r"\boxed{square} \boxed{foo}", None),
+        (r"\boxed{B} \boxed{circle}", "A"),
+        (r"\boxed{circle} \boxed{B}", "B"),
+        (r"\boxed{\text{circle}}, \boxed{B} or \boxed{C}", None),
+        (r"<think>\boxed{square}</think>", None),
         (r"\boxed{circle or square}", None),
         (r"\boxed{square", None),
         ("square", None),
     ],
 )
-def test_lenient_boxed_also_takes_the_only_option_in_the_first_box(text: str, letter: str | None) -> None:
+def test_lenient_boxed_also_takes_the_only_option_in_the_last_box(text: str, letter: str | None) -> None:
     assert letter_in(text, BOXED) == letter
 
 
@@ -98,11 +125,18 @@ def test_lenient_boxed_also_takes_the_only_option_in_the_first_box(text: str, le
         ("Answer: B because", None),
         ("Answer: Z", None),
         ("Answer:", None),
-        ("Answer: A\nAnswer: B", "A"),
+        ("Answer: A\nAnswer: B", "B"),
+        ("Answer: B\nAnswer: A", "A"),
+        ("Answer: B\nAnswer: A or C", None),
+        ("The answer: my answer: B", "B"),
+        (r"Answer: \mathbf{B}", "B"),
+        ("Answer: A\nAnswer: B\nAnswer: C", None),
+        ("<think>Answer: A</think>Answer: B", "B"),
+        ("<think>Answer: B", None),
         (r"\boxed{B}", None),
     ],
 )
-def test_lenient_answer_colon_reads_the_line_after_the_first_colon(text: str, letter: str | None) -> None:
+def test_lenient_answer_colon_reads_the_line_after_the_last_colon(text: str, letter: str | None) -> None:
     assert letter_in(text, COLON) == letter
 
 
@@ -135,6 +169,9 @@ async def test_only_letters_of_options_are_allowed(options: Any, letter: str | N
         (r"\b[ab]\b", "a or b", "B"),
         (r"(x)|choice: (\w)", "choice: b", "B"),
         (r"(\w)-(\w)", "a-b", "A"),
+        (r"\\boxed\{([A-Z])\}", r"\boxed{B} \boxed{\text{A}}", "A"),
+        (r"choice: (\w)", "choice: a, choice: b, choice: c", None),
+        (r"choice: (\w)", "<think>choice: a</think>", None),
         (r"(x)?B\d", r"B1 \boxed{A}", "A"),
         (r"(unclosed", r"\boxed{A}", "A"),
         (r"a{99999999999999999999}", r"\boxed{A}", "A"),
@@ -215,7 +252,9 @@ async def test_a_catastrophic_regex_ends_on_time_and_the_next_row_is_not_delayed
 
 
 @pytest.mark.parametrize("mode", [STRICT, BOXED, COLON])
-@pytest.mark.parametrize("part", ["\\boxed{", "\\boxed{1", "answer  ", "answer:", "\\text{", "}B", " "])
+@pytest.mark.parametrize(
+    "part", ["\\boxed{", "\\boxed{1", "answer  ", "answer:", "\\text{", "}B", " ", "answer: x\n", "\\boxed{x}"]
+)
 def test_no_text_takes_more_time_than_its_length(mode: GradingMode, part: str) -> None:
     started = time.process_time()
     assert letter_in(part * (1_000_000 // len(part)), mode) is None

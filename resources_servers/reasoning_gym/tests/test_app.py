@@ -10,6 +10,7 @@ from nemo_gym.testing import running_servers, says, server_spec
 from resources_servers.reasoning_gym.app import extracted_answer, score
 from resources_servers.reasoning_gym.rows import dataset_rows, make_dataset
 from tests.interop import ROLLOUTS
+from tests.stacks import rollout_of
 
 CHEAP = (
     "leg_counting",
@@ -75,6 +76,14 @@ def test_what_there_is_not_is_named(name: str, level: int | None) -> None:
 def test_a_row_of_an_unknown_dataset_is_an_error_of_the_row() -> None:
     with pytest.raises(RolloutError, match="no dataset"):
         score("1", {"question": "", "answer": "1", "metadata": {"source_dataset": "elsewhere"}})
+
+
+async def test_a_row_of_an_unknown_dataset_ends_before_the_model_is_called() -> None:
+    environment = server_spec("reasoning_gym", "resources_servers", "reasoning_gym", domain="other")
+    (row,) = dataset_rows("leg_counting", seed=0, count=1)
+    metadata = {**row["metadata"], "source_dataset": "elsewhere"}
+    for each, cause in ((row, "model"), ({**row, "metadata": metadata}, "input")):
+        assert (await rollout_of(environment, each, [{"status": 500}]))["error"]["cause"] == cause
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,32 @@ def row(schema: Any, *texts: str, **fields: Any) -> dict[str, Any]:
         (of(a={"type": "integer"}), '{"a": 1.0}', True),
         (of(a={"type": "integer"}), '{"a": 1.5}', False),
         (of(a={"type": "integer"}), '{"a": true}', False),
-        (of(a={"type": "number"}), '{"a": NaN}', True),
+        (of(a={"type": "number"}), '{"a": NaN}', False),
+        (of(a={"type": "number", "minimum": 18, "maximum": 30}), '{"a": NaN}', False),
+        (of(a={"type": "number", "minimum": 18}), '{"a": Infinity}', False),
+        (of(a={"type": "number", "maximum": 30}), '{"a": -Infinity}', False),
+        (of(a={"type": "number", "minimum": 18}), '{"a": 1e400}', False),
+        (of(a={"type": "number", "maximum": 30}), '{"a": -1.5E+999}', False),
+        (of(a={"type": "integer"}), '{"a": 1e400}', False),
+        (of(a={"type": "number"}), '{"a": 1e-400}', True),
+        (of(a={"type": "number"}), '{"a": 1e308}', True),
+        (of(a={}), '{"a": [{"b": NaN}]}', False),
+        ({"type": "array"}, "[1, NaN]", False),
+        (True, "NaN", False),
+        (True, "Infinity", False),
+        (True, "nan", False),
+        (True, "\ufeff1", False),
+        (True, "1 1", False),
+        (True, "[1,]", False),
+        (True, "01", False),
+        (True, "+1", False),
+        (True, ".5", False),
+        (True, "0x10", False),
+        (True, "'a'", False),
+        (True, '"a\nb"', False),
+        (True, "\u00a01", False),
+        (True, '"\\ud800"', True),
+        ({"const": 1}, "1.0", True),
         (of(a={"type": "number", "multipleOf": 0.01}), '{"a": 19.99}', False),
         (of(a={"enum": ["x", "y"]}), '{"a": "z"}', False),
         (of(a={"enum": ["x", "y"]}), '{"a": "y"}', True),
@@ -133,6 +158,16 @@ async def test_what_the_model_did_not_say_scores_nothing(output: list[dict[str, 
 async def test_a_row_that_does_not_fit_is_refused(bad: dict[str, Any]) -> None:
     async with client_for(StructuredOutputsResourcesServer) as environment:
         assert (await environment.post("/verify", json=row(True, "1") | bad)).status == 422
+
+
+@pytest.mark.parametrize(
+    "schema", ["", "not JSON", "[]", "3", "null", "false", '{"minimum": NaN}', "[" * 10**5, None, {}]
+)
+def test_a_row_whose_schema_nothing_can_fit_is_found(schema: Any) -> None:
+    with pytest.raises(ValueError, match="schema_str"):
+        StructuredOutputsResourcesServer.check_row({"schema_str": schema})
+    StructuredOutputsResourcesServer.check_row(row(INNER))
+    StructuredOutputsResourcesServer.check_row(row(True))
 
 
 async def test_a_catastrophic_pattern_ends_on_time_and_the_next_row_is_not_delayed() -> None:

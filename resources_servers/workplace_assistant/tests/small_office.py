@@ -45,9 +45,9 @@ def small_office() -> Office:
         ),
         visits=table(
             VISIT,
-            ("2023-11-02", "0001", "1", "10", "direct", True),
-            ("2023-11-01", "0001", "2", "5", "referral", False),
-            ("2023-11-02", "0002", "3", "15", "referral", False),
+            ("2023-11-02", "0001", "1", 10, "direct", True),
+            ("2023-11-01", "0001", "2", 5, "referral", False),
+            ("2023-11-02", "0002", "3", 15, "referral", False),
         ),
         tasks=table(
             TASK,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.testing import calls, client_for, example_row, response_of, rows_of, says, server_spec
+from nemo_gym.testing import calls, client_for, example_row, message, response_of, rows_of, says, server_spec
 from resources_servers.workplace_assistant.app import WorkplaceAssistantResourcesServer
 from resources_servers.workplace_assistant.generate import generate_rows
 from resources_servers.workplace_assistant.make_tables import FOLDER, make_tables
@@ -105,19 +105,46 @@ def long_event() -> dict[str, str]:
 @pytest.mark.parametrize(
     ("ground_truth", "output", "reward"),
     [
-        ([], [], 1.0),
-        ("nothing to do", [], 1.0),
+        ([], [], 0.0),
+        ([], [message(" ")], 0.0),
+        ([], [calls("email_send_email", {"to": "x"})], 0.0),
+        ([], [message("There is nothing to do.")], 1.0),
+        ("nothing to do", [], 0.0),
+        ("nothing to do", [message("There is nothing to do.")], 1.0),
+        ("nothing to do", [calls("email_send_email", SEND), message("Done.")], 0.0),
         ("nothing to do", [calls("email_send_email", SEND)], 0.0),
         ([{"name": "email_send_email", "arguments": json.dumps(SEND)}], [calls("email_send_email", SEND)], 1.0),
         ([{"name": "email_send_email", "arguments": json.dumps(SEND)}], [calls("verify", SEND)], 0.0),
         ([{"name": "email_send_email", "arguments": json.dumps(SEND)}], [], 0.0),
-        ([{"name": "email_send_email", "arguments": "no JSON"}], [], 1.0),
     ],
 )
 async def test_the_reward_compares_the_tables(ground_truth: Any, output: list[dict[str, Any]], reward: float) -> None:
     answer = await verified({**row(ground_truth=ground_truth), "response": response_of(*output)})
     assert set(answer.json()) == {"responses_create_params", "response", "reward"}
     assert answer.json()["reward"] == reward
+
+
+NOTHING_FOUND = {"email_id": "99999999"}
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"name": "email_send_email", "arguments": "no JSON"},
+        {"name": "email_send_email", "arguments": "[1]"},
+        {"name": "email_send_email", "arguments": '{"subject": NaN}'},
+        {"name": "email_send_email", "arguments": "[" * 100_000},
+        {"name": "email_burn", "arguments": "{}"},
+        {"name": "email_search_emails", "arguments": '{"query": "budget"}'},
+        {"name": "email_delete_email", "arguments": json.dumps(NOTHING_FOUND)},
+    ],
+)
+async def test_a_row_whose_calls_change_nothing_is_refused_from_the_start(action: dict[str, str]) -> None:
+    async with client_for(WorkplaceAssistantResourcesServer) as environment:
+        for response in (response_of(), says("Done."), response_of(calls("email_send_email", SEND))):
+            body = {**row(ground_truth=[action]), "response": response}
+            assert (await environment.post("/seed_session", json=body)).status == 422
+            assert (await environment.post("/verify", json=body)).status == 422
 
 
 async def test_thousands_of_calls_are_replayed_off_the_loop() -> None:
@@ -149,6 +176,12 @@ async def test_tables_that_are_not_there_are_an_error_that_names_them(tmp_path: 
     with pytest.raises(ValueError, match=r"analytics_data\.csv"):
         await verified(row(), tables_dirpath=str(tmp_path))
     make_tables(tmp_path)
+    visits = tmp_path / "processed/analytics_data.csv"
+    whole = visits.read_text()
+    visits.write_text(whole.splitlines()[0] + "\n2023-11-22,9197,16,nan,direct,False\n")
+    with pytest.raises(ConfigError, match=r"'nan' as session_duration_seconds"):
+        load_office(tmp_path)
+    visits.write_text(whole)
     (tmp_path / "processed/emails.csv").write_text("id,text\n1,x\n")
     with pytest.raises(ConfigError, match="has the columns id, text"):
         load_office(tmp_path)
@@ -172,6 +205,7 @@ def test_the_tables_have_the_shape_that_rows_rely_on(folder: Path) -> None:
         ids = sorted(row[table.id_column] for row in table.rows)
         assert ids == [f"{number:08}" for number in range(len(ids))]
     assert {type(visit["user_engaged"]) for visit in office.visits.rows} == {bool}
+    assert {type(visit["session_duration_seconds"]) for visit in office.visits.rows} == {int}
     assert all(customer["follow_up_by"].endswith(" 23:59:00") for customer in office.customers.rows)
 
 
@@ -259,3 +293,38 @@ async def test_generated_rows_are_solved_by_their_ground_truth_alone(difficulty:
             for output, reward in ((gold, 1.0), (gold[1:], 0.0)):
                 answer = await environment.post("/verify", json={**each, "response": response_of(*output)})
                 assert answer.json()["reward"] == reward, each["ground_truth"]
+
+
+async def test_a_stored_prefix_is_continued_where_it_ended() -> None:
+    """The first half of the expected calls is given with its outputs, the model makes the rest."""
+    for each in generate_rows(5, 8, 3):
+        actions = [{"name": call["name"], "arguments": call["arguments"]} for call in each["ground_truth"]]
+        script: list[dict[str, Any]] = [*({"call": [action]} for action in actions), {"say": "Done."}]
+        prefix = (await rollout(each, script, str(FOLDER)))["response"]["output"][: 2 * (len(actions) // 2)]
+        assert prefix
+        params = {**each["responses_create_params"], "input": [*each["responses_create_params"]["input"], *prefix]}
+        begun = {**each, "responses_create_params": params}
+        assert (await rollout(begun, script, str(FOLDER)))["reward"] == 1.0
+        assert (await rollout(begun, [{"say": "Done."}], str(FOLDER)))["reward"] == 0.0
+        params["input"][-1] = {**params["input"][-1], "output": "something else"}
+        assert (await rollout(begun, script, str(FOLDER)))["error"]["cause"] == "input"
+
+
+async def test_a_call_of_a_tool_that_the_row_does_not_offer_does_not_count() -> None:
+    each = next(iter(generate_rows(5, 1, 1)))
+    (action,) = each["ground_truth"]
+    script: list[dict[str, Any]] = [
+        {"call": [{"name": action["name"], "arguments": action["arguments"]}]},
+        {"say": "Done."},
+    ]
+    offered = [tool for tool in tool_schemas() if tool["name"] != action["name"]]
+    for tools, reward in ((tool_schemas(), 1.0), (offered, 0.0), ([], 0.0)):
+        params = {**each["responses_create_params"], "tools": tools}
+        record = await rollout({**each, "responses_create_params": params}, script, str(FOLDER))
+        assert record["reward"] == reward
+
+
+async def test_expected_calls_that_change_nothing_are_an_error_of_the_row() -> None:
+    each = row(("email_delete_email", {"email_id": "99999999"}))
+    record = await rollout(each, [{"status": 500}], str(FOLDER))
+    assert record["error"]["cause"] == "input"

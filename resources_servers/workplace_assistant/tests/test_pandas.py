@@ -1,4 +1,4 @@
-"""Our tables against data frames: random calls, and the same equality. Runs where pandas 2 is installed."""
+"""Our tables against data frames: random calls, and the same equality of texts. Runs where pandas 2 is installed."""
 
 from functools import reduce
 from typing import Any
@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(not pandas.__version__.startswith("2."), reason=
 
 COLUMNS = ("id", "name", "status")
 BASE = [{"id": f"{number:08}", "name": f"Name {number}", "status": "Lead"} for number in range(5)]
-CELLS = st.sampled_from(["x", "X", "y", "", None, 30, 60, 1.5, "30", True, float("nan"), "lead", "Lead"])
+CELLS = st.sampled_from(["x", "X", "y", "", None, "30", "lead", "Lead"])
+"""Texts and missing cells. Of other values, the rule of pandas finds 30 equal to 60, and ours does not."""
 IDS = st.sampled_from([row["id"] for row in BASE] + ["00000005", "00000006", "5"])
 Change = tuple[str, Any]
 CHANGES = st.one_of(

@@ -1,0 +1,50 @@
+"""Find the final answer in what a model wrote and compare it with the expected one, in time linear in the texts."""
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+from nemo_gym.answers import last_box, without_fonts, without_thinking
+
+MAX_NUMBER_CHARS = 1000
+"""Longer answers are compared as text only."""
+
+_SEPARATOR = re.compile(r"(?<=[0-9])(?:,|\{,\}|\\,)(?=[0-9]{3}(?![0-9]))")
+"""Between thousands."""
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+
+
+class Checked(NamedTuple):
+    """The final answer as it was written, if there is one, and whether it is right."""
+
+    answer: str | None
+    is_right: bool
+
+
+def check(messages: Sequence[str], expected: str) -> Checked:
+    """Read the last box of the last message that has one. Thoughts in `<think>` tags are not read."""
+    answer = next(filter(None, (last_box(without_thinking(text)) for text in reversed(messages))), None)
+    return Checked(answer, answer is not None and _is_same(_plain(answer), _plain(expected)))
+
+
+def _is_same(one: str, other: str) -> bool:
+    """True for the same text and for the same number: 349.0 is 349."""
+    if one == other:
+        return True
+    number = _number(one)
+    return number is not None and number == _number(other)
+
+
+def _plain(answer: str) -> str:
+    """The answer without font commands and without the delimiters of a formula."""
+    text = without_fonts(answer).replace("\N{MINUS SIGN}", "-").strip().strip("$").strip()
+    return text[2:-2].strip() if text.startswith(r"\(") and text.endswith(r"\)") else text
+
+
+def _number(text: str) -> Decimal | None:
+    """The decimal number that is the whole text, with or without separators between thousands."""
+    if len(text) > MAX_NUMBER_CHARS:
+        return None
+    bare = _SEPARATOR.sub("", text)
+    return Decimal(bare) if _DECIMAL.fullmatch(bare) else None
