@@ -14,7 +14,7 @@ from nemo_gym.data.lines import lines_of
 from nemo_gym.data.names import SAMPLING_PARAMETERS, TEMPERATURE, TOKENS, TOOLS, TURNS, WORDS
 from nemo_gym.data.near_duplicates import sketch
 from nemo_gym.data.numbers import AvgMinMax
-from nemo_gym.data.row_check import AGENT_REF_KEY, BadRowError, RowCheck
+from nemo_gym.data.row_check import AGENT_REF_KEY, BadRowError, EnvironmentCode, RowCheck
 from nemo_gym.data.tokens import token_counter
 from nemo_gym.llm_api.base import JsonObject
 
@@ -36,6 +36,7 @@ class ChunkTask(NamedTuple):
     max_row_bytes: int
     count_tokens: bool = False
     find_near_duplicates: bool = False
+    environment: EnvironmentCode | None = None
 
 
 Packed = dict[int, bytes]
@@ -78,7 +79,7 @@ class _Observer:
 
     def __init__(self, task: ChunkTask) -> None:
         self._task, self._found = task, ChunkFigures()
-        self._read = RowCheck().read
+        self._read = RowCheck(task.environment).read
         self._count_tokens: Callable[[JsonObject], int] | None = token_counter() if task.count_tokens else None
         self._numbers: dict[str, list[float]] = defaultdict(list)
         self._field_numbers: dict[str, list[float]] = {}

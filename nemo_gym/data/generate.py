@@ -28,6 +28,7 @@ from nemo_gym.data.row_check import BadRowError, RowCheck
 from nemo_gym.errors import ConfigError, GymError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.runtime.connect import connect_servers
+from nemo_gym.server.tools import default_tools, with_tools
 
 GENERATOR = "generate.py"
 JUDGE_CONFIG = "responses_api_models/scripted_model/configs/scripted_model.yaml"
@@ -144,11 +145,11 @@ async def _verify(folder: Path, rows: Sequence[JsonObject]) -> None:
     )
     golds_of = gold_finder(environment)
     async with connect_servers(config) as client:
-        indexed = iter(enumerate(rows))
+        indexed, tools = iter(enumerate(rows)), await default_tools(client, environment.name)
 
         async def worker() -> None:
             for index, row in indexed:
-                await _check_gold(client, environment, index, row, golds_of(row))
+                await _check_gold(client, environment, index, with_tools(row, tools), golds_of(row))
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(VERIFIED_AT_ONCE):

@@ -7,7 +7,7 @@ contradict those that are saved beside it.
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -24,10 +24,11 @@ from nemo_gym.data.collate import concatenate, write_prepared
 from nemo_gym.data.digests import Spill
 from nemo_gym.data.metrics import Counted, dataset_description, differences, metrics_of
 from nemo_gym.data.reports import conflict_message, offending_message
+from nemo_gym.data.row_check import EnvironmentCode, row_validator
 from nemo_gym.data.scan import MAX_ROW_BYTES, FileFigures, ScanOptions, extent_of, scan
 from nemo_gym.data.scope import AgentDataset, DatasetScope, datasets_in_scope, file_beside
 from nemo_gym.data.tokens import can_count_tokens
-from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.errors import ConfigError, GymError, StartupError
 from nemo_gym.llm_api.base import JsonObject
 
 if TYPE_CHECKING:
@@ -201,7 +202,13 @@ class TrainDataProcessor:
         make_folder(self._output)
         self._spill = Spill(self._output)
         stamps = [_stamp(each.path) for each in datasets]
-        extents = [extent_of(each.path, each.dataset.start_idx, each.dataset.end_idx) for each in datasets]
+        extents = [
+            replace(
+                extent_of(each.path, each.dataset.start_idx, each.dataset.end_idx),
+                environment=_importable(each.environment),
+            )
+            for each in datasets
+        ]
         options = self._scan_options(datasets)
         found = event_loop.run_embedded(scan(extents, options, self._spill, on_progress=self._on_progress))
         checked = [
@@ -304,6 +311,20 @@ class TrainDataProcessor:
     @property
     def _types(self) -> list[DatasetType]:
         return self.config.in_scope_dataset_types
+
+
+def _importable(environment: EnvironmentCode | None) -> EnvironmentCode | None:
+    """The environment, if its rules can be asked here: one with other requirements runs in a process of its own."""
+    if environment is None:
+        return None
+    try:
+        row_validator(environment)
+    except (StartupError, ConfigError) as error:
+        logger.warning(
+            "rows are not checked by the rules of '%s', as its code cannot be imported: %s", environment.name, error
+        )
+        return None
+    return environment
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +20,13 @@ from nemo_gym.llm_api.base import JsonObject
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
 EXTRA = "data"
 PARQUET_ROWS_AT_ONCE = 1000
+MAX_LINE_BYTES = 64 * 2**20
+"""The longest line of a file, and the longest cell of a table."""
+MAX_DOCUMENT_BYTES = 512 * 2**20
+"""The largest JSON document. It is held in memory, where it takes several times as much."""
+MAX_UNPACKED_RATIO = 200
+MIN_UNPACKED_LIMIT_BYTES = 2**30
+"""A compressed file may unpack to this many bytes, or to `MAX_UNPACKED_RATIO` times its size if that is more."""
 _MISSING = "\0missing"
 """What a cell that a line of a CSV file lacks is read as."""
 
@@ -51,29 +59,52 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         yield file  # type: ignore[misc]
 
 
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file. Lines and unpacked content beyond the limits are errors, not memory."""
+    unpacked, most_unpacked = 0, max(MIN_UNPACKED_LIMIT_BYTES, MAX_UNPACKED_RATIO * path.stat().st_size)
+    with _opened(path) as file:
+        for number in count(1):
+            line = file.readline(MAX_LINE_BYTES + 1)
+            unpacked += len(line)
+            if len(line) > MAX_LINE_BYTES:
+                raise RecordsError(
+                    f"{path}:{number} has more than {MAX_LINE_BYTES} bytes, which is the limit of a line."
+                )
+            if unpacked > most_unpacked:
+                raise RecordsError(
+                    f"{path} unpacks to more than {most_unpacked} bytes. Unpack it yourself if it is safe."
+                )
+            if not line:
+                return
+            yield line
+
+
 def _json_lines(path: Path) -> Iterator[JsonObject]:
     return (record for _, record in _checked_lines(path))
 
 
 def _checked_lines(path: Path) -> Iterator[tuple[bytes, JsonObject]]:
-    with _opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = orjson.loads(line)
-            except ValueError as error:
-                raise RecordsError(f"{path}:{number} is not JSON: {error}.") from error
-            _refuse_repeated_keys(line, f"{path}:{number}")
-            if not isinstance(record, dict):
-                raise RecordsError(f"{path}:{number} is no JSON object.")
-            yield line.strip(), record
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = orjson.loads(line)
+        except ValueError as error:
+            raise RecordsError(f"{path}:{number} is not JSON: {error}.") from error
+        _refuse_repeated_keys(line, f"{path}:{number}")
+        if not isinstance(record, dict):
+            raise RecordsError(f"{path}:{number} is no JSON object.")
+        yield line.strip(), record
 
 
 def _json(path: Path) -> Iterator[JsonObject]:
     """A list of records, or an object that has one under its only key that holds a list."""
     with _opened(path) as file:
-        content = file.read()
+        content = file.read(MAX_DOCUMENT_BYTES + 1)
+    if len(content) > MAX_DOCUMENT_BYTES:
+        raise RecordsError(
+            f"{path} has more than {MAX_DOCUMENT_BYTES} bytes in one document. Convert it to JSON lines."
+        )
     try:
         value = orjson.loads(content)
     except ValueError as error:
@@ -94,25 +125,24 @@ def _json(path: Path) -> Iterator[JsonObject]:
 
 
 def _csv(path: Path, delimiter: str) -> Iterator[JsonObject]:
-    csv.field_size_limit(2**30)
-    with _opened(path) as file:
-        lines = (line.decode("utf-8-sig" if number == 0 else "utf-8") for number, line in enumerate(file))
-        reader = csv.DictReader(lines, delimiter=delimiter, restval=_MISSING, strict=True)
-        _check_header(path, reader.fieldnames or ())
-        try:
-            for record in reader:
-                place = f"{path}:{reader.line_num}"
-                if any(cell.strip() for cell in record.get(None, ())):
-                    raise RecordsError(f"{place} has more cells than the header. Is a quote missing?")
-                if _MISSING in record.values():
-                    raise RecordsError(f"{place} has fewer cells than the header. Is a quote or a comma missing?")
-                yield {name: value for name, value in record.items() if name is not None}
-        except csv.Error as error:
-            raise RecordsError(f"{path}:{reader.reader.line_num}: {error}. Is a quote missing?") from error
+    csv.field_size_limit(MAX_LINE_BYTES)
+    lines = (line.decode("utf-8-sig" if number == 0 else "utf-8") for number, line in enumerate(_lines(path)))
+    reader = csv.DictReader(lines, delimiter=delimiter, restval=_MISSING, strict=True)
+    _check_header(path, reader.fieldnames or ())
+    try:
+        for record in reader:
+            place = f"{path}:{reader.line_num}"
+            if any(cell.strip() for cell in record.get(None, ())):
+                raise RecordsError(f"{place} has more cells than the header. Is a quote missing?")
+            if _MISSING in record.values():
+                raise RecordsError(f"{place} has fewer cells than the header. Is a quote or a comma missing?")
+            yield {name: value for name, value in record.items() if name is not None}
+    except csv.Error as error:
+        raise RecordsError(f"{path}:{reader.reader.line_num}: {error}. Is a quote missing?") from error
 
 
 def _check_header(path: Path, names: Sequence[str]) -> None:
-    repeated = [name for name, count in Counter(names).items() if count > 1]
+    repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated:
         raise RecordsError(f"{path}:1 has several columns '{repeated[0]}'. Expected different names.")
 
@@ -122,7 +152,7 @@ def _refuse_repeated_keys(content: bytes, place: str) -> None:
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if len(pairs) > 1:
-            repeated = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+            repeated = [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]
             if repeated:
                 raise RecordsError(f"{place} has the key '{repeated[0]}' twice. Expected it once.")
 

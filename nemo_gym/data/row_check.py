@@ -6,14 +6,19 @@ a quick accept never admits a row that the schema refuses.
 
 import json
 import re
-from typing import Any, NamedTuple
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.config.error_messages import error_lines
+from nemo_gym.config.error_messages import first_error
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
+
+if TYPE_CHECKING:
+    from nemo_gym.server.seed import RowValidator
 
 PARAMS_KEY = "responses_create_params"
 AGENT_REF_KEY = "agent_ref"
@@ -47,10 +52,29 @@ class CheckedRow(NamedTuple):
     """How many commas and colons that JSON has outside of texts."""
 
 
-class RowCheck:
-    """What a row must be. Keeps the tools of the row before, since rows of a dataset mostly offer the same."""
+class EnvironmentCode(NamedTuple):
+    """The environment that scores the rows of a dataset."""
 
-    def __init__(self) -> None:
+    name: str
+    folder: Path
+    entrypoint: str
+
+
+@lru_cache(maxsize=64)
+def row_validator(environment: EnvironmentCode) -> "RowValidator":
+    """The rules of an environment. Raises StartupError if its code cannot be imported here."""
+    from nemo_gym.runtime.class_loader import load_server_class
+    from nemo_gym.server.seed import RowValidator
+
+    return RowValidator(load_server_class("resources_servers", environment.folder, environment.entrypoint))
+
+
+class RowCheck:
+    """What a row must be, by the Responses schema and by its environment. Keeps the tools of the row before, since
+    rows of a dataset mostly offer the same."""
+
+    def __init__(self, environment: "EnvironmentCode | None" = None) -> None:
+        self._validator = None if environment is None else row_validator(environment)
         self._valid_tools: Any = None
         self._tool_separators = 0
 
@@ -70,6 +94,11 @@ class RowCheck:
         if separators is None:
             _validate({PARAMS_KEY: params} if params is not None else fields)
             separators = count_separators(params)
+        if self._validator is not None:
+            try:
+                self._validator.check({**fields, PARAMS_KEY: params})
+            except ValueError as error:
+                raise BadRowError(" ".join(str(error).split())) from None
         return CheckedRow(fields, params, compact, separators)
 
     def _separators_if_surely_valid(self, params: JsonObject) -> int | None:
@@ -155,9 +184,7 @@ def _validate(values: JsonObject) -> None:
     try:
         _Row.model_validate(values)
     except ValidationError as error:
-        lines = error_lines(error)
-        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-        raise BadRowError(lines[0].removeprefix("- ") + more) from None
+        raise BadRowError(first_error(error)) from None
 
 
 # Shapes that the schema surely accepts

@@ -18,6 +18,7 @@ from nemo_gym.data.chunk import OFFSET_BYTES, ChunkFigures, ChunkTask, examine
 from nemo_gym.data.digests import DigestSet, Spill
 from nemo_gym.data.lines import lines_of
 from nemo_gym.data.numbers import AvgMinMax
+from nemo_gym.data.row_check import EnvironmentCode
 from nemo_gym.errors import ConfigError
 
 CHUNK_BYTES = 4 * 2**20
@@ -53,6 +54,8 @@ class Extent:
     end: int
     first_row: int = 0
     """The index of its first row in the file."""
+    environment: EnvironmentCode | None = None
+    """Whose rules the rows have to obey, besides the schema of requests."""
 
 
 @dataclass(slots=True)
@@ -170,6 +173,7 @@ def _tasks(extent: Extent, options: ScanOptions) -> Iterator[ChunkTask]:
                 options.max_row_bytes,
                 options.count_tokens,
                 options.find_near_duplicates,
+                extent.environment,
             )
             start = end
 

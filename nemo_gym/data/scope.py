@@ -1,15 +1,17 @@
 """Which datasets of a configuration a command is about."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nemo_gym.common.paths import find
 from nemo_gym.config.checks import valid_servers
 from nemo_gym.config.loading import read_settings
+from nemo_gym.config.servers import server_folder
 from nemo_gym.config.types import DatasetConfig, DatasetType, ServerInstanceConfig
 from nemo_gym.data.prompts import materialize_prompts
+from nemo_gym.data.row_check import EnvironmentCode
 from nemo_gym.errors import ConfigError, MissingPathError
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ class AgentDataset:
     dataset: DatasetConfig
     stem: str = ""
     """What the files beside the data are named after, if not after the data itself."""
+    environment: EnvironmentCode | None = None
+    """Where the agent acts, if the configuration says so."""
 
     @property
     def type(self) -> DatasetType:
@@ -78,7 +82,12 @@ def datasets_in_scope(config: "DictConfig", types: Collection[DatasetType]) -> D
     """The datasets of these types, by agent in the order of the configuration."""
     servers = valid_servers(config, error_on_almost_servers=read_settings(config).error_on_almost_servers)
     agents = [server for server in servers if server.SERVER_TYPE == "responses_api_agents"]
-    found = [AgentDataset(agent.name, each) for agent in agents for each in agent.datasets or ()]
+    places = {agent.name: _environment_of(agent, servers, config) for agent in agents if agent.datasets}
+    found = [
+        AgentDataset(agent.name, each, environment=places[agent.name])
+        for agent in agents
+        for each in agent.datasets or ()
+    ]
     in_scope = [each for each in found if each.type in types]
     if not in_scope:
         wanted = " or ".join(types)
@@ -89,11 +98,24 @@ def datasets_in_scope(config: "DictConfig", types: Collection[DatasetType]) -> D
     return DatasetScope(servers, without, _with_distinct_names(in_scope))
 
 
+def _environment_of(
+    agent: ServerInstanceConfig, servers: Sequence[ServerInstanceConfig], config: "DictConfig"
+) -> EnvironmentCode | None:
+    """The environment that an agent refers to, if the configuration has it."""
+    reference = config[agent.name][agent.SERVER_TYPE][agent.implementation].get("resources_server") or {}
+    environments = [each for each in servers if each.SERVER_TYPE == "resources_servers"]
+    found = next((each for each in environments if each.name == reference.get("name")), None)
+    if found is None:
+        return None
+    entrypoint = found.get_inner_run_server_config().entrypoint
+    return EnvironmentCode(found.name, server_folder(found, entrypoint), entrypoint)
+
+
 def _with_distinct_names(datasets: Sequence[AgentDataset]) -> list[AgentDataset]:
     """The second dataset on the same file has files of its own beside it."""
     named: list[AgentDataset] = []
     for each in datasets:
         is_second = any(other.dataset.jsonl_fpath == each.dataset.jsonl_fpath for other in named)
         stem = f"{Path(each.dataset.jsonl_fpath).stem}_{each.agent}_{each.dataset.name}" if is_second else ""
-        named.append(AgentDataset(each.agent, each.dataset, stem))
+        named.append(replace(each, stem=stem))
     return named

@@ -29,6 +29,8 @@ class Reply(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
     sent_bytes: int | None = None
     """Break off after so many bytes of the body."""
+    has_length: bool = True
+    """If false, only the end of the connection ends the body."""
 
     @classmethod
     def json(cls, value: Any, status: int = 200, **headers: str) -> "Reply":
@@ -84,7 +86,9 @@ def served(service: FaultyService) -> Iterator[None]:
             self.send_response(reply.status)
             for name, value in reply.headers.items():
                 self.send_header(name, value)
-            if "Content-Length" not in reply.headers:
+            if not reply.has_length:
+                self.send_header("Connection", "close")
+            elif "Content-Length" not in reply.headers:
                 self.send_header("Content-Length", str(len(reply.body)))
             self.end_headers()
             if self.command != "HEAD":

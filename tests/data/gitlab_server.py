@@ -1,5 +1,6 @@
 """The part of MLflow's protocol that GitLab's model registry speaks."""
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 
@@ -68,9 +69,16 @@ class GitlabServer(FaultyService):
         if path not in files:
             return Reply.json({"message": "404 Not Found"}, 404)
         content, wanted = files[path], re.fullmatch(r"bytes=(\d+)-", request.headers.get("range", ""))
-        if wanted and self.supports_ranges:
-            return Reply(206, content[int(wanted[1]) :], {"Content-Type": "application/octet-stream"})
-        return Reply(200, content, {"Content-Type": "application/octet-stream"})
+        headers = {"Content-Type": "application/octet-stream", "ETag": etag_of(content)}
+        if wanted and self.supports_ranges and request.headers.get("if-range", headers["ETag"]) == headers["ETag"]:
+            start = int(wanted[1])
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            return Reply(206, content[start:], headers)
+        return Reply(200, content, headers)
+
+
+def etag_of(content: bytes) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()}"'
 
 
 _MISSING = {"error_code": "RESOURCE_DOES_NOT_EXIST"}

@@ -1,5 +1,6 @@
 """Data from a seed: the same bytes, two disjoint files, and gold answers that the verifier accepts."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,21 @@ def generate_rows(seed, count, difficulty):
 def make(chance, level):
     text = f"What is {chance.randint(0, 9999)}?"
     params = {"input": [{"role": "user", "content": text}]}
-    return {"responses_create_params": params, "options": [{"A": "x"}], "expected_answer": "Q"}
+    return {"responses_create_params": params, "options": [{"A": "x"}], "expected_answer": "A", "gold_response": "B"}
+"""
+
+
+BARE_COUNTER = """
+from resources_servers.example_stateful_counter.app import StatefulCounterResourcesServer
+
+if __name__ == "__main__":
+    StatefulCounterResourcesServer.run_webserver()
+"""
+BARE_ROWS = """
+def generate_rows(seed, count, difficulty):
+    for number in range(count):
+        params = {"input": f"Count to {number}."}
+        yield {"responses_create_params": params, "initial_count": -1, "expected_count": number}
 """
 
 
@@ -81,3 +96,16 @@ def test_older_files_are_kept(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="overwrite=true"):
         generate(MCQA, tmp_path, verify_limit=0)
     assert (tmp_path / "train.jsonl").read_text() == "mine"
+
+
+def test_rows_without_tools_are_verified_with_those_of_their_environment(tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers" / "bare_counter"
+    (folder / "configs").mkdir(parents=True)
+    (folder / "app.py").write_text(BARE_COUNTER)
+    (folder / "generate.py").write_text(BARE_ROWS)
+    config = {"bare_counter": {"resources_servers": {"bare_counter": {"entrypoint": "app.py", "domain": "agent"}}}}
+    (folder / "configs" / "bare_counter.yaml").write_text(json.dumps(config))
+    arguments = ("+entrypoint=resources_servers/bare_counter", "+output_dirpath=out", "+train_count=3")
+    done = ng("ng_generate_data", *arguments, "+validation_count=0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tools" not in rows_of(tmp_path / "out/train.jsonl")[0]["responses_create_params"]

@@ -18,7 +18,7 @@ from nemo_gym.testing import rows_of
 from tests.data.conftest import NgHere
 from tests.data.datasets import dataset, row, write_config, write_rows
 from tests.data.faulty_server import Fault, Reply, served
-from tests.data.gitlab_server import TOKEN, GitlabServer
+from tests.data.gitlab_server import TOKEN, GitlabServer, etag_of
 from tests.data.hub_server import TOKEN as HUB_TOKEN
 from tests.data.hub_server import HubServer
 
@@ -86,29 +86,74 @@ def test_a_second_file_goes_into_the_same_version(tmp_path: Path, registry: Gitl
     assert sorted(registry.models["My_Model"]["0.0.1"]) == ["a.jsonl", "b.jsonl"]
 
 
+def broken_off(content: bytes, sent_bytes: int, etag: str | None = None) -> Fault:
+    """The first download of a file ends early."""
+    headers = {"Content-Type": "application/octet-stream", "ETag": etag or etag_of(content)}
+    return Fault("GET /files/", Reply(200, content, headers, sent_bytes=sent_bytes))
+
+
 @pytest.mark.parametrize("supports_ranges", [True, False])
 def test_a_download_that_breaks_off_half_way_is_completed(
     tmp_path: Path, registry: GitlabServer, *, supports_ranges: bool
 ) -> None:
     registry.models["m"] = {"0.0.1": {"a.jsonl": ROWS}}
     registry.supports_ranges = supports_ranges
-    binary = {"Content-Type": "application/octet-stream"}
-    registry.faults = [Fault("GET /files/", Reply(200, ROWS, binary, sent_bytes=len(ROWS) // 2))]
+    registry.faults = [broken_off(ROWS, len(ROWS) // 2)]
     download(registry)
     assert (tmp_path / "out/a.jsonl").read_bytes() == ROWS
-    assert len(registry.calls("GET /files/")) == 2
+    first, second = registry.calls("GET /files/")
+    assert "range" not in first.headers
+    assert "range" in second.headers
+
+
+NEWER = b'{"b": 2}\n' * 1000
+"""As long as `ROWS`, to the byte."""
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        Reply(206, NEWER[4500:], {"Content-Range": "bytes 4500-8999/9000", "ETag": etag_of(NEWER)}),
+        Reply(206, NEWER, {"Content-Range": "bytes 0-8999/9000"}),
+        Reply(206, NEWER, {}),
+        Reply(206, NEWER[4500:], {"Content-Range": "bytes 4500-8999/12000"}),
+        None,
+    ],
+    ids=["another file", "from the start", "no range", "another size", "ignores If-Range"],
+)
+def test_a_download_never_joins_parts_of_two_versions(
+    tmp_path: Path, registry: GitlabServer, second: Reply | None
+) -> None:
+    registry.models["m"] = {"0.0.1": {"a.jsonl": NEWER}}
+    registry.faults = [broken_off(ROWS, 4500), *([] if second is None else [Fault("GET /files/", second)])]
+    download(registry)
+    assert (tmp_path / "out/a.jsonl").read_bytes() == NEWER
+
+
+def test_without_a_strong_etag_a_download_starts_again(tmp_path: Path, registry: GitlabServer) -> None:
+    registry.models["m"] = {"0.0.1": {"a.jsonl": NEWER}}
+    registry.faults = [broken_off(ROWS, 4500, etag='W/"same"')]
+    download(registry)
+    assert (tmp_path / "out/a.jsonl").read_bytes() == NEWER
+
+
+PAGE = b"<!-- proxy -->\n<!DOCTYPE html><html>sign in</html>"
 
 
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply(401, b"<html>sign in</html>", {"Content-Type": "text/html"}),
-        Reply(404, b"<html>not found</html>", {"Content-Type": "text/html"}),
-        Reply(200, b"<html>sign in</html>", {"Content-Type": "text/html"}),
+        Reply(401, PAGE, {"Content-Type": "text/html"}),
+        Reply(404, PAGE, {"Content-Type": "text/html"}),
+        Reply(200, PAGE, {"Content-Type": "text/html"}),
+        Reply(200, PAGE, {"Content-Type": "application/octet-stream"}),
+        Reply(200, ROWS[:4503], {"Content-Type": "application/octet-stream"}, has_length=False),
     ],
-    ids=["401", "404", "login page"],
+    ids=["401", "404", "login page", "page called data", "no length"],
 )
-def test_an_error_page_is_never_saved_as_data(tmp_path: Path, registry: GitlabServer, reply: Reply) -> None:
+def test_what_is_not_the_whole_file_is_never_saved_as_data(
+    tmp_path: Path, registry: GitlabServer, reply: Reply
+) -> None:
     registry.models["m"] = {"0.0.1": {"a.jsonl": ROWS}}
     registry.faults = [Fault("GET /files/", reply, times=9)]
     with pytest.raises(HubError):

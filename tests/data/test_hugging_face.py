@@ -223,6 +223,28 @@ def test_an_error_page_is_never_saved_as_data(tmp_path: Path, hub: HubServer, st
     assert not (tmp_path / "out/a.jsonl").exists()
 
 
+PAGE = b"<html>" + b"sign in " * 100
+
+
+@pytest.mark.parametrize("pattern", [r"GET .*/resolve/", r"(GET|HEAD) .*/resolve/"], ids=["file", "file and size"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(200, PAGE, {"ETag": '"x"', "X-Repo-Commit": "0" * 40}),
+        Reply(200, ROWS[:-3], {"ETag": '"x"', "X-Repo-Commit": "0" * 40}, has_length=False),
+    ],
+    ids=["login page", "no length"],
+)
+def test_what_is_not_the_whole_file_is_never_saved_as_data(
+    tmp_path: Path, hub: HubServer, pattern: str, reply: Reply
+) -> None:
+    hub.repos[REPO] = Repo({"main": {"a.jsonl": ROWS}})
+    hub.faults = [Fault(pattern, reply, times=99)]
+    with pytest.raises(HubError):
+        download(artifact_fpath="a.jsonl", output_dirpath="out")
+    assert not (tmp_path / "out/a.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,40 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str, conte
     with pytest.raises(GymError, match=message):
         imported(tmp_path, name, content)
     assert not (tmp_path / "out.jsonl").exists()
+
+
+READ = """
+import re, sys
+from pathlib import Path
+from nemo_gym.data.records import RecordsError, read_records
+try:
+    print(sum(1 for _ in read_records(Path(sys.argv[1]))), "records")
+except RecordsError as error:
+    print(error)
+print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])  # maxrss counts that of the parent
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "repeated", "message"),
+    [
+        ("a.jsonl.gz", b'{"prompt": "', b"x" * 999 + b" ", "a.jsonl.gz:1 has more than 67108864 bytes"),
+        ("a.csv.gz", b'prompt\n"', b"x" * 999 + b"\n", "field larger than field limit (67108864)"),
+        ("a.jsonl.gz", b"", b" " * 99_999 + b"\n", "unpacks to more than 1073741824 bytes"),
+    ],
+    ids=["a line", "a cell", "a file"],
+)
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused(
+    tmp_path: Path, name: str, start: bytes, repeated: bytes, message: str
+) -> None:
+    block = repeated * (1_000_000 // len(repeated))
+    with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
+        file.write(start)
+        for _ in range(1200):
+            file.write(block)
+    done = subprocess.run([sys.executable, "-c", READ, tmp_path / name], capture_output=True, text=True, check=True)
+    assert message in done.stdout
+    assert int(done.stdout.split()[-1]) < 500_000, "peak kB"
 
 
 def test_the_command_says_what_it_dropped(tmp_path: Path) -> None:

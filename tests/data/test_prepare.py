@@ -15,6 +15,7 @@ from nemo_gym.testing import rows_of
 from tests.commands import BIN
 from tests.data.conftest import NgHere
 from tests.data.datasets import Ended, dataset, row, write_config, write_rows
+from tests.stacks import agent_config
 
 
 class Prepare(Protocol):
@@ -288,3 +289,37 @@ def test_killed_at_any_moment_no_half_file_has_a_final_name(tmp_path: Path, mome
             assert json.loads(path.read_text())["Number of examples"] == count
         else:
             assert len(rows_of(path)) == count
+
+
+def test_rows_that_their_environment_cannot_score_are_listed_with_their_lines(
+    tmp_path: Path, prepare: Prepare
+) -> None:
+    options = [{"A": "one"}, {"B": "two"}]
+    rows = [row("a", options=options, expected_answer=letter) for letter in ("A", "C", "B", "C")]
+    write_rows(tmp_path / "a.jsonl", [*rows, row("b", options=options, expected_answer="A", grading_mode="harsh")])
+    config = json.loads(agent_config("mcqa"))
+    config["agent"]["responses_api_agents"]["simple_agent"]["datasets"] = [dataset("a.jsonl")]
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    done = prepare()
+    assert done.returncode == 1
+    assert "lines 2, 4: expected_answer 'C'" in done.stderr
+    assert "line 5: grading_mode" in done.stderr
+    done = prepare("+drop_offending=true")
+    assert done.returncode == 0, done.stderr
+    assert [each["expected_answer"] for each in rows_of(tmp_path / "out/train.jsonl")] == ["A", "B"]
+
+
+def test_rows_of_an_environment_that_cannot_be_imported_are_not_checked_by_it(
+    tmp_path: Path, prepare: Prepare, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "resources_servers" / "elsewhere"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text("import no_such_package\n")
+    write_rows(tmp_path / "a.jsonl", [row("a")])
+    config = json.loads(agent_config("elsewhere"))
+    config["agent"]["responses_api_agents"]["simple_agent"]["datasets"] = [dataset("a.jsonl")]
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    done = prepare()
+    assert done.returncode == 0, done.stderr
+    assert "'elsewhere'" in caplog.text
+    assert "no_such_package" in caplog.text

@@ -8,6 +8,8 @@ from nemo_gym.errors import GymError
 
 _QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*")
 _MOST_CHARACTERS = 500
+_PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*(<!--.*?-->\s*)*<(!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
+_PAGE_HEAD_BYTES = 4096
 
 
 class HubError(GymError):
@@ -22,3 +24,9 @@ def safe_text(text: object, secrets: Iterable[str | None] = ()) -> str:
     """A message of a hub without tokens and without the signatures of its links."""
     redactor = Redactor(secret for secret in secrets if secret)
     return _QUERY.sub(r"\1", redactor.text(str(text)))[:_MOST_CHARACTERS]
+
+
+def refuse_page(head: bytes, hub: str) -> None:
+    """Raise `HubError` if a file starts like a web page: login and proxy pages come with status 200, too."""
+    if _PAGE.match(head[:_PAGE_HEAD_BYTES]):
+        raise HubError(f"{hub} answered with a web page instead of the file. Check your token and your proxy.")

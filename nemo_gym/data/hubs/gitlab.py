@@ -7,6 +7,7 @@ address of its run says. Names are case-sensitive.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
@@ -18,7 +19,7 @@ from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.common.paths import find
 from nemo_gym.common.retry import RETRIED_STATUSES, backoff_s
 from nemo_gym.config.command_options import CommandConfig
-from nemo_gym.data.hubs.base import HubError, safe_text
+from nemo_gym.data.hubs.base import HubError, refuse_page, safe_text
 from nemo_gym.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,46 @@ class _Interrupted(Exception):  # noqa: N818 - no error yet: the transfer goes o
     """A download ended before it was complete."""
 
 
+@dataclass(slots=True)
+class _PartialFile:
+    """A file that is being downloaded. A later reply must continue the file of which the first one sent a part."""
+
+    file: IO[bytes]
+    etag: str | None = None
+    size: int | None = None
+
+    def request_headers(self) -> dict[str, str]:
+        headers = {"Accept-Encoding": "identity"}
+        if self.etag and self.size and self.file.tell():
+            headers |= {"Range": f"bytes={self.file.tell()}-", "If-Range": self.etag}
+        return headers
+
+    def begin(self, response: aiohttp.ClientResponse) -> None:
+        """Go to where the body of a reply belongs: the end of what is there if it continues that, else the start."""
+        if response.status == PARTIAL_CONTENT:
+            self._check_continues(response)
+            return
+        self.file.seek(0)
+        self.file.truncate()
+        is_encoded = "Content-Encoding" in response.headers
+        self.size = None if is_encoded else response.content_length
+        etag = response.headers.get("ETag", "")
+        self.etag = etag if etag.startswith('"') and not is_encoded else None  # others do not promise the same bytes
+        if response.content_length is None and "chunked" not in response.headers.get("Transfer-Encoding", ""):
+            raise HubError("GitLab sent the file without its length, so nobody could tell if it is complete.")
+
+    def _check_continues(self, response: aiohttp.ClientResponse) -> None:
+        expected = f"bytes {self.file.tell()}-{(self.size or 0) - 1}/{self.size}"
+        found = response.headers.get("Content-Range")
+        if found != expected or response.headers.get("ETag", self.etag) != self.etag:
+            self.etag = None
+            raise _Interrupted(f"found Content-Range {safe_text(found)}, expected {expected} of the same file")
+
+    def check_complete(self) -> None:
+        if self.size is not None and self.file.tell() != self.size:
+            raise _Interrupted(f"{self.file.tell()} of {self.size} bytes")
+
+
 class GitlabRegistry:
     """The registry of one project. Use it as an async context manager."""
 
@@ -163,7 +204,8 @@ class GitlabRegistry:
             raise HubError(f"GitLab has no version {version} of '{name}'. Names are case-sensitive.", status=NOT_FOUND)
         address = f"{await self._artifacts(found)}/{quote(artifact)}"
         with atomic_write(output) as file:
-            await self._retried(lambda: self._get_into(file, address), f"download of {artifact}")
+            part = _PartialFile(file)
+            await self._retried(lambda: self._get_into(part, address), f"download of {artifact}")
 
     async def _version(self, name: str, version: str) -> "dict[str, Any] | None":
         try:
@@ -204,22 +246,18 @@ class GitlabRegistry:
             async with self._session.put(address, data=file) as response:
                 await self._check(response)
 
-    async def _get_into(self, file: IO[bytes], address: str) -> None:
-        """Append to what is there already, or start again if GitLab cannot continue."""
-        begun = file.tell()
-        headers = {"Range": f"bytes={begun}-"} if begun else {}
-        async with self._session.get(address, headers=headers) as response:
+    async def _get_into(self, part: _PartialFile, address: str) -> None:
+        """Append to what is there already, or start again if GitLab cannot continue the same file."""
+        async with self._session.get(address, headers=part.request_headers()) as response:
             await self._check(response)
-            if begun and response.status != PARTIAL_CONTENT:
-                begun = 0
-                file.seek(0)
-                file.truncate()
-            _refuse_page(response)
+            if response.content_type == "text/html":
+                raise HubError("GitLab answered with a web page instead of the file. Check mlflow_tracking_token.")
+            part.begin(response)
             async for block in response.content.iter_chunked(BLOCK_BYTES):
-                file.write(block)
-            expected = response.content_length
-            if expected is not None and file.tell() - begun != expected and "Content-Encoding" not in response.headers:
-                raise _Interrupted(f"{file.tell() - begun} of {expected} bytes")
+                if not part.file.tell():
+                    refuse_page(block, "GitLab")
+                part.file.write(block)
+            part.check_complete()
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status < ERRORS_FROM:
@@ -244,12 +282,6 @@ class GitlabRegistry:
             logger.warning("GitLab: %s failed (%s); trying again in %.1f s", what, reason, pause_s)
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
-
-
-def _refuse_page(response: aiohttp.ClientResponse) -> None:
-    """A page to log in with comes with status 200."""
-    if response.content_type == "text/html":
-        raise HubError("GitLab answered with a web page instead of the file. Check mlflow_tracking_token.")
 
 
 def _origin(address: str) -> tuple[str, str]:

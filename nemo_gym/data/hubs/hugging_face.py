@@ -15,7 +15,7 @@ import orjson
 from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.common.paths import find
 from nemo_gym.common.retry import RETRIED_STATUSES, backoff_s
-from nemo_gym.data.hubs.base import HubError, safe_text
+from nemo_gym.data.hubs.base import HubError, refuse_page, safe_text
 from nemo_gym.data.hubs.hugging_face_config import (
     DownloadJsonlDatasetHuggingFaceConfig,
     UploadJsonlDatasetHuggingFaceConfig,
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 EXTRA = "huggingface"
 MAX_TRIES = 4
-TRIED_AGAIN_BY_THE_CLIENT = frozenset(("hf_hub_download", "list_repo_files"))
+TRIED_AGAIN_BY_THE_CLIENT = frozenset(("hf_hub_download", "get_hf_file_metadata", "list_repo_files"))
 """Calls that the client itself repeats for a while."""
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
 _MAX_ROW_BYTES = 2**30
@@ -133,6 +133,8 @@ def download(config: DownloadJsonlDatasetHuggingFaceConfig) -> list[Path]:
             path.open("rb") as source,
             atomic_write(output) as file,
         ):
+            refuse_page(head := source.read(2**20), "Hugging Face")
+            file.write(head)
             shutil.copyfileobj(source, file, 2**20)
         return [output]
     names = hub.call("list_repo_files", config.repo_id, repo_type="dataset", revision=config.revision)
@@ -171,8 +173,21 @@ class _Hub:
     @contextlib.contextmanager
     def fetched(self, config: DownloadJsonlDatasetHuggingFaceConfig, name: str) -> Iterator[Path]:
         """A file of a dataset, in the client's cache, where an interrupted transfer is resumed."""
-        place = {"repo_type": "dataset", "revision": config.revision, "cache_dir": os.environ.get("HF_HUB_CACHE")}
-        yield Path(self.call("hf_hub_download", config.repo_id, name, **place))
+        place = {"repo_type": "dataset", "revision": config.revision}
+        cache = os.environ.get("HF_HUB_CACHE")
+        path = Path(self.call("hf_hub_download", config.repo_id, name, **place, cache_dir=cache))
+        self._check_size(path, self._api.endpoint, config.repo_id, name, **place)
+        yield path
+
+    def _check_size(self, path: Path, endpoint: str, repo_id: str, name: str, **place: Any) -> None:
+        """The client also takes a file whose length nobody has said, wherever its connection ended."""
+        from huggingface_hub import hf_hub_url
+
+        url = hf_hub_url(repo_id, name, **place, endpoint=endpoint)
+        expected, found = self.call("get_hf_file_metadata", url=url).size, path.stat().st_size
+        if expected != found:
+            size = "an unknown number of" if expected is None else expected
+            raise HubError(f"{name} has {found} bytes, expected {size} bytes. Delete {path} and try again.")
 
     @contextlib.contextmanager
     def allowed_to_fail(self, notes: list[str], what: str, *, when: bool) -> Iterator[None]:
