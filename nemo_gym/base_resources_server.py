@@ -26,11 +26,12 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
-from nemo_gym.server.aggregate_metrics import AggregateMetricsMixin
+from nemo_gym.server.aggregate_metrics import AggregateMetricsEndpoint, AggregateMetricsMixin
 from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import ANY_TOOL
 from nemo_gym.server.endpoint import Endpoint as Endpoint
+from nemo_gym.server.seed import GivenHistory, SeedEndpoint
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.session import SessionState as SessionState
 from nemo_gym.server.tools import POLICY, any_tools_of, function_tool, tools_of
@@ -143,22 +144,26 @@ class BaseSeedSessionResponse(BaseModel):
 class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, McpExposureMixin, SimpleServer):
     """Subclass, mark the methods a model may call with `@tool`, and write `verify`."""
 
+    given_history: ClassVar[GivenHistory | None] = None
+    """What the tool calls in a row's `input` mean to an environment with a `SessionState`. `replay`: they are made
+    again before the first turn, and outputs that differ from the row's are no result. `ignore`: the state comes from
+    the row, with its history. `refuse`: such a row has no result; that also holds if this is not set."""
+
     def endpoints(self) -> list[Endpoint]:
         own = type(self)
         if own.verify is SimpleResourcesServer.verify and own.setup_webserver is SimpleResourcesServer.setup_webserver:
             raise ConfigError(f"{own.__name__} has no `verify`, nor routes of its own that do without it.")
         endpoints = [
-            Endpoint(
-                "/seed_session",
+            SeedEndpoint(
+                self,
                 self.seed_session,
-                cause="environment",
                 finish=_seeded,
-                does_nothing=own.seed_session is SimpleResourcesServer.seed_session,
+                is_default=own.seed_session is SimpleResourcesServer.seed_session,
             ),
             Endpoint("/verify", self.verify, cause="verifier", finish=self._finish_verify),
             Endpoint("/tool_schemas", self._list_tools, cause="environment"),
             *self._next_message_endpoints(),
-            Endpoint("/aggregate_metrics", self.aggregate_metrics, cause="internal"),
+            AggregateMetricsEndpoint("/aggregate_metrics", self.aggregate_metrics, cause="internal"),
             *self.tool_endpoints(),
             *(Endpoint(ANY_TOOL, method, cause="tool", finish=_tool_output) for method in any_tools_of(self)),
         ]
@@ -202,6 +207,11 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, McpExpos
 
     async def _list_tools(self) -> JsonObject:
         return {"tools": self.tool_schemas()}
+
+    @classmethod
+    def check_row(cls, row: JsonObject) -> None:
+        """Raise ValueError with the reason if this row can never be scored right. Called after the fields of the row
+        were found to fit the bodies of `seed_session` and `verify`."""
 
     async def seed_session(self, *args: Any, **kwargs: Any) -> Any:
         """Set up the state of a rollout from its row. By default there is nothing to set up."""

@@ -4,14 +4,12 @@
 names the cause of what fails. Override `converse` for what happens between seed and verify."""
 
 import asyncio
-import re
 import time
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-import orjson
 from pydantic import ConfigDict, Field
 
 from nemo_gym.base_resources_server import BaseRunRequest
@@ -37,11 +35,11 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseUsage,
 )
 from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
-from nemo_gym.server.aggregate_metrics import AggregateMetricsMixin
+from nemo_gym.server.aggregate_metrics import AggregateMetricsEndpoint, AggregateMetricsMixin
 from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import Endpoint
-from nemo_gym.server.tools import NOT_TOOLS
+from nemo_gym.server.tools import default_tools, no_such_tool, offered_tools
 
 if TYPE_CHECKING:
     from fastapi import Body as Body
@@ -55,7 +53,6 @@ STEPS_WITHOUT_PAUSE = 8
 that timers and other rollouts run."""
 USAGES_KEPT = 16
 """Usages are added up so many at a time, which takes fewer steps than one by one."""
-TOOL_NAME = re.compile(r"[\w.-]+")
 
 TurnEnd = Literal["message", "incomplete", "silent", "max_steps"]
 """Why a turn ended: the model said something, its reply was cut off, it stays silent, or it has used up its steps."""
@@ -91,7 +88,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Roll
         return [
             Endpoint("/v1/responses", self.responses, cause="internal"),
             Endpoint("/run", run_with_captured_calls(self.run, CaptureStore.of(self.server_client)), cause="internal"),
-            Endpoint("/aggregate_metrics", self.aggregate_metrics, cause="internal"),
+            AggregateMetricsEndpoint("/aggregate_metrics", self.aggregate_metrics, cause="internal"),
         ]
 
     def answer_get(self, path: str) -> Any:
@@ -117,17 +114,8 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Roll
             return body
         tools = self._tools.get(environment)
         if tools is None:
-            tools = self._tools[environment] = await self._tools_of(environment)
+            tools = self._tools[environment] = await default_tools(self.server_client, environment)
         return changed(body, responses_create_params=changed(params, tools=tools)) if tools else body
-
-    async def _tools_of(self, environment: str) -> list[Any]:
-        """Empty if the environment does not list its tools."""
-        reply = await self.server_client.send(environment, "/tool_schemas", {}, cause="environment")
-        answer = orjson.loads(reply.content()) if reply.status == 200 else {}
-        listed = answer.get("tools") if isinstance(answer, dict) else None
-        if not isinstance(listed, list) or not all(isinstance(tool, dict) and "name" in tool for tool in listed):
-            return []
-        return listed
 
     @abstractmethod
     async def responses(self, *args: Any, **kwargs: Any) -> Any:
@@ -179,7 +167,7 @@ class Conversation:
     @property
     def offered(self) -> set[str]:
         """The names of the tools that the model may call."""
-        return {str(tool.get("name")) for tool in self.request.tools if tool["type"] == "function"}
+        return set(offered_tools(self.request.tools))
 
     @property
     def given(self) -> list[NeMoGymResponseInputItem]:
@@ -277,7 +265,7 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
 
     async def seed(self, body: AgentRunRequest, jar: CookieJar) -> None:
         environment = self.config.resources_server.name
-        if self.server_client.is_needless(environment, "/seed_session"):
+        if self.server_client.is_needless(environment, "/seed_session", body):
             return
         await self.server_client.call(
             environment,
@@ -373,9 +361,8 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
     ) -> NeMoGymFunctionCallOutput:
         """The tool's reply, errors included, for the model to see. Only a server that cannot be reached, that lost
         the session, or that fails with the cause `environment`, fails the rollout."""
-        if call.name not in offered or call.name in NOT_TOOLS or not TOOL_NAME.fullmatch(call.name):
-            listed = ", ".join(sorted(offered - NOT_TOOLS)) or "none"
-            text = encode({"error": f"There is no tool '{call.name}'. Tools: {listed}."}).decode()
+        if call.name not in offered:
+            text = encode({"error": no_such_tool(call.name, offered)}).decode()
         else:
             answer = await self.server_client.send(
                 self.config.resources_server.name,

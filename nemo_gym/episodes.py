@@ -66,6 +66,8 @@ class EpisodeVerifyResponse(BaseVerifyResponse):
 class EpisodeResourcesServer(SimpleResourcesServer):
     """Subclass, and write a `seed_session` that puts an Episode into the session."""
 
+    given_history = "refuse"
+
     def next_message(  # type: ignore[override]
         self, body: BaseNextMessageRequest, session: EpisodeSession
     ) -> str | None:

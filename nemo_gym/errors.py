@@ -12,9 +12,13 @@ PERMANENT_CAUSES: frozenset[Cause] = frozenset(("input", "verifier"))
 """Causes for which another attempt fails the same way, unless the error says otherwise."""
 
 
-SETUP_CODES: frozenset[str] = frozenset(("unauthorized", "no_quota", "unknown_model", "not_found", "unreachable"))
+UNREACHABLE_CODE = "unreachable"
+SETUP_CODES: frozenset[str] = frozenset(("unauthorized", "no_quota", "unknown_model", "not_found", UNREACHABLE_CODE))
 """The `code` of a failure of a model endpoint that every other request would meet too."""
 SETUP_CODE_FIELD = "setup_code"
+
+INVALID_ROW = "invalid_row"
+"""The `code` of a failure of a row that its environment can never score right."""
 
 UNREACHABLE = 503
 """The status of an error about a server that did not answer."""
@@ -191,6 +195,12 @@ class SessionLostError(SessionError):
     """The session that a request names has ended, has expired, or was lost when its worker died."""
 
     CODE = "session_lost"
+
+
+class ProcessLostError(SessionLostError):
+    """The process of a server died, and with it the session or the call. No rollout in it is charged an attempt."""
+
+    CODE = "process_lost"
 
 
 class OverloadedError(RolloutError):

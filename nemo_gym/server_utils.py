@@ -36,6 +36,7 @@ from nemo_gym.server.rollout_prefix import apply_rollout_prefix as apply_rollout
 from nemo_gym.server.rollout_prefix import rollout_path_prefix as rollout_path_prefix
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.tools import NOT_TOOLS as NOT_TOOLS
+from nemo_gym.server.tools import offered_tools as offered_tools
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse as ClientResponse

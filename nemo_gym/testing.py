@@ -1,11 +1,13 @@
 """For tests of environments, agents and models: real servers on free ports, rows and replies in few words."""
 
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from nemo_gym.client.head import CALLER_HEADER as CALLER_HEADER
 from nemo_gym.client.http_reply import HttpReply as HttpReply
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
@@ -37,7 +39,7 @@ TRANSPORTS: tuple[Transport, ...] = ("direct", "http")
 
 @dataclass(slots=True)
 class BrowserLikeClient:
-    """Calls one server over HTTP and keeps its cookies, so one client is one session."""
+    """Calls one server over HTTP, as a server of the same run does. It keeps cookies, so one client is one session."""
 
     server: SimpleServer
     """The live object that answers."""
@@ -55,8 +57,9 @@ class BrowserLikeClient:
     async def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> HttpReply:
+        given = {CALLER_HEADER: self.server.server_client.caller_key, **(headers or {})}
         answer = await self.http.fetch(
-            method, self.url + path, body=body, headers=headers, cookies=self.cookies, timeout_s=REQUEST_TIMEOUT_S
+            method, self.url + path, body=body, headers=given, cookies=self.cookies, timeout_s=REQUEST_TIMEOUT_S
         )
         self.cookies.update(answer.cookies)
         return answer
@@ -77,7 +80,7 @@ async def client_for(
         async with HttpClient() as http, Compute() as compute:
             server = server_class(
                 config=server_class.config_class().model_validate(settings),
-                server_client=server_client or ServerClient(http=http),
+                server_client=server_client or ServerClient(http=http, caller_key=secrets.token_hex()),
             )
             server.core(compute=compute)
             app = server.asgi_app()

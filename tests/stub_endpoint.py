@@ -39,15 +39,15 @@ class StubEndpoint:
 
 
 @asynccontextmanager
-async def stub_endpoint(reply: Callable[[Request], Any]) -> AsyncIterator[StubEndpoint]:
+async def stub_endpoint(reply: Callable[[Request], Any], *, port: int = 0) -> AsyncIterator[StubEndpoint]:
     """Serve an endpoint; `url` is its base URL, with /v1."""
     stub = StubEndpoint(reply)
     app = web.Application(client_max_size=2**30)
     app.router.add_route("*", "/{path:.*}", stub.handle)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True)
         await site.start()
         host, port = runner.addresses[0][:2]
         stub.url = f"http://{host}:{port}/v1"

@@ -83,23 +83,56 @@ def test_all_parts_of_the_last_item_are_read(last: dict[str, Any], text: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "found", "last"),
     [
-        (r"\boxed{C}", ["C"]),
-        (r"\boxed{A} then \boxed{C}", ["A", "C"]),
-        (r"\\boxed{ C }", [" C "]),
-        (r"\boxed{\text{C}}", [r"\text{C"]),
-        (r"\boxed{}", [""]),
-        (r"\boxed{a \boxed{b} c}", [r"a \boxed{b"]),
-        ("\\boxed{over\nlines}", ["over\nlines"]),
-        (r"\boxed{open", []),
-        (r"boxed{C} \boxed {C}", []),
-        ("", []),
+        (r"\boxed{C}", ["C"], "C"),
+        (r"\boxed{A} then \boxed{C}", ["A", "C"], "C"),
+        (r"\\boxed{ C }", [" C "], "C"),
+        (r"\boxed{\text{C}}", [r"\text{C}"], r"\text{C}"),
+        (r"\boxed{\frac{1}{2}} and \boxed{\{1\}}", [r"\frac{1}{2}", r"\{1\}"], r"\{1\}"),
+        (r"\boxed{A} \boxed{} \boxed{ }", ["A", "", " "], "A"),
+        (r"\boxed{a \boxed{b} c}", [r"a \boxed{b} c"], r"a \boxed{b} c"),
+        ("\\boxed{over\nlines}", ["over\nlines"], "over\nlines"),
+        (r"\boxed{A} \boxed{open", ["A"], "A"),
+        (r"\boxed{open \boxed{A} ", ["A"], "A"),
+        (r"} \boxed{A}} {", ["A"], "A"),
+        (r"boxed{C} \boxed {C}", [], None),
+        ("", [], None),
     ],
 )
-def test_a_box_ends_at_the_first_brace(text: str, found: list[str]) -> None:
-    assert list(answers.boxes(text)) == found
-    assert answers.first_box(text) == (found[0] if found else None)
+def test_a_box_ends_at_its_own_brace_and_the_last_one_counts(text: str, found: list[str], last: str | None) -> None:
+    assert answers.boxes(text) == found
+    assert answers.last_box(text) == last
+
+
+@pytest.mark.parametrize(
+    ("text", "spoken"),
+    [
+        ("a<think>b</think>c", "ac"),
+        ("<think>b</think>a<think>b</think>c", "ac"),
+        ("b</think>c", "c"),
+        ("a<think>b", "a"),
+        ("<think>a<think>b</think>c</think>d", "d"),
+        ("<THINK>b</Think><thinking>b</thinking>c", "c"),
+        ("I think so. <thinks>", "I think so. <thinks>"),
+        ("", ""),
+    ],
+)
+def test_thoughts_are_not_spoken(text: str, spoken: str) -> None:
+    assert answers.without_thinking(text) == spoken
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        (r"\text{B}", "B"),
+        (r"(\mathbf{\mathrm{B}}) \operatorname{f}", "(B) f"),
+        (r"\text {a b} and \textbf{c}", "a b and c"),
+        (r"\frac{1}{2} \cancel{B} \textcolor{B}", r"\frac{1}{2} \cancel{B} \textcolor{B}"),
+    ],
+)
+def test_fonts_do_not_matter(text: str, bare: str) -> None:
+    assert answers.without_fonts(text) == bare
 
 
 @pytest.mark.parametrize(
@@ -120,17 +153,41 @@ def test_the_last_number_of_the_last_message(text: str, number: float | None) ->
     assert answers.last_number(read(says("Maybe 99.", text))) == number
 
 
-@given(st.lists(st.text(alphabet="ab\\{}", max_size=6)))
+@given(st.lists(st.text(alphabet="ab\\", max_size=6)))
 def test_boxes_are_found_in_what_was_boxed(insides: list[str]) -> None:
-    insides = [inside.replace("}", "").replace("\\", "") for inside in insides]
-    assert list(answers.boxes(" and ".join(f"\\boxed{{{inside}}}" for inside in insides))) == insides
+    insides = [f"{{{inside}b}}" for inside in insides]
+    assert answers.boxes(" and ".join(f"\\boxed{{{inside}}}" for inside in insides)) == insides
 
 
 @pytest.mark.parametrize(
-    "text", ["\\boxed{" * 150_000, "1," * 500_000, "-1." * 350_000], ids=["boxes", "thousands", "minus"]
+    "text",
+    [
+        *("\\boxed{" * 150_000, "\\boxed{" * 125_000 + "}" * 125_000, "<think>" * 150_000, "</think>" * 125_000),
+        *("\\text{" * 150_000, "\\text{" * 140_000 + "}" * 140_000, "1," * 500_000, "-1." * 350_000),
+    ],
+    ids=["boxes", "nested", "think", "unthink", "fonts", "nested fonts", "thousands", "minus"],
 )
 def test_a_hostile_text_takes_no_more_time_than_its_length(text: str) -> None:
     started = time.process_time()
-    list(answers.boxes(text))
+    answers.last_box(text)
+    answers.without_thinking(text)
+    answers.without_fonts(text)
     answers.last_number(read(says(text)))
     assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN", "[-Infinity]", "1e400", '{"a": -1E999}', "\ufeff1", "1 2", "", "[" * 100_000, "9" * 5000, "01"]
+)
+def test_what_is_not_json_has_no_value(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - each for a reason of its own
+        answers.strict_json(text)
+
+
+def test_json_has_its_value_and_keys_may_have_to_be_unique() -> None:
+    assert answers.strict_json(' {"a": [1, 2.5, 1e-400, null, 12345678901234567890]}') == {
+        "a": [1, 2.5, 0.0, None, 12345678901234567890]
+    }
+    assert answers.strict_json('{"a": 1, "a": 2}') == {"a": 2}
+    with pytest.raises(ValueError, match="twice"):
+        answers.strict_json('[{"a": 1, "a": 2}]', unique_keys=True)

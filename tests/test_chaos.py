@@ -120,6 +120,21 @@ def test_a_run_that_was_killed_and_resumed_is_replayed_without_the_model(tmp_pat
     assert collected(tmp_path, "replayed.jsonl", "+replay=traffic") == records
 
 
+def test_an_output_that_another_process_truncates_is_an_error_and_completed_later(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    write_rows(tmp_path / "rows.jsonl", 400)
+    output = tmp_path / "out.jsonl"
+    with subprocess.Popen(command(tmp_path, "out.jsonl"), cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and (not output.exists() or output.stat().st_size < 10_000):
+            time.sleep(0.002)
+        os.truncate(output, 1000)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    assert "out.jsonl has 1000 bytes, expected" in said
+    assert "Traceback" not in said
+    assert len(collected(tmp_path, "out.jsonl")) == 400
+
+
 def test_a_full_disk_stops_the_job_with_whole_records_and_it_goes_on_later(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     write_rows(tmp_path / "rows.jsonl", 40)

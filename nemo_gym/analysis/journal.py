@@ -30,7 +30,7 @@ _MODELS = "models"
 _NOT_CONFIG = ("host", "port")
 """Where a model server listens differs from run to run."""
 _ENDS_HERE = "The journal of this run ends here: later replies are asked for again if the command is killed."
-_JOURNAL_ROLE = FileRole(option="output_jsonl_fpath", if_full=_ENDS_HERE, if_moved=_ENDS_HERE)
+_JOURNAL_ROLE = FileRole("output_jsonl_fpath", if_full=_ENDS_HERE, if_moved=_ENDS_HERE, if_truncated=_ENDS_HERE)
 
 
 class Journal:

@@ -34,7 +34,7 @@ _RECORD_AGAIN = (
     "The recording is incomplete, which costs no rollout. To record them all, delete its folder, make room, and make "
     "them again with a new folder: +record=... +resume=restart"
 )
-_RECORDING_ROLE = FileRole(option="record", if_full=_RECORD_AGAIN, if_moved=_RECORD_AGAIN)
+_RECORDING_ROLE = FileRole("record", if_full=_RECORD_AGAIN, if_moved=_RECORD_AGAIN, if_truncated=_RECORD_AGAIN)
 _MASKED_REPLY = (
     "secrets are masked in the recorded reply of %s, so it is not what the model said. Run it without +replay."
 )

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import orjson
 
-from nemo_gym.analysis.verify_stored import offered_tools
 from nemo_gym.llm_api.base import JsonObject, type_of
 from nemo_gym.llm_api.builders import response_of
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.participants import ENVIRONMENT, POLICY, USER
+from nemo_gym.server.tools import offered_tools
 
 NEXT_MESSAGE = "next_message"
 _CALL, _OUTPUT = "function_call", "function_call_output"
@@ -45,9 +45,9 @@ def replayed_calls(row: JsonObject, record: JsonObject) -> list[ReplayedCall]:
     if harness:  # its own names for tools need not be the environment's
         made = harness["tool_calls"]
         return [ReplayedCall(call["name"], call["arguments"], POLICY, call["output"]) for call in made]
-    sides = [_Side(response.get("participant") or POLICY, offered_tools(record), response["output"])]
+    sides = [_Side(response.get("participant") or POLICY, _offered(record), response["output"])]
     for name, other in (response.get("participants") or {}).items():
-        sides.append(_Side(name, offered_tools(other), other["response"]["output"]))
+        sides.append(_Side(name, _offered(other), other["response"]["output"]))
     turns = response.get("turns")
     if turns is None:
         return list(_tool_calls(sides[0], sides[0].items))
@@ -59,6 +59,10 @@ def replayed_calls(row: JsonObject, record: JsonObject) -> list[ReplayedCall]:
         if all(side.name != USER for side in sides):
             calls += _next_message(row, record, sides, turn)
     return calls
+
+
+def _offered(record: JsonObject) -> list[str]:
+    return offered_tools(record["responses_create_params"].get("tools"))
 
 
 def _tool_calls(side: _Side, items: list[JsonObject]) -> Iterator[ReplayedCall]:

@@ -25,6 +25,7 @@ from nemo_gym.errors import ConfigError, RolloutError, StartupError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.builders import message
 from nemo_gym.runtime.class_loader import load_server_class
+from nemo_gym.server.tools import default_tools, with_tools
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -141,9 +142,9 @@ class Checked(NamedTuple):
 
 async def try_verifier(config: CheckVerifierConfig, client: ServerClient, checked: Checked) -> VerifierReport:
     """Verify every made-up response to every row, one after the other so that latencies mean something."""
-    report = VerifierReport(checked.name)
+    report, tools = VerifierReport(checked.name), await default_tools(client, checked.name)
     for row in checked.rows:
-        await _RowCheck(config, client, report, row).run(checked.golds_of(row))
+        await _RowCheck(config, client, report, with_tools(row, tools)).run(checked.golds_of(row))
     return report
 
 

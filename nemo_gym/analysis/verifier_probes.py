@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from nemo_gym.analysis.verify_stored import offered_tools
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.builders import calls, message
 from nemo_gym.llm_api.content_parts import content_text
+from nemo_gym.server.tools import offered_tools
 
 Items = list[JsonObject]
 """The output of a response."""
@@ -116,7 +116,7 @@ def _option_letters(row: JsonObject) -> list[str]:
 
 
 def _garbage_calls(row: JsonObject) -> Iterable[JsonObject]:
-    names = [*offered_tools(row), "no_such_tool", "../verify", ""]
+    names = [*offered_tools(row["responses_create_params"].get("tools")), "no_such_tool", "../verify", ""]
     for number, (name, arguments) in enumerate((name, text) for name in names for text in UNUSUAL_ARGUMENTS):
         yield calls(name, arguments, call_id=f"call_{number}")
 

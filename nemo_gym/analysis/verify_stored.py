@@ -10,7 +10,7 @@ from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.builders import response_of, tool_output
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.attempts import parse_scored
-from nemo_gym.server.tools import NOT_TOOLS, PARTICIPANT_COOKIE, POLICY
+from nemo_gym.server.tools import PARTICIPANT_COOKIE, POLICY, offered_tools
 
 
 class Verified(NamedTuple):
@@ -22,12 +22,6 @@ class Verified(NamedTuple):
     """What the tools answered, call by call."""
     seconds: float
     """How long verifying took, without what came before."""
-
-
-def offered_tools(row: JsonObject) -> list[str]:
-    """The names of the tools that a row offers and a model may call."""
-    tools = row["responses_create_params"].get("tools") or ()
-    return [tool["name"] for tool in tools if tool.get("type") == "function" and tool["name"] not in NOT_TOOLS]
 
 
 async def verified(
@@ -67,7 +61,7 @@ async def verify_items(
     what: str,
 ) -> Verified:
     """Have output items verified, each tool call that the row allows followed by what the tool answers now."""
-    offered = offered_tools(row)
+    offered = offered_tools(row["responses_create_params"].get("tools"))
     made = [item for item in items if item["type"] == "function_call" and item["name"] in offered]
 
     def played(outputs: list[str]) -> JsonObject:

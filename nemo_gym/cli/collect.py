@@ -16,10 +16,10 @@ from nemo_gym.cli.command import command, read_command_line
 from nemo_gym.cli.output import print_result, wants_json
 from nemo_gym.common import event_loop
 from nemo_gym.common.words import count_of
-from nemo_gym.errors import AggregationError
+from nemo_gym.errors import INVALID_ROW, AggregationError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.failure_messages import FailureMessages
+from nemo_gym.rollouts.failure_messages import FailureMessages, short_message
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.rollouts.types import NoResult, Outcome, Scored
@@ -37,7 +37,8 @@ class Progress:
 
     def __init__(self, helper: RolloutCollectionHelper) -> None:
         self._helper = helper
-        self._scored = self._failed = 0
+        self._scored = self._failed = self._invalid_rows = 0
+        self._first_invalid = ""
         self.messages = FailureMessages()
         self._started = time.monotonic()
         self._next_at = self._started + LINE_EVERY_S
@@ -94,12 +95,17 @@ class Progress:
         found = self.messages.most_common(MAX_MESSAGES + 1)
         for message, count in found[:MAX_MESSAGES]:
             print(f"  {count}× {message}", file=sys.stderr)
+        if self._invalid_rows:
+            print(f"{count_of(self._invalid_rows, 'invalid row')}, first: {self._first_invalid}", file=sys.stderr)
         more = "More causes and all" if len(found) > MAX_MESSAGES else "All"
         print(f"{more} failed attempts: {failures_path(output)}", file=sys.stderr)
 
     def _add_failure(self, failure: NoResult) -> None:
         self._failed += 1
         self.messages.add(failure)
+        if failure.code == INVALID_ROW and failure.id.repeat_index == 0:  # all rollouts of such a row fail
+            self._invalid_rows += 1
+            self._first_invalid = self._first_invalid or short_message(failure)
 
     @property
     def _done(self) -> int:

@@ -12,6 +12,8 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.common.paths import cache_dir
 from nemo_gym.errors import HeadServerError, UpstreamError
 
+CALLER_HEADER = "nemo-gym-caller"
+"""Shows that a request comes from a server of the same run, with a key that only those have."""
 TOKEN_HEADER = "nemo-gym-token"  # noqa: S105 - the name of a header
 RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"  # noqa: S105 - the name of a variable
 STATUS_TIMEOUT_S = 5.0

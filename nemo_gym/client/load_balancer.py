@@ -5,6 +5,7 @@ a rollout stays on the endpoint it began with.
 """
 
 import asyncio
+import logging
 import math
 import time
 from collections import OrderedDict
@@ -20,7 +21,9 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar
 from nemo_gym.client.url import check_url
 from nemo_gym.common.deadline import time_left
-from nemo_gym.common.retry import is_retryable, retry
+from nemo_gym.common.lease_clock import lease_time
+from nemo_gym.common.logging import RateLimitedLog
+from nemo_gym.common.retry import backoff_s, is_retryable, retry
 from nemo_gym.errors import ConnectError, UnreachableError, UpstreamError
 from nemo_gym.llm_api.endpoint_errors import setup_code
 
@@ -33,10 +36,18 @@ MAX_COOLDOWN_S = 60.0
 MAX_SESSIONS = 65_536
 """Rollouts whose endpoint is remembered: several times as many as a worker has in flight."""
 MAX_SESSION_CHARS = 64
+MAX_OUTAGE_S = 600.0
+"""An endpoint with a large model takes minutes to start again."""
+MAX_OUTAGE_BACKOFF = 5
+"""Ask an endpoint that is down at least every eight seconds: all rollouts wait for it."""
 
 _UNHEALTHY_STATUSES = frozenset((0, 502, 503, 504, 520, 529))
 _INCONCLUSIVE_STATUSES = frozenset((200, 408, 429, 500))
 """Failures that say little about an endpoint's health: it is busy, or has trouble with this one request."""
+_GATEWAY_STATUSES = frozenset((502, 503, 504))
+"""What a proxy answers in the place of an endpoint that is down."""
+
+rate_limited_log = RateLimitedLog(logging.getLogger(__name__))
 
 
 class EndpointSettings(BaseModel):
@@ -52,7 +63,10 @@ class EndpointSettings(BaseModel):
     """Upper bound for requests in flight from one worker. Others wait, within their own deadline."""
 
     max_tries: int = Field(default=MAX_TRIES, ge=1)
-    """How often a request is sent at most while its error is retryable."""
+    """How often a request is sent at most while its error is retryable. Not counted while the endpoint is down."""
+
+    max_outage_s: float = Field(default=MAX_OUTAGE_S, ge=0)
+    """How long requests wait, within their deadline, for an endpoint that has answered before and is down."""
 
     request_timeout_s: float = Field(default=REQUEST_TIMEOUT_S, gt=0)
     """How long one attempt may take, and how long it may wait for a slot."""
@@ -116,6 +130,11 @@ class Balancer:
             endpoint.failures += 1
             endpoint.failed_at, endpoint.cools_down_until = now, now + _cooldown_s(endpoint.failures)
 
+    @property
+    def is_down(self) -> bool:
+        """True if the last requests to all endpoints failed."""
+        return all(endpoint.failures for endpoint in self._endpoints)
+
     def _assign(self, session: str, index: int) -> None:
         before = self._index_of_session.pop(session, None)
         if before is not None:
@@ -147,6 +166,10 @@ class EndpointPool:
         limit = settings.num_concurrent_requests
         self._slots = None if limit is None else asyncio.Semaphore(limit)
         self._was_reached = False
+        self._num_answered = 0
+        """How many requests had a good reply."""
+        self._down_since: float | None = None
+        """By the lease clock: since when no request had a good reply, if the last one met an outage."""
 
     @classmethod
     def of(
@@ -170,7 +193,52 @@ class EndpointPool:
 
     def call(self, send: Send[T], *, session: str | None = None) -> Coroutine[Any, Any, T]:
         """The result of `send` with one of the endpoints. Each attempt may use another one."""
-        return retry(self._call_once, send, session, max_tries=self._settings.max_tries, retryable=self._is_retryable)
+        return retry(
+            self._call_when_up, send, session, max_tries=self._settings.max_tries, retryable=self._is_retryable
+        )
+
+    async def _call_when_up(self, send: Send[T], session: str | None) -> T:
+        """Call an endpoint. While it is down, wait for it, so that a rollout does not end for that."""
+        tries = 0
+        while True:
+            answered = self._num_answered
+            try:
+                result = await self._call_once(send, session)
+            except UpstreamError as error:
+                if not self._is_outage(error, answered):
+                    raise
+                tries += 1
+                await self._wait_for_endpoint(error, tries)
+            else:
+                self._num_answered += 1
+                self._down_since = None
+                return result
+
+    def _is_outage(self, error: UpstreamError, answered: int) -> bool:
+        """True if the error is not about the request: nobody listens, or a proxy answers every request like this. An
+        endpoint that never answered well may be configured wrong."""
+        if (
+            not self._num_answered
+            or error.cause == "timeout"
+            or (len(self.clients) > 1 and not self._balancer.is_down)
+        ):
+            return False
+        is_gateway = error.status in _GATEWAY_STATUSES and self._num_answered == answered
+        return isinstance(error, ConnectError) or is_gateway
+
+    async def _wait_for_endpoint(self, error: UpstreamError, tries: int) -> None:
+        """Pause before the next try. Raises if the endpoint is down for too long."""
+        now = lease_time()
+        if self._down_since is None:
+            self._down_since = now
+        pause_s = backoff_s(min(tries, MAX_OUTAGE_BACKOFF), retry_after_s=error.retry_after_s)
+        if now + pause_s - self._down_since > self._settings.max_outage_s:
+            raise UnreachableError.of(error) if isinstance(error, ConnectError) else error
+        if pause_s >= time_left(math.inf):
+            raise error
+        text = "%s; down for %.0f s, requests wait for at most %g s"
+        rate_limited_log.warning(error.server, text, error, now - self._down_since, self._settings.max_outage_s)
+        await asyncio.sleep(pause_s)
 
     def _is_retryable(self, error: Exception) -> bool:
         """An only endpoint that was never reached is more likely configured wrong than restarting."""

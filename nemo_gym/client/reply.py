@@ -17,6 +17,7 @@ from nemo_gym.errors import (
     SETUP_CODES,
     Cause,
     OverloadedError,
+    ProcessLostError,
     RolloutError,
     SessionError,
     SessionLostError,
@@ -33,7 +34,7 @@ TRANSIENT_STATUSES = frozenset((408, 429, 431, 502, 503, 504))
 """An overloaded server, or a proxy without one: the handler itself did not fail."""
 REFUSAL_STATUSES = frozenset((401, 410, 503))
 """With these a server refuses a request before any handler sees it."""
-REFUSALS = {kind.CODE: kind for kind in (SessionError, SessionLostError, OverloadedError)}
+REFUSALS = {kind.CODE: kind for kind in (SessionError, SessionLostError, ProcessLostError, OverloadedError)}
 
 
 class ServerReply(msgspec.Struct):

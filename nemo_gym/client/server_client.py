@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 
-from nemo_gym.client.head import STATUS_TIMEOUT_S, address_in, fetch_addresses, run_token, token_headers
+from nemo_gym.client.head import (
+    CALLER_HEADER,
+    STATUS_TIMEOUT_S,
+    address_in,
+    fetch_addresses,
+    run_token,
+    token_headers,
+)
 from nemo_gym.client.head import TOKEN_HEADER as TOKEN_HEADER
 from nemo_gym.client.head import base_url as base_url
 from nemo_gym.client.head import get_from_head as get_from_head
@@ -35,7 +42,15 @@ from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.paths import nearest
 from nemo_gym.common.retry import is_unsent, retry
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, add_retry_header
-from nemo_gym.errors import UNREACHABLE, Cause, ConfigError, ConnectError, RolloutError, UpstreamError
+from nemo_gym.errors import (
+    UNREACHABLE,
+    Cause,
+    ConfigError,
+    ConnectError,
+    ProcessLostError,
+    RolloutError,
+    UpstreamError,
+)
 from nemo_gym.llm_api.json_codec import encode_body
 
 if TYPE_CHECKING:
@@ -64,7 +79,7 @@ class LocalServer(Protocol):
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool
     ) -> Awaitable[ServerReply]: ...
 
-    def does_nothing(self, path: str) -> bool: ...
+    def does_nothing(self, path: str, body: Any) -> bool: ...
     def release(self, token: str) -> Awaitable[object] | None: ...
     def blocked(self) -> dict[str, dict[str, float]]: ...
 
@@ -85,6 +100,7 @@ class ServerClient:
         local: Mapping[str, LocalServer] | None = None,
         http: HttpClient | None = None,
         token: str | None = None,
+        caller_key: str = "",
     ) -> None:
         self.head_server_config = head_server_config
         self._config = {} if global_config_dict is None else global_config_dict
@@ -92,6 +108,8 @@ class ServerClient:
         self.local: Mapping[str, LocalServer] = {} if local is None else local
         self._http = http
         self.token = token
+        self.caller_key = caller_key
+        """What servers of this run show each other in `CALLER_HEADER`; empty for clients from outside."""
         self._next_look_up_at = 0.0
         self.tap: Tap | None = None
         """Stands between this client and every peer, to record calls or to answer for the peer."""
@@ -231,10 +249,10 @@ class ServerClient:
     async def post(self, server_name: str, url_path: str, **options: Any) -> PeerResponse:
         return await self.request(server_name, url_path, "POST", **options)
 
-    def is_needless(self, server: str, path: str) -> bool:
+    def is_needless(self, server: str, path: str, body: Any) -> bool:
         """True if a call would do nothing, and is neither recorded nor traced."""
         peer = self.local.get(server)
-        return peer is not None and self.tap is None and tracing.active is None and peer.does_nothing(path)
+        return peer is not None and self.tap is None and tracing.active is None and peer.does_nothing(path, body)
 
     @asynccontextmanager
     async def sessions(self, jar: CookieJar) -> AsyncIterator[None]:
@@ -318,6 +336,8 @@ class ServerClient:
 
     def _headers(self, *, ends_session: bool = False) -> dict[str, str]:
         headers = token_headers(self.token)
+        if self.caller_key:
+            headers[CALLER_HEADER] = self.caller_key
         return {**headers, END_SESSION_HEADER: "1"} if ends_session else headers
 
     def _send(
@@ -373,6 +393,8 @@ class ServerClient:
         try:
             reply = await retry(attempt, max_tries=MAX_CONNECT_TRIES, retryable=is_unsent)
         except UpstreamError as error:
+            if not error.status and error.cause is None and not isinstance(error, ConnectError):
+                raise ProcessLostError(f"'{server}' died during a call: {error.body}", server=server) from error
             if cause is None:
                 raise
             if 200 <= error.status < 300:  # it had to be cut off

@@ -1,6 +1,8 @@
 """Files that a job reads and writes: JSONL line by line, and output that appears whole or not at all."""
 
 import contextlib
+import fcntl
+import glob
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,11 +32,19 @@ def make_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only once it is complete, and in place of an older one."""
+    """A file that appears under its name only once it is complete, and in place of an older one. A device or pipe is
+    written to as it is."""
+    if path.exists() and not path.is_file() and not path.is_dir():  # such as /dev/null, which must not be replaced
+        with path.open("wb") as device:
+            yield device
+        return
     make_folder(path.parent)
+    _remove_abandoned_parts(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
+            with contextlib.suppress(OSError):  # some file systems have no locks
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -46,6 +56,14 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         raise StorageError(f"Cannot write {path}: {error.strerror or error}.") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def _remove_abandoned_parts(path: Path) -> None:
+    """Delete what killed processes left of this file. A process that is still writing holds a lock."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with contextlib.suppress(OSError), part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
 
 
 def read_jsonl(path: Path) -> list[Any]:

@@ -62,6 +62,14 @@ def error_lines(
     return lines
 
 
+def first_error(error: ValidationError, *, ignored: Collection[str] = ()) -> str:
+    """The first mistake, and how many more there are; empty if all are in `ignored` fields."""
+    places = [item["loc"][:1] for item in error.errors(include_url=False, include_input=False)]
+    lines = [line for line, place in zip(error_lines(error), places, strict=True) if not {*place} & {*ignored}]
+    more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+    return lines[0].removeprefix("- ") + more if lines else ""
+
+
 def _message(item: ErrorDetails, path: KeyPath) -> str:
     found = item["input"]
     shown = f"'{MASK}'" if is_secret_at(path, found) else redact(repr(found))

@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import re
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -81,11 +82,19 @@ def load_config(
         raise (UnknownServerError(f"{error} {'; '.join(gone)}. To keep it, use _copy.") if gone else error) from error
     found = secrets.find_secrets(config, sources.dotenv)
     secrets.set_process_secrets(known | found)
+    _warn_if_readable_by_all(sources)
     for key in secrets.words_among(found, sources.dotenv):
         logger.warning("env.yaml: %s is a word, which is masked in all output. If it is public, set it elsewhere", key)
     for key in secrets.protocol_words_among(sources.dotenv):
         logger.warning("env.yaml: %s is a word of the API that records are written in, so it is not masked", key)
     return config
+
+
+def _warn_if_readable_by_all(sources: ConfigSources) -> None:
+    path = sources.dotenv_path
+    holds_secrets = path is not None and secrets.find_secrets(sources.dotenv, sources.dotenv).values
+    if path is not None and holds_secrets and path.stat().st_mode & stat.S_IROTH:
+        logger.warning("%s holds secrets and every user of this machine can read it. Run: chmod 600 %s", path, path)
 
 
 def complete(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCES, fill_ports: bool = True) -> None:

@@ -30,7 +30,7 @@ def _instance(config: DictConfig, server: ServerInstanceConfig) -> ServerSpec:
     path = (server.name, server.SERVER_TYPE, server.implementation)
     block = server.get_inner_run_server_config()
     host, port = block.host or DEFAULT_HOST, block.port or None
-    folder = _folder(server, block.entrypoint)
+    folder = server_folder(server, block.entrypoint)
     values = {**_with_found_paths(resolve(config, path), folder), "name": server.name, "host": host}
     return ServerSpec(
         name=server.name,
@@ -60,7 +60,8 @@ def _with_found_paths(settings: Any, folder: Path) -> Any:
     return map_leaves(found, settings)
 
 
-def _folder(server: ServerInstanceConfig, entrypoint: str) -> Path:
+def server_folder(server: ServerInstanceConfig, entrypoint: str) -> Path:
+    """The folder of a server's code."""
     place = f"It is named by {server.name}.{server.SERVER_TYPE}.{server.implementation} in the configuration."
     try:
         folder = find(f"{server.SERVER_TYPE}/{server.implementation}", what="server folder")

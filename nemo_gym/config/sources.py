@@ -48,6 +48,7 @@ class ConfigSources:
     settings: tuple[Source, ...] = ()
     overrides: tuple[Override, ...] = ()
     dotenv: Mapping[Any, Any] = field(default_factory=dict, repr=False)
+    dotenv_path: Path | None = None
 
     def merge(self, *, missing_ok: bool = False) -> DictConfig:
         """The merged configuration; `config_paths` lists all files in the order they were merged.
@@ -91,7 +92,7 @@ def read_sources(
     if initial is not None:
         values = _raw(initial) if isinstance(initial, DictConfig) else dict(initial)
         settings.append(Source(PYTHON, OmegaConf.create(values)))  # a copy without flags such as read-only
-    sources = ConfigSources((), tuple(settings), tuple(parse_overrides(arguments)), dotenv)
+    sources = ConfigSources((), tuple(settings), tuple(parse_overrides(arguments)), dotenv, dotenv_file)
     settings_config = sources.merge(missing_ok=True)
     set_process_secrets(process_secrets() | find_secrets(settings_config, dotenv))
     named_in = sources.origin_of((CONFIG_PATHS_KEY_NAME,))

@@ -16,7 +16,7 @@ from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.endpoint import Call, Endpoint
-from nemo_gym.server.tools import NOT_TOOLS
+from nemo_gym.server.tools import no_such_tool, offered_tools
 
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """The newest one is offered to a client that asks for another."""
@@ -105,14 +105,15 @@ class McpToolServer:
         name, arguments = params.get("name"), params.get("arguments")
         if arguments is not None and not isinstance(arguments, dict):
             raise _RpcError(INVALID_PARAMS, "The arguments of a tool must be an object.")
-        names = [tool["name"] for tool in self._offered()]
+        names = offered_tools(self.tools)
         if not isinstance(name, str) or name not in names:
-            raise _RpcError(INVALID_PARAMS, f"There is no tool '{name}'. Tools: {', '.join(names) or 'none'}.")
+            raise _RpcError(INVALID_PARAMS, no_such_tool(name, names))
         text, is_error = await self.call(name, orjson.dumps(arguments or {}))
         return {"content": [{"type": "text", "text": text}], "isError": is_error}
 
     def _offered(self) -> list[JsonObject]:
-        return [tool for tool in self.tools if tool.get("type") == "function" and tool["name"] not in NOT_TOOLS]
+        names = offered_tools(self.tools)
+        return [tool for tool in self.tools if tool.get("name") in names]
 
 
 def _described(tool: JsonObject) -> JsonObject:

@@ -14,12 +14,13 @@ from nemo_gym.client.server_client import CookieJar, ServerReply
 from nemo_gym.errors import ConfigError
 from nemo_gym.gateway.mcp import MCP_PATH, McpEndpoint, McpToolServer, session_tools
 from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.json_codec import encode, set_fields
 from nemo_gym.server.asgi import RefusedError
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint, plain_result
+from nemo_gym.server.seed import PARAMS, row_in
 from nemo_gym.server.session import Session
-from nemo_gym.server.tools import NOT_TOOLS, any_tools_of
+from nemo_gym.server.tools import NOT_TOOLS, any_tools_of, offered_tools
 
 NEMO_GYM_MCP_METADATA_KEY = "mcp"
 SESSION_HEADER = "X-NeMo-Gym-Session-Token"
@@ -60,7 +61,7 @@ class McpExposureMixin:
         return harvested
 
     def mcp_allowed_tools_for_session(self, seed_body: Any) -> Sequence[str] | None:
-        """The names of the tools that a row may use; None for all of them."""
+        """The names of the tools that a row may use. None for those that it lists or, if it lists none, all."""
         return None
 
 
@@ -98,21 +99,25 @@ def _schema_of(route: Any) -> JsonObject | None:
 class _SeedEndpoint(Endpoint):
     def __init__(self, seed: Endpoint, server: ExposedServer) -> None:
         super().__init__(seed.path, seed.function, cause=seed.cause)
-        self._server, self.needs_session = server, True
+        self._seed, self._server, self.needs_session = seed, server, True
 
     def __call__(self, call: Call) -> Awaitable[Any]:
-        return self._answer(super().__call__(call), call)
+        row = row_in(call.body)
+        return self._answer(self._seed(call), call, offered_tools(set_fields(row[PARAMS]).get("tools")) if row else [])
 
-    async def _answer(self, running: Awaitable[Any], call: Call) -> JsonObject:
+    async def _answer(self, running: Awaitable[Any], call: Call, offered: list[str]) -> JsonObject:
         result = await plain_result(running, call)
         if call.session is None:
             raise AssertionError("it asks for a session")
         encoded = result.content() if isinstance(result, ServerReply) else encode(result)
         answer: JsonObject = {} if result is None else orjson.loads(encoded)
-        return {**answer, NEMO_GYM_MCP_METADATA_KEY: self._metadata(call.session, call.body)}
+        return {**answer, NEMO_GYM_MCP_METADATA_KEY: self._metadata(call.session, call.body, offered)}
 
-    def _metadata(self, session: Session, body: Any) -> JsonObject:
+    def _metadata(self, session: Session, body: Any, offered: list[str]) -> JsonObject:
+        """The environment says which tools the session may call. By default those that its row lists; rows for agents
+        whose tools all come over MCP often list none, which means all."""
         core, allowed = self._server.core(), self._server.mcp_allowed_tools_for_session(body)
+        allowed = offered or None if allowed is None else allowed
         encoded = base64.urlsafe_b64encode(orjson.dumps(None if allowed is None else [*allowed])).decode()
         token = core.sessions.sign(f"{session.token}~{encoded}")
         place = {"server_name": core.name, "url_path": MCP_PATH, "transport": "http"}
@@ -127,7 +132,10 @@ class _VerifyEndpoint(Endpoint):
         self._server = server
 
     def __call__(self, call: Call) -> Awaitable[Any]:
-        body = orjson.loads(encode(call.body, exclude_unset=True) or b"{}")
+        try:
+            body = orjson.loads(encode(call.body, exclude_unset=True) or b"{}")
+        except orjson.JSONDecodeError:
+            return super().__call__(call)  # which says what is wrong with it
         response = body.get("response") if isinstance(body, dict) else None
         for item in (response.get("output") or ()) if isinstance(response, dict) else ():
             if isinstance(item, dict) and isinstance(item.get("name"), str):
@@ -144,9 +152,9 @@ def _mcp_endpoint(server: ExposedServer) -> McpEndpoint:
         core = server.core()
         headers = {} if call.scope is None else dict(call.scope["headers"])
         token = headers.get(SESSION_HEADER.lower().encode(), b"").decode("latin-1")
-        if not core.sessions.is_signed(token):
+        session, separator, encoded = token.rpartition(".")[0].rpartition("~")
+        if not separator or not core.sessions.is_signed(token):  # any other token of this server is signed, too
             raise RefusedError(401, f"{SESSION_HEADER} is missing or wrong.")
-        session, _, encoded = token.rpartition(".")[0].rpartition("~")
         allowed = orjson.loads(base64.urlsafe_b64decode(encoded))
         listed = [
             {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.schema}

@@ -13,12 +13,21 @@ from typing import Any
 
 from nemo_gym.client.server_client import ServerReply, base_url
 from nemo_gym.gateway.mcp import McpEndpoint, McpToolServer
-from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, cancel_on_disconnect, limit_body, read_body
+from nemo_gym.server.asgi import (
+    Receive,
+    RefusedError,
+    Scope,
+    Send,
+    UnreadBodies,
+    cancel_on_disconnect,
+    limit_body,
+    read_body,
+)
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint
 from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.model_endpoints import answer_about_models, model_endpoints
-from nemo_gym.server.request_checks import check_json, check_origin
+from nemo_gym.server.request_checks import check_json, check_keys, check_origin
 from nemo_gym.server.uvicorn_runner import bind, serving
 
 LOOPBACK = "127.0.0.1"
@@ -39,6 +48,7 @@ class ModelGateway:
 
     def __init__(self, core: ServerCore, limits: ServerLimits | None = None) -> None:
         self._core, self._limits = core, limits or ServerLimits()
+        self._unread = UnreadBodies(core.name, self._limits.max_unread_bytes)
         self._rooms: dict[str, _Room] = {}
         self.port = 0
 
@@ -115,7 +125,8 @@ class ModelGateway:
         if scope["method"] != "POST":  # clients of MCP may try GET for a stream, and DELETE to end a session
             raise RefusedError(405, "Method Not Allowed")
         check_json(headers)
-        body = await read_body(limit_body(receive, self._limits.max_body_bytes))
+        body = await read_body(limit_body(receive, self._limits.max_body_bytes), self._unread)
+        check_keys(body, self._limits.max_body_keys)
         call = Call(path, body, {}, self._core.client, self._core.compute, scope=scope)
         async with cancel_on_disconnect(receive):
             return await self._core.run(endpoint, call)

@@ -25,6 +25,7 @@ from nemo_gym.gateway.mcp import ToolResult, session_tools
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.content_parts import content_text
 from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
+from nemo_gym.server.tools import no_such_tool, offered_tools, with_tools
 from nemo_gym.server.uvicorn_runner import bind, serving
 
 T = TypeVar("T")
@@ -144,9 +145,9 @@ class HostedEpisode:
 
     def __init__(self, host: EnvironmentHost, row: JsonObject) -> None:
         self.host, self._jar = host, CookieJar()
-        params = {"tools": host.tools, **check_row(row)["responses_create_params"]}
-        self.row = {**row, "responses_create_params": params}
-        self.tools: list[JsonObject] = [tool for tool in params["tools"] or () if tool.get("type") == "function"]
+        self.row = with_tools(check_row(row), host.tools)
+        listed = self.row["responses_create_params"].get("tools") or ()
+        self.tools: list[JsonObject] = [tool for tool in listed if tool.get("name") in offered_tools(listed)]
         self.output: list[JsonObject] = []
         self._turn_start, self._turns = 0, 0
         self._failure: RolloutError | None = None
@@ -171,11 +172,12 @@ class HostedEpisode:
         call_id = f"call_{uuid4().hex}"
         text = json.dumps(arguments)  # also what policies write and orjson refuses: long integers, lone surrogates
         self.output.append({"type": "function_call", "name": name, "arguments": text, "call_id": call_id})
-        if name in {tool["name"] for tool in self.tools}:
+        offered = offered_tools(self.tools)
+        if name in offered:
             with self._remembering_failure():
                 result = self.host.wait(self._call_tool(name, text.encode()))
         else:
-            result = ToolResult(f"There is no tool {name!r}.", is_error=True)
+            result = ToolResult(no_such_tool(name, offered), is_error=True)
         self.output.append({"type": "function_call_output", "call_id": call_id, "output": result.text})
         return result
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from nemo_gym.episodes import import_extra
 from nemo_gym.interop.environment_host import EnvironmentHost, check_row
+from nemo_gym.server.tools import with_tools
 
 
 def verifiers_environment(
@@ -32,9 +33,9 @@ def verifiers_environment(
         def load(self) -> Iterator[Any]:
             path = self.config.dataset
             for number, row in enumerate(host().rows(None if path is None else str(path))):
-                params = {"tools": host().tools, **check_row(row, what=f"Row {number}")["responses_create_params"]}
-                data = {"name": f"{host().name}:{number}", "prompt": dialect.parse_request(params).messages}
-                task = theirs.NeMoGymData(**data, row={**row, "responses_create_params": params})
+                played = with_tools(check_row(row, what=f"Row {number}"), host().tools)
+                prompt = dialect.parse_request(played["responses_create_params"]).messages
+                task = theirs.NeMoGymData(name=f"{host().name}:{number}", prompt=prompt, row=played)
                 yield theirs.NeMoGymTask(task, self.config.task)
 
     class NeMoGymEnv(theirs.NeMoGymEnv):  # type: ignore[misc,name-defined]

@@ -5,7 +5,15 @@ from functools import reduce
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, GetCoreSchemaHandler, SerializeAsAny, Tag
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    GetCoreSchemaHandler,
+    SerializeAsAny,
+    Tag,
+)
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticUseDefault, SchemaSerializer, core_schema
 
 from nemo_gym.llm_api.json_codec import TrackedDict, TrackedModel, changed
@@ -140,6 +148,14 @@ OpenJsonObject = Annotated[JsonObject, _AlsoObjects]
 """A JSON object, or an instance of the class that the `openai` package has for it."""
 
 
+class _FirstErrorOnly:
+    """Stop at the first invalid element of a list: a body may have a million of them."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return {**handler(source), "fail_fast": True}
+
+
 class TokenIDLogProbMixin(WireModel):
     """What a trainer needs to know of a generation: the exact tokens in and out."""
 
@@ -154,11 +170,22 @@ TOKEN_METADATA_FIELDS = tuple(TokenIDLogProbMixin.model_fields)
 TOKEN_FIELDS = REQUIRED_TOKEN_METADATA_FIELDS = TOKEN_METADATA_FIELDS[:3]
 POLICY_VERSION_FIELD = "policy_version"
 """On an item or message with tokens: which weights sampled it, a number or a name, if the endpoint says."""
+_TOKEN_NAMES = frozenset((*TOKEN_METADATA_FIELDS, POLICY_VERSION_FIELD))
 
 
 def tokens_of(item: TokenIDLogProbMixin) -> JsonObject:
     """The tokens of a generation, to be given to another item or message as they are."""
     return {name: found for name in TOKEN_METADATA_FIELDS if (found := getattr(item, name, None)) is not None}
+
+
+def without_token_fields(items: Any) -> Any:
+    """Return the items or messages of a request, as JSON, without token ids, log-probs and policy versions."""
+    if not isinstance(items, list):
+        return items
+    return [
+        {name: value for name, value in item.items() if name not in _TOKEN_NAMES} if isinstance(item, dict) else item
+        for item in items
+    ]
 
 
 def has_token_ids(value: JsonObject) -> bool:
@@ -248,7 +275,7 @@ def _text_or_list(value: Any) -> str | None:
 
 
 TextOrList = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[T], Tag("list")],
+    Annotated[str, Tag("text")] | Annotated[list[T], _FirstErrorOnly, Tag("list")],
     Discriminator(
         _text_or_list, custom_error_type="text_or_list", custom_error_message="Input should be a text or a list"
     ),

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from nemo_gym.errors import UnreachableError, UpstreamError
+from nemo_gym.errors import UNREACHABLE_CODE, UnreachableError, UpstreamError
 
 CutOff: TypeAlias = Literal["max_output_tokens", "content_filter"]
 """Why a reply is incomplete, as `incomplete_details` has it."""
@@ -68,7 +68,7 @@ def ending_of(error: UpstreamError) -> CutOff | None:
 def setup_code(error: UpstreamError) -> str | None:
     """What is wrong with how the endpoint is configured, as one of `SETUP_CODES`; None if another request may pass."""
     if isinstance(error, UnreachableError):
-        return "unreachable"
+        return UNREACHABLE_CODE
     if error.status in (401, 403):
         return "unauthorized"
     if error.status == 402:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import lru_cache, partial
@@ -18,6 +19,7 @@ from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common import tracing
 from nemo_gym.common.cancellation import is_meant_for_task
 from nemo_gym.common.exception_text import exception_repr
+from nemo_gym.common.lease_clock import lease_time
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.retry_stats import track_retries
@@ -31,13 +33,14 @@ from nemo_gym.config.keys import (
     ROW_FIELDS,
     TASK_INDEX_KEY_NAME,
 )
-from nemo_gym.errors import SETUP_CODES, Cause, ConfigError, RolloutError, SetupError
+from nemo_gym.errors import SETUP_CODES, UNREACHABLE_CODE, Cause, ConfigError, RolloutError, SetupError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.model_json import has_plain_json
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseUsage
 from nemo_gym.rollouts.attempt_context import in_recording_context
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.failure_messages import setup_message
+from nemo_gym.rollouts.process_losses import LOST_CODES, LostRows, RowLosses
 from nemo_gym.rollouts.store import WriteOutcome
 from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_policy
 from nemo_gym.rollouts.types import (
@@ -53,7 +56,6 @@ from nemo_gym.rollouts.types import (
     single_line_record,
     wants_no_row_fields,
 )
-from nemo_gym.rollouts.worker_losses import MAX_WORKERS_LOST, WORKER_LOST, LostRows
 
 logger = logging.getLogger(__name__)
 rate_limited_log = RateLimitedLog(logger)
@@ -62,6 +64,9 @@ _INDICES = f'{{"{TASK_INDEX_KEY_NAME}":%d,"{ROLLOUT_INDEX_KEY_NAME}":%d,'.encode
 _ATTEMPT_INDEX = f'"{ATTEMPT_INDEX_KEY_NAME}":%d,'.encode()
 
 _CAUSE_OF_FAILURE: dict[str, Cause] = {"judge_failed": "judge", "timeout_exceeded": "timeout"}
+
+MAX_OUTAGE_S = 600.0
+"""How long rows wait for a model endpoint that was reached before, beyond what its model server waits itself."""
 
 Run = Callable[[Row], Awaitable[Outcome]]
 
@@ -74,27 +79,30 @@ class MakeAttempt(Protocol):
 
 def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, write: WriteOutcome) -> Run:
     """The function that makes a rollout of a row: it retries what is retryable, writes each failed attempt, and
-    applies the straggler policy. Raises SetupError if a model endpoint is set up so that no rollout can succeed."""
-    has_scored, lost_rows, timeout_s = False, LostRows(), config.rollout_timeout_s
+    applies the straggler policy. Raises SetupError if a model endpoint is set up so that no rollout can succeed, or
+    does not come back."""
+    has_scored, unreachable_since, lost_rows, timeout_s = False, math.inf, LostRows(), config.rollout_timeout_s
 
     async def run(row: Row) -> Outcome:
-        nonlocal has_scored
-        number, lost, throttled = 1, 0, 0
+        nonlocal has_scored, unreachable_since
+        number, charged, throttled, losses = 1, 0, 0, RowLosses(row.id.row_hash)
         while True:
             make = partial(make_attempt, row, timeout_s=timeout_s, number=number)
-            outcome = await (lost_rows.dispatch(make, lost=lost) if lost else make())
+            outcome = await lost_rows.dispatch(make, losses)
             if throttled:
                 outcome = replace(outcome, throttled=outcome.throttled + throttled)
             if isinstance(outcome, Scored):
-                has_scored = True
+                has_scored, unreachable_since = True, math.inf
                 return outcome
-            if outcome.code in SETUP_CODES and not has_scored:
+            is_outage, is_lost = outcome.code == UNREACHABLE_CODE, outcome.code in LOST_CODES
+            if is_outage:
+                unreachable_since = min(unreachable_since, lease_time())
+            if outcome.code in SETUP_CODES and (not has_scored or lease_time() - unreachable_since > MAX_OUTAGE_S):
                 raise SetupError(setup_message(outcome))
-            if not outcome.retryable:
+            charged += not is_outage and not is_lost
+            if not outcome.retryable or charged == config.max_attempts:
                 return outcome
-            is_lost = outcome.code == WORKER_LOST
-            lost += is_lost
-            if lost == MAX_WORKERS_LOST or (number - lost >= config.max_attempts and not is_lost):
+            if is_lost and not lost_rows.losses.lose(losses, outcome.server):
                 return outcome
             throttled = outcome.throttled
             await write(replace(outcome, is_final=False))

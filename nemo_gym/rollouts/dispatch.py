@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -14,12 +13,13 @@ import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import WorkerAddress, list_workers
+from nemo_gym.common.lease_clock import lease_time
 from nemo_gym.errors import ConfigError, HeadServerError, RolloutError, StartupError
 from nemo_gym.rollouts.attempts import as_json, call_agent, no_such_agent, parse_scored
+from nemo_gym.rollouts.process_losses import LOST_CODES, LostRows, RowLosses
 from nemo_gym.rollouts.row_protocol import RowRequest, failed_attempt
 from nemo_gym.rollouts.types import Outcome, Row, Scored, rollout_error
 from nemo_gym.rollouts.worker_link import WorkerLink
-from nemo_gym.rollouts.worker_losses import MAX_WORKERS_LOST, WORKER_LOST, LostRows
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class WorkerPool:
         self._numbers = itertools.count()
         self._waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
         """For a place in a worker, by agent."""
-        self._ready_at = time.monotonic()
+        self._ready_at = lease_time()
         """When each agent that rows wait for had a ready worker last."""
         self._warned_full = self._warned_unready = False
         self._head_error: HeadServerError | None = None
@@ -145,7 +145,7 @@ class WorkerPool:
         refusals = [link.refusal for link in self._links.values()]
         if refusals and all(refusals):
             raise StartupError("\n".join(str(refusal) for refusal in refusals))
-        if time.monotonic() - self._ready_at > NO_WORKER_TIMEOUT_S:
+        if lease_time() - self._ready_at > NO_WORKER_TIMEOUT_S:
             raise StartupError(f"No worker was ready for {NO_WORKER_TIMEOUT_S:g} s: {self._what_is_lost()}")
 
     def _warn_if_full(self, agent: str) -> None:
@@ -165,7 +165,7 @@ class WorkerPool:
                 self._head_error = None
             except HeadServerError as error:
                 self._head_error = error
-            self._watch_readiness(time.monotonic())
+            self._watch_readiness(lease_time())
 
     def _watch_readiness(self, now: float) -> None:
         """Say when rows wait because no worker is ready, and when they go on. After a while, let them fail."""
@@ -196,8 +196,10 @@ class WorkerPool:
 
     async def _refresh(self) -> None:
         found = {address.rows: address for address in await self._list_workers() or ()}
-        for rows in self._links.keys() - found.keys():
-            await self._links.pop(rows).close()
+        for rows, link in [*self._links.items()]:
+            link.is_listed = rows in found
+            if not link.is_listed and not link.is_busy:  # else its lease may have ended only because the head was late
+                await self._links.pop(rows).close()
         for rows in found.keys() - self._links.keys():
             self._links[rows] = WorkerLink(found[rows], token=self._token, on_change=self._on_change)
 
@@ -241,15 +243,14 @@ class TrainerDispatch:
             self._made += 1
 
     async def _run_in_worker(self, workers: WorkerPool, row: Row, timeout_s: float) -> dict[str, Any]:
-        lost = 0
+        losses = RowLosses(row.id.row_hash)
         while True:
-            make = partial(workers.attempt, row, timeout_s=timeout_s, number=lost + 1)
-            outcome = await self._lost_rows.dispatch(make, lost=lost)
+            make = partial(workers.attempt, row, timeout_s=timeout_s, number=losses.lost + 1)
+            outcome = await self._lost_rows.dispatch(make, losses)
             if isinstance(outcome, Scored):
                 result: dict[str, Any] = orjson.loads(outcome.record)
                 return result
-            lost += 1
-            if outcome.code != WORKER_LOST or lost == MAX_WORKERS_LOST:
+            if outcome.code not in LOST_CODES or not self._lost_rows.losses.lose(losses, outcome.server):
                 raise rollout_error(outcome)
 
     async def _connect(self) -> WorkerPool | None:

@@ -37,12 +37,14 @@ class FileRole(NamedTuple):
     """The parameter that says where the file is."""
     if_full: str
     if_moved: str
+    if_truncated: str
 
 
 OUTPUT_ROLE = FileRole(
     option="output_jsonl_fpath",
     if_full="All rollouts reported so far are in it; make room and run the same command again to make the rest.",
     if_moved="Put the file back and run the same command again, or its rollouts are made anew.",
+    if_truncated="Run the same command again to make the rollouts that are missing now.",
 )
 
 
@@ -90,6 +92,7 @@ class JsonlFile:
 
     def add(self, lines: list[bytes], *, durable: bool = True) -> None:
         """Write these, all of them or none, without secrets; if `durable`, down to the disk."""
+        self.check_size()
         text = memoryview(process_redactor().json_lines(lines))
         written = 0
         try:
@@ -104,6 +107,15 @@ class JsonlFile:
         self._end += written
         if not self._is_in_place():
             raise StorageError(f"{self.path} was moved or deleted while it was written. {self._role.if_moved}")
+
+    def check_size(self) -> None:
+        """Raise `StorageError` if another process changed the length of the file since the last write."""
+        size = os.fstat(self._fd).st_size
+        if size != self._end:
+            raise StorageError(
+                f"{self.path} has {size} bytes, expected {self._end}: another process changed it. "
+                f"{self._role.if_truncated}"
+            )
 
     def _is_in_place(self) -> bool:
         try:
@@ -255,6 +267,7 @@ class RolloutStore:
             await writer
         if self._error is not None:
             raise self._error
+        self._scored.check_size()
 
     async def _queue_outcome(self, outcome: Outcome) -> None:
         if self._error is not None:

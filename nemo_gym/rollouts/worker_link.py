@@ -1,7 +1,7 @@
 """The connection of a collector to one worker, reconnected whenever it is lost.
 
 Every request ends in exactly one reply. If the worker dies, those it was making end as failed attempts with the code
-`worker_lost`, and what it may still send is not read."""
+`worker_lost`, and what it may still send is not read. So does a request whose outcome is not valid."""
 
 import asyncio
 import contextlib
@@ -12,25 +12,28 @@ from typing import Any, NamedTuple
 
 from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.deadline import OUTCOME_GRACE_S
+from nemo_gym.common.lease_clock import lease_time
 from nemo_gym.common.retry import backoff_s
+from nemo_gym.rollouts.process_losses import WORKER_LOST
 from nemo_gym.rollouts.row_protocol import (
     VERSION,
     FrameConnection,
     Kind,
+    ProtocolError,
     RowRequest,
     failed_attempt,
     read_outcome,
     row_frame,
 )
 from nemo_gym.rollouts.types import Outcome
-from nemo_gym.rollouts.worker_losses import WORKER_LOST
 
 logger = logging.getLogger(__name__)
 
 PING_EVERY_S = 5.0
 STAGES_TIMEOUT_S = 0.5
 SILENT_AFTER_S = 60.0
-"""A worker that has not answered for this long counts as dead: its machine may have failed."""
+"""A worker that has not answered for this long counts as dead: its machine may have failed. Time in which this process
+did not run itself does not count."""
 MAX_BACKOFF_ATTEMPT = 3
 """Reconnect after two seconds at most: a worker that died is restarted at once."""
 
@@ -41,6 +44,7 @@ class PendingRequest(NamedTuple):
     request: RowRequest
     future: "asyncio.Future[Outcome]"
     sent_at: float
+    """By the lease clock."""
 
 
 class WorkerLink:
@@ -53,6 +57,8 @@ class WorkerLink:
         self.address, self._token, self._on_change = address, token, on_change
         self.requests: dict[int, PendingRequest] = {}
         self.is_ready = False
+        self.is_listed = True
+        """False if the run does not list the worker any more. It gets no more rows then."""
         self.capacity = 0
         self.agents: frozenset[str] = frozenset()
         self.answered = asyncio.Event()
@@ -75,14 +81,19 @@ class WorkerLink:
 
     @property
     def has_room(self) -> bool:
-        return self.is_ready and len(self.requests) < self.capacity
+        return self.is_ready and self.is_listed and len(self.requests) < self.capacity
+
+    @property
+    def is_busy(self) -> bool:
+        """True if the worker makes rollouts, and has answered a moment ago."""
+        return bool(self.requests) and lease_time() - self._last_frame_at < 2 * PING_EVERY_S
 
     def send(self, request: RowRequest) -> "asyncio.Future[Outcome]":
         """Ask a ready worker for an attempt."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if self._connection is None:
             raise AssertionError(f"{self.name} is not ready")
-        self.requests[request.number] = PendingRequest(request, future, time.monotonic())
+        self.requests[request.number] = PendingRequest(request, future, lease_time())
         self._connection.send(*row_frame(request))
         return future
 
@@ -125,7 +136,7 @@ class WorkerLink:
             _, connection = await loop.create_connection(
                 lambda: FrameConnection(self._on_frame, self._on_lost), host, port
             )
-        self._connection, self._last_frame_at = connection, time.monotonic()
+        self._connection, self._last_frame_at = connection, lease_time()
         connection.send([Kind.HELLO, VERSION, self._token or ""])
         try:
             await self._ping_until_lost(connection)
@@ -143,7 +154,7 @@ class WorkerLink:
                 async with asyncio.timeout(PING_EVERY_S):
                     await self._lost.wait()
             except TimeoutError:
-                if self.capacity and time.monotonic() - self._last_frame_at > SILENT_AFTER_S:
+                if self.capacity and lease_time() - self._last_frame_at > SILENT_AFTER_S:
                     logger.error("%s has not answered for %g s", self.name, SILENT_AFTER_S)
                     return
                 if self.capacity:
@@ -153,31 +164,42 @@ class WorkerLink:
     def _on_frame(self, connection: FrameConnection, head: list[Any], body: bytes) -> None:
         if connection is not self._connection:
             return
-        self._last_frame_at = time.monotonic()
-        match head[0]:
-            case Kind.SCORED | Kind.NO_RESULT:
-                self._on_reply(head, body)
-            case Kind.HELLO:
-                self.capacity, self.agents, self.is_ready = head[4], frozenset(head[5]), True
+        self._last_frame_at = lease_time()
+        match head:
+            case [Kind.SCORED | Kind.NO_RESULT, int(number), *_]:
+                self._on_reply(number, head, body)
+            case [Kind.HELLO, _, _, _, int(capacity), list(agents)] if all(type(name) is str for name in agents):
+                self.capacity, self.agents, self.is_ready = capacity, frozenset(agents), True
                 self.answered.set()
                 self._on_change(self)
-            case Kind.DRAINING:
+            case [Kind.PONG]:
+                pass
+            case [Kind.DRAINING]:
                 self.is_ready = False
                 connection.send([Kind.DRAINING])
-            case Kind.STAGES:
-                self.stages = head[1]
+            case [Kind.STAGES, dict(stages)]:
+                self.stages = stages
                 self._stages_received.set()
-            case Kind.REFUSED:
-                self.refusal = f"{self.name} accepts no rows: {head[1]}."
+            case [Kind.REFUSED, str(reason)]:
+                self.refusal = f"{self.name} accepts no rows: {reason}."
                 self.answered.set()
                 self._on_change(self)
+            case _:
+                raise ProtocolError(f"the frame {head!r:.200}")
 
-    def _on_reply(self, head: list[Any], body: bytes) -> None:
-        pending = self.requests.pop(head[1], None)
+    def _on_reply(self, number: int, head: list[Any], body: bytes) -> None:
+        pending = self.requests.get(number)
         if pending is None:
             return  # it was cancelled
-        if not pending.future.done():
-            pending.future.set_result(read_outcome(head, body, pending.request))
+        try:
+            outcome = read_outcome(head, body, pending.request)
+        except ProtocolError as error:
+            logger.error("%s sent %s", self.name, error)
+            self._fail(pending, cause="environment", message=f"{self.name} sent {error}.", code=WORKER_LOST)
+        else:
+            if not pending.future.done():
+                pending.future.set_result(outcome)
+        del self.requests[number]
         self._on_change(self)
 
     def _on_lost(self, connection: FrameConnection, error: Exception | None) -> None:
@@ -192,21 +214,20 @@ class WorkerLink:
             logger.warning("%s was lost with %d rollouts, which are dispatched again", self.name, len(lost))
         for pending in lost.values():
             message = f"{self.name} was lost while it made this rollout."
-            _fail(pending, cause="environment", message=message, code=WORKER_LOST)
+            self._fail(pending, cause="environment", message=message, code=WORKER_LOST)
 
     def _fail_overdue(self) -> None:
-        now = time.monotonic()
+        now = lease_time()
         for number, pending in [*self.requests.items()]:
             limit_s = pending.request.timeout_s
             if now - pending.sent_at > limit_s + OUTCOME_GRACE_S:
                 message = f"{self.name} sent no outcome within {limit_s:g} s and {OUTCOME_GRACE_S:g} s of grace."
                 logger.error("%s", message)
-                _fail(pending, cause="timeout", message=message)
+                self._fail(pending, cause="timeout", message=message)
                 self.cancel(number)
 
-
-def _fail(pending: PendingRequest, **fields: Any) -> None:
-    if not pending.future.done():
-        seconds = time.monotonic() - pending.sent_at
-        started_at = time.time() - seconds
-        pending.future.set_result(failed_attempt(pending.request, started_at=started_at, seconds=seconds, **fields))
+    def _fail(self, pending: PendingRequest, **fields: Any) -> None:
+        if not pending.future.done():
+            seconds = lease_time() - pending.sent_at
+            place = {"server": self.name, "started_at": time.time() - seconds, "seconds": seconds}
+            pending.future.set_result(failed_attempt(pending.request, **place, **fields))

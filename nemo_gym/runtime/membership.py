@@ -1,7 +1,7 @@
 """Workers that join a run from outside: on other machines, started by Slurm, Kubernetes or Ray.
 
 A worker registers at the head server and renews its lease again and again. One that stops renewing is dropped from the
-list, and its rollouts are made again by others. A worker whose run is gone stops."""
+list, and its rollouts are made again by others; if it comes back, it joins again. A worker whose run is gone stops."""
 
 import asyncio
 import contextlib
@@ -21,6 +21,7 @@ from nemo_gym.client.head import base_url, get_from_head, run_token, token_heade
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.client.workers import WorkerAddress
+from nemo_gym.common.lease_clock import lease_time
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.words import indented_list
 from nemo_gym.config.fingerprint import Fingerprint, make_fingerprint
@@ -42,7 +43,9 @@ RENEW_EVERY_S = 4.0
 JOIN_TIMEOUT_S = 600.0
 """How long a worker looks for its run: a cluster starts its nodes in any order."""
 GIVE_UP_AFTER_S = 60.0
-"""How long a worker goes on without its run."""
+"""How long a worker goes on if nobody listens where its run was."""
+SILENT_AFTER_S = 600.0
+"""How long it goes on if its run does not answer: it may be stopped, or its machine suspended."""
 FIRST_INDEX = 1000
 """Of workers that join. Those that the run starts itself have lower ones."""
 
@@ -53,14 +56,14 @@ class Registration(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     worker: int | None = None
-    """Its index, if it has one already."""
+    """Its index, if it has one already. With a fingerprint, it joins again with this index."""
     url: str
     rows: str
     servers: tuple[str, ...]
     pid: int | None = None
     leaves: bool = False
     fingerprint: Fingerprint | None = None
-    """Of its servers. Not sent again once it has an index."""
+    """Of its servers. Not sent to renew a lease."""
 
 
 class Members:
@@ -70,30 +73,38 @@ class Members:
         self,
         fingerprint: Fingerprint | None = None,
         *,
-        lease_s: float = LEASE_S,
-        clock: Callable[[], float] = time.monotonic,
+        lease_s: float | None = None,
+        clock: Callable[[], float] = lease_time,
     ) -> None:
-        self._fingerprint, self._lease_s, self._clock = fingerprint, lease_s, clock
+        self._fingerprint, self._clock = fingerprint, clock
+        self._lease_s = LEASE_S if lease_s is None else lease_s
         self._indices = itertools.count(FIRST_INDEX)
         self._members: dict[int, tuple[WorkerAddress, float]] = {}
 
     def register(self, body: bytes) -> dict[str, Any]:
-        """Add or renew a worker; the reply is its index. A lease that has ended is not renewed."""
+        """Add or renew a worker; the reply is its index. A lease that has ended is not renewed; the worker may join
+        again with the index that it had, unless another worker has it now."""
         asked = Registration.model_validate_json(body)
-        addresses = self.addresses()
-        if asked.worker is not None and asked.worker not in {each.worker for each in addresses}:
+        members, worker = {each.worker for each in self.addresses()}, asked.worker
+        if worker is None or asked.fingerprint is not None:
+            worker = self._join(asked, members)
+        elif worker not in members:
             return {"worker": None}
-        if asked.worker is None and self._fingerprint is not None:
-            _check_fingerprint(asked.fingerprint, self._fingerprint)
-        worker = next(self._indices) if asked.worker is None else asked.worker
         if asked.leaves:
             self._members.pop(worker, None)
             return {"worker": None}
-        if asked.worker is None:
-            logger.info("worker %d joined from %s", worker, asked.url)
         address = WorkerAddress(worker, asked.url, asked.rows, asked.servers, asked.pid)
         self._members[worker] = address, self._clock() + self._lease_s
         return {"worker": worker}
+
+    def _join(self, asked: Registration, members: set[int]) -> int:
+        if self._fingerprint is not None:
+            _check_fingerprint(asked.fingerprint, self._fingerprint)
+        worker = asked.worker
+        if worker is None or worker < FIRST_INDEX or worker in members:
+            worker = next(index for index in self._indices if index not in members)
+        logger.info("worker %d joined from %s", worker, asked.url)
+        return worker
 
     def addresses(self) -> list[WorkerAddress]:
         now = self._clock()
@@ -139,38 +150,45 @@ class Membership:
                 continue
             if worker is None:
                 raise HeadServerError(f"The run at {self._url} gave this worker no index.")
-            self._registration = self._registration.model_copy(update={"worker": worker, "fingerprint": None})
+            self._registration = self._registration.model_copy(update={"worker": worker})
             return worker
 
     async def keep(self, stop: asyncio.Event) -> None:
-        """Renew the lease until `stop` is set, which happens here if the run is gone or no longer knows this worker.
-        Then give it back, so that no more rows are sent here."""
-        renewed_at = time.monotonic()
+        """Renew the lease until `stop` is set, which happens here if the run is gone or refuses this worker. Then give
+        it back, so that no more rows are sent here."""
+        renewed_at = lease_time()
         try:
             while not await _is_set_within(stop, RENEW_EVERY_S):
                 try:
-                    if await self._register() is None:
-                        logger.error("the run at %s has dropped this worker, which stops", self._url)
-                        break
-                    renewed_at = time.monotonic()
+                    await self._renew()
+                    renewed_at = lease_time()
                 except GymError as error:
                     logger.warning("the lease could not be renewed: %s", error)
-                    if isinstance(error, HeadServerError) or time.monotonic() - renewed_at > GIVE_UP_AFTER_S:
+                    if _is_gone(error, silent_s=lease_time() - renewed_at):
                         logger.error("the run at %s is gone, so this worker stops", self._url)
                         break
         finally:
             stop.set()
-        self._registration = self._registration.model_copy(update={"leaves": True})
         try:
-            await self._register()
+            await self._register(fingerprint=None, leaves=True)
         except GymError as error:
             logger.debug("could not leave: %s", error)
 
-    async def _register(self) -> int | None:
+    async def _renew(self) -> None:
+        """Renew the lease. If the run has dropped this worker, or was started again, join it again."""
+        if await self._register(fingerprint=None) is not None:
+            return
+        logger.warning("the run at %s has dropped this worker, which joins it again", self._url)
+        given = await self._register()
+        if given != self._registration.worker:  # its sessions are known by its index
+            await self._register(worker=given, fingerprint=None, leaves=True)
+            raise HeadServerError(f"Another worker of the run at {self._url} has the index of this one now.")
+
+    async def _register(self, **changes: Any) -> int | None:
         reply = await self._http.fetch(
             "POST",
             self._url,
-            body=self._registration.model_dump_json().encode(),
+            body=self._registration.model_copy(update=changes).model_dump_json().encode(),
             headers=self._headers,
             timeout_s=LEASE_S / 2,
             use_proxy=False,
@@ -183,6 +201,14 @@ class Membership:
             raise UpstreamError(self._url, reply.status, reply.text)
         worker: int | None = orjson.loads(reply.body)["worker"]
         return worker
+
+
+def _is_gone(error: GymError, *, silent_s: float) -> bool:
+    """True if the run refuses the worker, or has not answered for too long."""
+    if not isinstance(error, UpstreamError):
+        return True
+    nobody_listens = isinstance(error.__cause__, ConnectionRefusedError)
+    return silent_s > (GIVE_UP_AFTER_S if nobody_listens else SILENT_AFTER_S)
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -2,12 +2,13 @@
 interpreter has that."""
 
 import contextlib
+import json
 import re
 import tomllib
 from collections.abc import Iterator
 from importlib import metadata, util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nemo_gym.errors import ConfigError
 
@@ -44,10 +45,51 @@ def _listed(folder: Path) -> list[str]:
     if listed.is_file():
         lines = [re.split(r"(?:^|\s)#", line)[0].strip() for line in listed.read_text().splitlines()]
     elif project.is_file():
-        lines = tomllib.loads(project.read_text()).get("project", {}).get("dependencies", [])
+        lines = _project_lines(project)
     else:
         lines = []
     return [line for line in lines if line]
+
+
+def _project_lines(project: Path) -> list[str]:
+    """The dependencies of a `pyproject.toml`, each from where `[tool.uv.sources]` says."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    content = tomllib.loads(project.read_text())
+    lines: list[str] = content.get("project", {}).get("dependencies", [])
+    listed = content.get("tool", {}).get("uv", {}).get("sources", {})
+    sources = {canonicalize_name(name): source for name, source in listed.items()}
+
+    def from_source(line: str) -> str:
+        if names_this_package(line, project.parent):
+            return line
+        wanted = Requirement(line)
+        source = sources.get(canonicalize_name(wanted.name))
+        if source is None:
+            return line
+        extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+        marker = f" ; {wanted.marker}" if wanted.marker else ""
+        return f"{wanted.name}{extras} @ {_source_url(wanted.name, source, project)}{marker}"
+
+    return [from_source(line) for line in lines]
+
+
+def _source_url(name: str, source: Any, project: Path) -> str:
+    """The URL of a source. One that cannot be followed is refused: the index may have another package of that name."""
+    known = {"git", "rev", "tag", "branch", "subdirectory", "url", "path", "editable"}
+    if not isinstance(source, dict) or not source.keys() <= known or len(source.keys() & {"git", "url", "path"}) != 1:
+        raise ConfigError(
+            f"{project}: [tool.uv.sources] has {name} = {source!r}. Expected one of git, url and path. "
+            "List the package in a requirements.txt instead."
+        )
+    part = f"#subdirectory={source['subdirectory']}" if "subdirectory" in source else ""
+    if "path" in source:
+        return f"{(project.parent / source['path']).resolve().as_uri()}{part}"
+    if "url" in source:
+        return f"{source['url']}{part}"
+    revision = next((source[key] for key in ("rev", "tag", "branch") if key in source), None)
+    return f"git+{source['git']}{f'@{revision}' if revision else ''}{part}"
 
 
 def names_this_package(line: str, folder: Path) -> bool:
@@ -115,6 +157,15 @@ def is_met(line: str) -> bool:
     return _is_installed(wanted, extra="", seen=set())
 
 
+def _is_from(found: metadata.Distribution, url: str) -> bool:
+    """True if a package was installed from this URL, and so is not another one of the same name."""
+    origin = json.loads(found.read_text("direct_url.json") or "{}")
+    version = origin.get("vcs_info", {})
+    revisions = {version.get("commit_id"), version.get("requested_revision")}
+    plain = {origin.get("url")} if not version else {f"{version['vcs']}+{origin['url']}@{each}" for each in revisions}
+    return url.partition("#")[0] in plain
+
+
 def _is_installed(wanted: "Requirement", *, extra: str, seen: set[str]) -> bool:
     """Whether it is here, or not asked for: its marker may be about the `extra` that brought it up."""
     from packaging.requirements import Requirement
@@ -126,6 +177,8 @@ def _is_installed(wanted: "Requirement", *, extra: str, seen: set[str]) -> bool:
     except metadata.PackageNotFoundError:
         return False
     if not wanted.specifier.contains(found.version, prereleases=True):
+        return False
+    if wanted.url is not None and not _is_from(found, wanted.url):
         return False
     needs = [Requirement(line) for line in found.requires or ()] if wanted.extras else []
     return all(

@@ -1,6 +1,7 @@
 """The servers of a config that share an interpreter, as live objects that call each other directly."""
 
 import asyncio
+import hmac
 import importlib
 import secrets
 import sys
@@ -93,11 +94,16 @@ class Stack(OwnedResources):
         self._exit.enter_context(tracing_of(spec.config))
         self._exit.enter_context(children_can_import(spec.servers))
         http = await self._exit.enter_async_context(HttpClient.of(spec.config))
+        secret = bytes.fromhex(spec.secret) if spec.secret else secrets.token_bytes(32)
         self.client = ServerClient(
-            global_config_dict=spec.config, addresses=spec.addresses, local=self.apps, http=http, token=spec.token
+            global_config_dict=spec.config,
+            addresses=spec.addresses,
+            local=self.apps,
+            http=http,
+            token=spec.token,
+            caller_key=hmac.digest(secret, b"nemo-gym callers", "sha256").hex(),
         )
         compute = await self._exit.enter_async_context(_compute(spec.config))
-        secret = bytes.fromhex(spec.secret) if spec.secret else secrets.token_bytes(32)
         others = self._other_workers(http)
         for server in spec.servers:
             self.apps[server.name] = app = self._load(server, secret, compute)

@@ -31,14 +31,16 @@ KILL_AFTER_S = 3.0
 HUNG_AFTER_S = 120.0
 """A worker that answers no request for this long is killed and restarted. Collectors give it up after a minute."""
 PINGS_PER_LIMIT = 12
-MAX_DEATHS = 5
-DEATHS_WITHIN_S = 60.0
+MAX_DEATHS = 60
+DEATHS_WITHIN_S = 300.0
+"""A few rows that kill their worker, or somebody who does, stay far below this. A worker that cannot live does not."""
+MAX_BACKOFF_ATTEMPT = 3
 _READY_LINE = one_line(READY)
 
 
 @dataclass(slots=True)
 class Restarts:
-    """Decides whether a worker that died is restarted: not if it died too often within a minute."""
+    """Decides whether a worker that died is restarted: not if it died too often within a few minutes."""
 
     deaths: deque[float] = field(default_factory=deque)
 
@@ -47,7 +49,7 @@ class Restarts:
         self.deaths.append(now)
         while self.deaths[0] < now - DEATHS_WITHIN_S:
             self.deaths.popleft()
-        return None if len(self.deaths) > MAX_DEATHS else backoff_s(len(self.deaths)) / 2
+        return None if len(self.deaths) > MAX_DEATHS else backoff_s(min(len(self.deaths), MAX_BACKOFF_ATTEMPT)) / 2
 
 
 class WorkerProcess:

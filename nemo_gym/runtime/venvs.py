@@ -87,7 +87,8 @@ def _install(
 
 def _local_files(folder: Path, requirements: list[str]) -> list[str]:
     """The age of files that requirements name by path: they may change under the same name."""
-    paths = [folder / line for line in requirements if line.startswith((".", "/")) or line.endswith(".whl")]
+    named = (line.rpartition("file://")[2].partition(" ;")[0] for line in requirements)
+    paths = [folder / path for path in named if path.startswith((".", "/")) or path.endswith(".whl")]
     return [f"{path}:{path.stat().st_mtime_ns}" for path in paths if path.exists()]
 
 

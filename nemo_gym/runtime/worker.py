@@ -53,16 +53,30 @@ async def serve(spec: StackSpec, stop: asyncio.Event, serve_rows: ServeRows, on_
         await stop.wait()
 
 
-async def _serve_supervised(spec: StackSpec, serve_rows: ServeRows, on_ready: Callable[[], None]) -> None:
-    stop, loop, stdin = set_by_signals(), asyncio.get_running_loop(), sys.stdin.fileno()
+async def _serve_supervised(
+    spec: StackSpec, control_fd: int, serve_rows: ServeRows, on_ready: Callable[[], None]
+) -> None:
+    stop, loop = set_by_signals(), asyncio.get_running_loop()
 
     def stop_at_end_of_input() -> None:
-        if not os.read(stdin, 4096):
-            loop.remove_reader(stdin)
+        if not os.read(control_fd, 4096):
+            loop.remove_reader(control_fd)
             stop.set()
 
-    loop.add_reader(stdin, stop_at_end_of_input)
+    loop.add_reader(control_fd, stop_at_end_of_input)
     await serve(spec, stop, serve_rows, on_ready)
+
+
+def _detach_stdin() -> int:
+    """Move the supervisor's pipe to a descriptor that programs started by servers do not inherit, and return it.
+
+    They get /dev/null as standard input, so none of them reads the pipe or keeps it open.
+    """
+    control_fd = os.dup(sys.stdin.fileno())
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, sys.stdin.fileno())
+    os.close(null)
+    return control_fd
 
 
 def _enter_folder(spec: StackSpec) -> None:
@@ -81,6 +95,7 @@ def run_supervised(serve_rows: ServeRows) -> None:
     """Entry point of a worker process."""
     configure_logging()
     spec = StackSpec.from_json(sys.stdin.buffer.readline())
+    control_fd = _detach_stdin()
     _enter_folder(spec)
     was_ready = False
 
@@ -90,7 +105,7 @@ def run_supervised(serve_rows: ServeRows) -> None:
         print(READY, flush=True)  # noqa: T201 - read by the supervisor
 
     try:
-        event_loop.run(_serve_supervised(spec, serve_rows, on_ready))
+        event_loop.run(_serve_supervised(spec, control_fd, serve_rows, on_ready))
     except GymError as error:
         sys.stderr.write(printable(redact(f"{error}\n")))
         sys.exit(1 if was_ready else EXIT_CONFIG)

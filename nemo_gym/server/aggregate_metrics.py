@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.server.endpoint import Endpoint
 
 _INDICES = (TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME)
 
@@ -25,6 +26,12 @@ class AggregateMetrics(BaseModel):
     group_level_metrics: list[JsonObject] = Field(default_factory=list)
     agent_metrics: JsonObject = Field(default_factory=dict)
     key_metrics: JsonObject = Field(default_factory=dict)
+
+
+class AggregateMetricsEndpoint(Endpoint):
+    """Takes the records of a whole collection in one body."""
+
+    limits_keys = False
 
 
 class AggregateMetricsMixin:

@@ -10,7 +10,16 @@ from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, track_retries
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.server.asgi import Receive, Scope, Send, call_asgi, cancel_on_disconnect, limit_body, read_body
+from nemo_gym.server.asgi import (
+    Receive,
+    Scope,
+    Send,
+    UnreadBodies,
+    call_asgi,
+    cancel_on_disconnect,
+    limit_body,
+    read_body,
+)
 from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint, direct_scope, set_cookies
@@ -21,6 +30,7 @@ from nemo_gym.server.request_checks import (
     END_SESSION,
     Headers,
     check_json,
+    check_keys,
     check_length,
     check_origin,
     check_token,
@@ -46,13 +56,14 @@ class ServerApp:
         concurrency: int | None,
     ) -> None:
         self.core, self.name, self.token, self.limits, self.concurrency = core, core.name, token, limits, concurrency
-        self._answer_get, self._lifespan = answer_get, lifespan
+        self._answer_get, self._lifespan, core.direct = answer_get, lifespan, self.direct
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.is_stateful = fastapi_app is not None or any(one.needs_session for one in self.endpoints.values())
         self.fastapi = own = None if fastapi_app is None else FastApiApp(fastapi_app)
         self._direct_endpoints = self.endpoints if own is None else own.bypassable
         # a FastAPI app matches patterns itself
         self._any_tool = self.endpoints.get(ANY_TOOL) if own is None else None
+        self.unread = UnreadBodies(core.name, limits.max_unread_bytes)
         self._handlers: list[Handler] = []
         self.pages: dict[str, Callable[[], bytes]] = {}
         """What GET answers at a path that no route of the server has, such as `/metrics`."""
@@ -80,10 +91,10 @@ class ServerApp:
             if handler.times
         }
 
-    def does_nothing(self, path: str) -> bool:
-        """True if a call of this endpoint would change nothing, not even open a session."""
+    def does_nothing(self, path: str, body: Any) -> bool:
+        """True if this call would change nothing, not even open a session."""
         endpoint = self._direct_endpoints.get(path)
-        return endpoint is not None and endpoint.does_nothing and not self.core.is_stateful
+        return endpoint is not None and not self.core.is_stateful and endpoint.does_nothing(body)
 
     def release(self, token: str) -> Awaitable[object] | None:
         """End a session. If it is in another worker, the result is to be awaited."""
@@ -177,7 +188,10 @@ class ServerApp:
         endpoint = self._direct_endpoints.get(path, self._any_tool) if method == "POST" else None
         if endpoint is not None:
             check_json(headers)
-            call = Call(path, await read_body(limited), cookies, self.core.client, self.core.compute, scope=scope)
+            body = await read_body(limited, self.unread)
+            if endpoint.limits_keys:
+                check_keys(body, self.limits.max_body_keys)
+            call = Call(path, body, cookies, self.core.client, self.core.compute, scope=scope)
             async with cancel_on_disconnect(receive):
                 return await self.core.run(endpoint, call, ends_session=END_SESSION in headers)
         elif self.fastapi is not None:

@@ -2,12 +2,15 @@
 or call an app in this process, without a socket."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nemo_gym.client.reply import content_type_of
 from nemo_gym.client.server_client import ServerReply
+from nemo_gym.errors import OverloadedError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -29,20 +32,44 @@ class RefusedError(Exception):
         self.status, self.detail = status, detail
 
 
-async def read_body(receive: Receive) -> bytes:
-    """All of a request's body."""
+@dataclass(slots=True)
+class UnreadBodies:
+    """How much of all bodies that a server is receiving has arrived."""
+
+    server: str
+    max_bytes: int
+    num_bytes: int = 0
+
+    def add(self, size: int) -> None:
+        self.num_bytes += size
+        if self.num_bytes > self.max_bytes:
+            limit = f"more than {self.max_bytes} bytes (max_unread_bytes)"
+            raise OverloadedError(f"The bodies that '{self.server}' is receiving have {limit}.", server=self.server)
+
+
+async def read_body(receive: Receive, unread: UnreadBodies | None = None) -> bytes:
+    """All of a request's body, unless the server is receiving too much at once."""
+    unread = unread or UnreadBodies("", sys.maxsize)
     parts: list[bytes] = []
+    size = 0
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise RefusedError(400, "The client disconnected before its body was complete.")
-                parts.append(message.get("body", b""))
+                part: bytes = message.get("body", b"")
+                if not parts and not message.get("more_body"):
+                    return part
+                parts.append(part)
+                size += len(part)
+                unread.add(len(part))
                 if not message.get("more_body"):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
+                    return b"".join(parts)
     except TimeoutError as error:
         raise RefusedError(408, f"The body did not arrive within {BODY_TIMEOUT_S:g} s.") from error
+    finally:
+        unread.num_bytes -= size
 
 
 def limit_body(receive: Receive, max_bytes: int) -> Receive:

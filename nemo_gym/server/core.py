@@ -34,6 +34,8 @@ class ServerCore:
         self.is_stateful = True
         self.fastapi_app: Any = None
         """The server's own app, if it has one."""
+        self.direct: Callable[[str, str, Any, Mapping[str, str]], Awaitable[ServerReply]] | None = None
+        """Calls an endpoint of this server: method, path, body, cookies."""
         self.around: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]] | None = None
         """Wraps every call, for a profiler."""
 

@@ -1,5 +1,6 @@
 """One handler of a server. Its signature names by type what it needs; the signature is read once, at start."""
 
+import hmac
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from operator import attrgetter
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from nemo_gym.client.head import CALLER_HEADER
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.cookies import parse_set_cookies
 from nemo_gym.common.deadline import Deadline, current_deadline
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 NO_DEADLINE_S = 10 * 365 * 86400.0
 
+CALLER = CALLER_HEADER.encode()
 ANY_TOOL = "/{tool}"
 """The path of an endpoint that answers calls of all tools without an endpoint of their own."""
 
@@ -55,7 +58,9 @@ class BadBodyError(Exception):
     """A request body that is not valid. Distinct from a ValidationError that a handler raises."""
 
     def __init__(self, error: ValidationError) -> None:
-        super().__init__(str(error))
+        super().__init__(
+            f"{error.error_count()} validation errors for {error.title}"
+        )  # not all of them: it may be many
         self.error = error
 
 
@@ -67,6 +72,8 @@ class Endpoint:
     """A bound method and how to call it: with a body of bytes or an object, by HTTP or direct."""
 
     opens_session: ClassVar[bool] = True
+    limits_keys: bool = True
+    """False if bodies may have more keys than `max_body_keys`."""
 
     def __init__(
         self,
@@ -77,14 +84,11 @@ class Endpoint:
         finish: Finish | None = None,
         is_tool: bool = False,
         reads_only: bool = False,
-        does_nothing: bool = False,
     ) -> None:
         function = function if is_tool else with_fastapi_parameters(function)
         self.path, self.function, self.cause, self.finish = path, function, cause, finish
         self.reads_only = reads_only
         """The handler does not change its body, so a live one is not copied for it."""
-        self.does_nothing = does_nothing
-        """Its reply says nothing and it changes nothing, so that a caller in the same worker may save the call."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.stats = RequestStats()
         self._decode: Decoder | None = None
@@ -92,6 +96,10 @@ class Endpoint:
         self.needs_session = False
         self._provide = self._plan(is_tool=is_tool)
         self._keeps_sent = _request in self._provide.values()
+
+    def does_nothing(self, _body: Any) -> bool:
+        """True if a call changes nothing and its reply says nothing, so that a caller in this worker may save it."""
+        return False
 
     def shape_error(self, reply: ServerReply, _error: BaseException) -> ServerReply:
         """The error response as the callers of this endpoint read it."""
@@ -215,6 +223,14 @@ _PROVIDED: dict[type, Provide] = {
 }
 
 
+def is_from_this_run(call: Call) -> bool:
+    """True for a direct call, and for a request that shows the key which only servers of this run have."""
+    if call.scope is None:
+        return True
+    key, shown = call.client.caller_key, dict(call.scope["headers"]).get(CALLER, b"")
+    return bool(key) and hmac.compare_digest(shown, key.encode())
+
+
 def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
     """The ASGI scope of a direct call."""
     cookie = "; ".join(f"{name}={value}" for name, value in call.cookies.items())
@@ -230,7 +246,11 @@ def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
         "raw_path": call.path.encode(),
         "root_path": "",
         "query_string": b"",
-        "headers": [(b"content-type", b"application/json"), *([(b"cookie", cookie.encode())] if cookie else [])],
+        "headers": [
+            (b"content-type", b"application/json"),
+            (CALLER, call.client.caller_key.encode()),
+            *([(b"cookie", cookie.encode())] if cookie else []),
+        ],
         "client": ("127.0.0.1", 0),
         "server": ("127.0.0.1", 0),
     }

@@ -21,6 +21,7 @@ from nemo_gym.errors import (
     Cause,
     ConfigError,
     OverloadedError,
+    ProcessLostError,
     RolloutError,
     SessionError,
     SessionLostError,
@@ -36,12 +37,18 @@ from nemo_gym.server.endpoint import BadBodyError
 logger = logging.getLogger(__name__)
 
 MAX_INPUT = 300
+MAX_ERRORS = 10_000
 MAX_DETAILS = 20
 """The first validation errors are enough to see what is wrong."""
 MAX_LOGGED_KINDS = 1000
 _logged: set[tuple[str, str, str]] = set()
 """Server, type and line of the unexpected exceptions that were logged."""
-_STATUS_OF_CODE = {SessionLostError.CODE: 410, SessionError.CODE: 401, OverloadedError.CODE: 503}
+_STATUS_OF_CODE = {
+    SessionLostError.CODE: 410,
+    ProcessLostError.CODE: 410,
+    SessionError.CODE: 401,
+    OverloadedError.CODE: 503,
+}
 _STATUS_OF_CAUSE: dict[Cause, int] = {"timeout": 504, "input": 422, "internal": 500}
 
 
@@ -192,6 +199,8 @@ def _response_to(error: RolloutError, server: str) -> tuple[int, Any]:
 
 def _details(bad: BadBodyError) -> list[dict[str, Any]]:
     """Validation errors as FastAPI lists them. The input is included if it is short."""
+    if bad.error.error_count() > MAX_ERRORS:  # to list them takes memory for all of them
+        return [{"type": "too_many_errors", "loc": ["body"], "msg": str(bad)}]
     found = bad.error.errors(include_url=False, include_context=False)[:MAX_DETAILS]
     return [
         {"type": item["type"], "loc": ["body", *item["loc"]], "msg": item["msg"], **_input(item["input"])}

@@ -11,7 +11,7 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CALL_TIMEOUT_S, ServerReply
 from nemo_gym.client.workers import SERVER_HEADER
 from nemo_gym.common.deadline import TIME_LEFT_HEADER
-from nemo_gym.errors import GymError, SessionLostError, UpstreamError
+from nemo_gym.errors import GymError, ProcessLostError, UpstreamError
 from nemo_gym.server.asgi import App, Receive, Scope, Send, cancel_on_disconnect, read_body, send_reply
 
 LookUp = Callable[[], Awaitable[Mapping[int, str]]]
@@ -52,7 +52,7 @@ class OtherWorkers:
         """Send a request on and its reply back, unchanged. If the other worker is gone or dies, so is the session."""
         url = self._urls.get(worker) or await self._find(worker)
         if url is None:
-            raise SessionLostError(f"'{server}' lost a session: its worker {worker} is gone.", server=server)
+            raise ProcessLostError(f"'{server}' lost a session: its worker {worker} is gone.", server=server)
         query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
         target = scope.get("raw_path", scope["path"].encode()).decode("latin-1") + query
         headers = _passed_on((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
@@ -74,7 +74,7 @@ class OtherWorkers:
                 if error.cause == "timeout":
                     raise
                 message = f"'{server}' lost a session: its worker {worker} died ({error.body})."
-                raise SessionLostError(message, server=server) from error
+                raise ProcessLostError(message, server=server) from error
             replied = [(name.lower().encode(), value.encode()) for name, value in _passed_on(reply.headers.items())]
             replied.append((b"content-length", str(len(reply.body)).encode()))
             await send({"type": "http.response.start", "status": reply.status, "headers": replied})

@@ -95,6 +95,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self._in_headers = False
             super().on_headers_complete()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_headers:  # a trailer of a chunked body is no header
+            super().on_header(name, value)
+
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         if not self._is_refused:

@@ -16,6 +16,12 @@ class ServerLimits(GlobalKeys):
     max_body_bytes: int = Field(default=256 * 2**20, ge=1)
     """The largest request body. A rollout of many turns with token ids and log-probs is tens of megabytes."""
 
+    max_body_keys: int = Field(default=250_000, ge=1)
+    """The most keys of all JSON objects in a request body. Each one may become a validation error."""
+
+    max_unread_bytes: int = Field(default=2**30, ge=1)
+    """The most bytes of all request bodies that a server is receiving. More are refused as overload."""
+
     max_header_bytes: int = Field(default=64 * 2**10, ge=1024)
     """The largest request line plus headers; also bounds trailers and the framing of a chunked body."""
 

@@ -14,14 +14,14 @@ from pydantic import ValidationError
 from nemo_gym.client.reply import REFUSALS, read_reply
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.errors import RolloutError, UpstreamError
-from nemo_gym.llm_api.base import JsonObject, WireModel
+from nemo_gym.llm_api.base import JsonObject, WireModel, without_token_fields
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_anthropic import MessagesParams, message_of, responses_params
 from nemo_gym.llm_api.sse import EventStream
 from nemo_gym.llm_api.stream_events import chat_events, completion_events, message_events, response_events
-from nemo_gym.server.endpoint import BadBodyError, Call, Endpoint, plain_result
+from nemo_gym.server.endpoint import BadBodyError, Call, Endpoint, is_from_this_run, plain_result
 
 T = TypeVar("T")
 AsEvents = Callable[[JsonObject, JsonObject], Iterable[bytes]]
@@ -54,6 +54,7 @@ class StreamableEndpoint(Endpoint):
         self._answer, self._events = answer, events
 
     def __call__(self, call: Call) -> Awaitable[Any]:
+        _drop_tokens_of_strangers(call)
         request = _take_stream(call)
         result = super().__call__(call)
         return result if request is None else self._streamed(result, request, call)
@@ -171,6 +172,22 @@ async def _as_counted_params(body: JsonObject) -> NeMoGymResponseCreateParamsNon
         return responses_params(MessagesParams.model_validate({"max_tokens": 1, **body}))
     except ValidationError as error:
         raise BadBodyError(error) from error
+
+
+def _drop_tokens_of_strangers(call: Call) -> None:
+    """Remove token fields from a request that no server of this run has sent: a harness could forge them, and what
+    they say would be trained on. Requests without any are not decoded."""
+    if call.scope is None or is_from_this_run(call):
+        return
+    body = call.body
+    if isinstance(body, bytes) and (b"token_ids" in body or b"log_probs" in body or b"\\u" in body):
+        try:
+            body = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return
+    if isinstance(body, dict):
+        kept = {name: without_token_fields(body[name]) for name in ("input", "messages") if name in body}
+        call.body = {**body, **kept}
 
 
 def _take_stream(call: Call) -> JsonObject | None:

@@ -9,6 +9,7 @@ origin cannot do without a preflight request.
 import hmac
 import ipaddress
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -18,6 +19,8 @@ from nemo_gym.common.deadline import TIME_LEFT_HEADER, Deadline
 from nemo_gym.server.asgi import RefusedError, Scope, body_too_large
 
 Headers = Mapping[bytes, bytes]
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(\s*+:)?', re.DOTALL)
+"""A text in JSON, with the colon behind it if it is a key."""
 
 END_SESSION, TIME_LEFT, TOKEN = (name.encode() for name in (END_SESSION_HEADER, TIME_LEFT_HEADER, TOKEN_HEADER))
 
@@ -66,6 +69,17 @@ def check_length(headers: Headers, max_bytes: int) -> None:
     length = headers.get(b"content-length", b"0")
     if not length.isdigit() or int(length) > max_bytes:
         raise body_too_large(max_bytes, length.decode("latin-1")[:40])
+
+
+def check_keys(body: bytes, max_keys: int) -> None:
+    """Refuse a body with too many keys before it is decoded. Colons are counted first, which is fast."""
+    if body.count(b":") <= max_keys:
+        return
+    count = 0
+    for found in _STRING.finditer(body):
+        count += found[1] is not None
+        if count > max_keys:
+            raise RefusedError(413, f"The body has more than {max_keys} keys (max_body_keys).")
 
 
 def read_deadline(headers: Headers) -> Deadline | None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 from pydantic import BaseModel, ConfigDict
 
-from nemo_gym.errors import OverloadedError, SessionError, SessionLostError
+from nemo_gym.errors import OverloadedError, ProcessLostError, SessionError, SessionLostError
 
 logger = logging.getLogger(__name__)
 
@@ -136,8 +136,10 @@ class SessionStore:
                 f"The session belongs to worker {worker} of '{self.server}', not to worker {self.worker}.",
                 server=self.server,
             )
-        reason = "it ended or expired" if incarnation == self._incarnation else "its worker was restarted"
-        return SessionLostError(f"'{self.server}' lost session {session_id}: {reason}.", server=self.server)
+        lost = f"'{self.server}' lost session {session_id}"
+        if incarnation != self._incarnation:
+            return ProcessLostError(f"{lost}: its worker was restarted.", server=self.server)
+        return SessionLostError(f"{lost}: it ended or expired.", server=self.server)
 
     def is_signed(self, token: str) -> bool:
         """True if `sign` made this token."""

@@ -1,11 +1,16 @@
 """`@tool`: a method that the model may call. Its arguments, and the schema the model sees, come from its signature."""
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
+import orjson
 from pydantic import BaseModel, create_model
+
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.llm_api.base import JsonObject
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__nemo_gym_tool__"
@@ -14,6 +19,7 @@ NOT_TOOLS = frozenset(
     ["seed_session", "next_message", "verify", "tool_schemas", "aggregate_metrics", "run", "health", "session", "mcp"]
 )
 """Routes of a server that no model may call, whatever its row offers."""
+TOOL_NAME = re.compile(r"[\w.-]+")
 
 
 class ToolName(str):
@@ -82,6 +88,33 @@ def _marked(owner: object, mark: str) -> list[tuple[Any, Callable[..., Any]]]:
     kind = owner if isinstance(owner, type) else type(owner)
     members = {name: member for base in reversed(kind.__mro__) for name, member in vars(base).items()}
     return [(getattr(each, mark), each.__get__(owner, kind)) for each in members.values() if hasattr(each, mark)]
+
+
+def offered_tools(tools: Iterable[Mapping[str, Any]] | None) -> list[str]:
+    """The names of the tools of a row that may be called. Every call of another tool is refused, whoever makes it."""
+    named = [str(tool.get("name")) for tool in tools or () if tool.get("type") == "function"]
+    return [name for name in named if name not in NOT_TOOLS and TOOL_NAME.fullmatch(name)]
+
+
+async def default_tools(client: ServerClient, environment: str) -> list[JsonObject]:
+    """The tools that rows of an environment get if they do not mention `tools`. None if it does not list any."""
+    reply = await client.send(environment, "/tool_schemas", {}, cause="environment")
+    answer = orjson.loads(reply.content()) if reply.status == 200 else {}
+    listed = answer.get("tools") if isinstance(answer, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(tool, dict) and "name" in tool for tool in listed):
+        return []
+    return listed
+
+
+def with_tools(row: JsonObject, tools: list[JsonObject]) -> JsonObject:
+    """The row or, if it does not mention `tools`, the row with these."""
+    params = row["responses_create_params"]
+    return {**row, "responses_create_params": {"tools": tools, **params}} if tools else row
+
+
+def no_such_tool(name: object, offered: Iterable[str]) -> str:
+    """What the caller of a tool that is not offered is told."""
+    return f"There is no tool '{name}'. Tools: {', '.join(sorted(offered)) or 'none'}."
 
 
 def arguments_model(name: str, parameters: list[inspect.Parameter]) -> type[BaseModel]:

@@ -188,12 +188,14 @@ class HarnessRun:
         async with self._turn:
             if self._tool_error is not None:
                 raise self._tool_error
+            called: JsonObject = {"name": name, "arguments": arguments.decode(), "output": None}
+            self.tool_calls.append(called)  # at once: a call that its client gives up may have had its effect
             try:
                 result = await self._call_tool(name, arguments)
             except RolloutError as error:
                 self._tool_error = error
                 raise
-            self.tool_calls.append({"name": name, "arguments": arguments.decode(), "output": result.text})
+            called["output"] = result.text
             return result
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shlex
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -25,6 +26,9 @@ BRIDGE_INSIDE = "/tmp/nemo_gym_bridge.py"  # noqa: S108 - in the sandbox
 WORKDIR_INSIDE = "/work"
 BRIDGE = Path(__file__).parent / "sandbox_bridge.py"
 SUBREAPER = Path(__file__).parent / "subreaper.py"
+KILL_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that end a harness from outside, as the kernel does when memory runs out. All others are its own crashes.
+Nothing outside can signal a harness in a sandbox, so there every signal is its own doing."""
 END_TIMEOUT_S = 10.0
 """For the processes of a harness to die. One that waits for a device may take longer."""
 
@@ -75,6 +79,9 @@ class LocalWorkspace:
             code = await self._run(command, env, *paths, timeout_s=timeout_s)
             if paths[2].exists():
                 raise RolloutError("environment", f"Cannot run {command[0]}: {paths[2].read_text()}", retryable=False)
+            if -code in KILL_SIGNALS:
+                name = signal.Signals(-code).name
+                raise RolloutError("environment", f"{command[0]} was ended by {name}, so its work is not complete.")
             return CommandResult(code, _tail(paths[0]), _tail(paths[1]), self._read(keep))
 
     async def _run(

@@ -171,3 +171,18 @@ def test_what_is_not_there_is_wrong_usage(tmp_path: Path, arguments: tuple[str, 
     code, _, said = check(f"+config_paths=[{MCQA},{MODEL}]", *arguments, cwd=tmp_path)
     assert code == 2
     assert message_part in said
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_row_without_tools_is_checked_with_those_of_its_environment(transport: Transport) -> None:
+    counter = server_spec("env", "resources_servers", "example_stateful_counter", domain="agent")
+    row = example_row("Add 2.", initial_count=3, expected_count=5)
+    assert "tools" not in row["responses_create_params"]
+
+    def golds_of(row: dict[str, Any]) -> list[Gold]:
+        return [Gold(StatefulCounterResourcesServer.gold_response(row))]
+
+    report = await report_of(counter, [row], transport=transport, golds_of=golds_of)
+    assert (report.rows_with_gold, report.false_negative_rate) == (1, 0.0)
+    without = {**row, "responses_create_params": {**row["responses_create_params"], "tools": []}}
+    assert (await report_of(counter, [without], transport=transport, golds_of=golds_of)).false_negative_rate == 1.0

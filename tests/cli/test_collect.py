@@ -8,6 +8,9 @@ import subprocess
 import termios
 from pathlib import Path
 
+import pytest
+
+from nemo_gym.testing import rows_of
 from tests.commands import BIN, ng
 from tests.jsonl import write_lines
 from tests.stacks import agent_config
@@ -103,3 +106,26 @@ def test_the_last_lines_say_that_the_figures_of_the_environment_are_missing(tmp_
     assert "ng_aggregate_rollouts +rollouts_jsonl_fpath=out.jsonl" in remedy
     shown = ng("ng_collect_rollouts", *files, "+agent_name=agent", "+head_server.port=1", "--json", cwd=tmp_path)
     assert "not computed" in json.loads(shown.stdout)["aggregation_error"]
+
+
+@pytest.mark.parametrize(("isolation", "more"), [("shared", []), ("shared", ["+num_workers=2"]), ("process", [])])
+def test_rows_that_cannot_be_scored_are_counted_and_not_tried_again(
+    isolation: str, more: list[str], tmp_path: Path
+) -> None:
+    options = [{"A": "one"}, {"B": "two"}]
+    params = {"input": "Which?"}
+    rows = [
+        {"responses_create_params": params, "options": options, "expected_answer": letter} for letter in "ABCDCDCDCDCD"
+    ]
+    write_lines(tmp_path / "rows.jsonl", rows)
+    config = agent_config("mcqa", isolation=isolation, replies=[{"say": "\\boxed{A}", "times": 4}])
+    (tmp_path / "config.yaml").write_text(config)
+    done = ng(
+        "ng_collect_rollouts", "+config_paths=[config.yaml]", "+agent_name=agent", "+input_jsonl_fpath=rows.jsonl",
+        "+output_jsonl_fpath=out.jsonl", "+num_repeats=2", "+head_server.port=1", *more, cwd=tmp_path,
+    )  # fmt: skip
+    assert "20 of 24 rollouts failed" in done.stderr
+    assert "10 invalid rows, first: row " in done.stderr
+    failed = rows_of(tmp_path / "out_failures.jsonl")
+    assert {(each["cause"], each["attempt"], each["is_final"]) for each in failed} == {("input", 1, True)}
+    assert sorted(each["reward"] for each in rows_of(tmp_path / "out.jsonl")) == [0.0, 0.0, 1.0, 1.0]

@@ -24,6 +24,7 @@ from nemo_gym.client.server_client import CookieJar
 from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import RolloutError, UnreachableError, UpstreamError
+from tests.commands import free_port
 from tests.polling import until
 from tests.raw_server import raw_server
 from tests.stub_endpoint import Request, completion, stub_endpoint
@@ -188,6 +189,55 @@ async def test_a_pause_that_outlasts_the_deadline_is_not_made() -> None:
         with fresh_deadline(40), pytest.raises(UpstreamError, match="503"):
             await chat(pool([stub.url], http))
         assert len(stub.requests) == 1
+
+
+async def test_requests_wait_for_an_endpoint_that_answered_before_and_is_down() -> None:
+    port = free_port()
+    async with HttpClient() as http:
+        endpoints = pool([f"http://127.0.0.1:{port}/v1"], http, max_tries=1)
+        async with stub_endpoint(lambda _: completion(), port=port):
+            await chat(endpoints)
+        waiting = asyncio.create_task(chat(endpoints))
+        await until(lambda: endpoints._down_since is not None)
+        async with stub_endpoint(lambda _: completion(), port=port) as back:
+            await waiting
+            assert len(back.requests) == 1
+
+
+async def test_requests_wait_while_a_proxy_says_that_the_endpoint_is_down() -> None:
+    answers = itertools.chain(
+        [completion()], [(503, {}, {}), (502, {}, {}), (504, {}, {})], itertools.repeat(completion())
+    )
+    async with stub_endpoint(lambda _: next(answers)) as stub, HttpClient() as http:
+        endpoints = pool([stub.url], http, max_tries=1)
+        await chat(endpoints)
+        await chat(endpoints)
+        assert len(stub.requests) == 5
+
+
+async def test_a_request_that_alone_is_refused_does_not_wait() -> None:
+    async def reply(request: Request) -> Any:
+        if request.body["messages"]:
+            await chat(endpoints)
+            return 503, {}
+        return completion()
+
+    async with stub_endpoint(reply) as stub, HttpClient() as http:
+        endpoints = pool([stub.url], http, max_tries=2)
+        await chat(endpoints)
+        with pytest.raises(UpstreamError, match="503"):
+            await endpoints.call(lambda client: client.create_chat_completion(messages=["bad"]))
+        assert sum(bool(request.body["messages"]) for request in stub.requests) == 2
+
+
+async def test_an_endpoint_that_does_not_come_back_is_given_up() -> None:
+    async with HttpClient() as http:
+        async with stub_endpoint(lambda _: completion()) as stub:
+            endpoints = pool([stub.url], http, max_outage_s=0.6)
+            await chat(endpoints)
+        for _ in range(2):
+            with pytest.raises(UnreachableError, match=str(stub.url.split(":")[2][:-3])):
+                await chat(endpoints)
 
 
 async def test_no_more_requests_than_allowed_are_in_flight_and_waiting_ends_with_the_deadline() -> None:

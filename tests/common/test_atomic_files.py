@@ -1,6 +1,9 @@
 """Files appear whole or not at all, and never in place of what is still wanted."""
 
 import contextlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +48,38 @@ def test_a_file_that_cannot_be_written_is_told_by_its_name(tmp_path: Path) -> No
         missing.read_bytes()
     with pytest.raises(MissingPathError), atomic_write(tmp_path / "new.json"):
         raise MissingPathError("no such dataset")
+
+
+def test_what_killed_processes_left_is_removed_and_what_is_being_written_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "out[1].jsonl"
+    program = (
+        "import os, sys, time; from pathlib import Path; from nemo_gym.common.atomic_files import atomic_write\n"
+        "with atomic_write(Path(sys.argv[1])) as file:\n    print('writing', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as living,
+    ):
+        for process in (killed, living):
+            assert process.stdout
+            assert process.stdout.readline() == "writing\n"
+        killed.kill()
+        killed.wait()
+        with atomic_write(path) as file:
+            file.write(b"done")
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == [f".out[1].jsonl.{living.pid}.part", path.name]
+        living.kill()
+
+
+def test_a_device_or_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDWR)
+    try:
+        with atomic_write(path) as file:
+            file.write(b"text")
+        assert os.read(reader, 10) == b"text"
+    finally:
+        os.close(reader)
+    assert path.is_fifo()

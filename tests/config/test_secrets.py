@@ -306,3 +306,21 @@ def test_the_words_of_the_wire_formats_include_all_fields_of_records() -> None:
     fields = {*named, *METADATA_FIELDS, *failure}
     missing = {name for name in fields if len(name) >= 8 and not is_protocol_word(name)}
     assert missing == set()
+
+
+@pytest.mark.parametrize(
+    ("dotenv", "mode", "is_warned"),
+    [
+        ("policy_api_key: sk-secret-123", 0o644, True),
+        ("policy_api_key: sk-secret-123", 0o600, False),
+        ("policy_api_key: sk-secret-123", 0o640, False),
+        ("policy_model_name: gpt-4.1", 0o644, False),
+    ],
+)
+def test_secrets_in_a_file_that_everybody_can_read_bring_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, dotenv: str, mode: int, is_warned: bool
+) -> None:
+    (tmp_path / "env.yaml").touch(mode=0o600)
+    (tmp_path / "env.yaml").chmod(mode)
+    loaded(tmp_path, dotenv)
+    assert ("chmod 600" in caplog.text) is is_warned

@@ -81,6 +81,17 @@ async def test_a_token_that_is_not_ours_is_refused() -> None:
             headers = {} if token is None else {"X-NeMo-Gym-Session-Token": token}
             assert (await client.http.fetch("POST", url, body=body, headers=headers, timeout_s=30)).status == 401
         assert (await client.http.fetch("GET", url, timeout_s=30)).status == 405
+        await client.call("shop", "/seed_session", {}, answer=dict, jar=(jar := CookieJar()))
+        cookie = next(iter(jar.values()))  # signed by the server, too, but for something else
+        signed = {"X-NeMo-Gym-Session-Token": cookie}
+        assert (await client.http.fetch("POST", url, body=body, headers=signed, timeout_s=30)).status == 401
+
+
+@pytest.mark.parametrize("body", [b"not json", b"[]", b'"text"', b"{", b"\xff", b""])
+async def test_an_invalid_body_of_verify_is_the_callers_mistake(body: bytes) -> None:
+    async with shop() as client:
+        reply = await client.http.fetch("POST", client.url_of("shop") + "/verify", body=body, timeout_s=30)
+    assert reply.status == 422
 
 
 async def test_a_message_opens_no_session_of_its_own() -> None:
@@ -93,3 +104,15 @@ async def test_a_message_opens_no_session_of_its_own() -> None:
         )
         assert reply.status == 200
         assert reply.cookies == {}
+
+
+async def test_a_session_has_the_tools_that_its_row_lists() -> None:
+    client_package()
+    listed = [{"type": "function", "name": "weigh", "parameters": {}}]
+    async with shop() as client:
+        row = {"responses_create_params": {"input": "Weigh.", "tools": listed}}
+        seeded = await client.call("shop", "/seed_session", row, answer=dict, jar=CookieJar())
+        async with connected(client, seeded) as session:
+            assert [tool.name for tool in (await session.list_tools()).tools] == ["weigh"]
+            with pytest.raises(Exception, match="no tool 'add'"):
+                await session.call_tool("add", {"fruit": "fig"})

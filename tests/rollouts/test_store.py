@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -68,6 +69,17 @@ def test_a_file_that_is_moved_while_it_is_written_is_an_error(tmp_path: Path, is
         with pytest.raises(StorageError, match="was moved or deleted"):
             file.add([b"2\n"])
     assert moved.read_bytes() == b"1\n2\n"
+
+
+@pytest.mark.parametrize("size", [0, 3, 9])
+def test_a_file_that_another_process_shortens_or_extends_is_an_error(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "out.jsonl"
+    with contextlib.closing(JsonlFile(path)) as file:
+        file.add([b"1\n", b"22\n"])
+        os.truncate(path, size)
+        with pytest.raises(StorageError, match=f"{size} bytes, expected 5"):
+            file.add([b"3\n"])
+    assert path.stat().st_size == size
 
 
 def test_a_record_carries_its_identity_however_long_it_is() -> None:
@@ -137,6 +149,14 @@ async def test_outcomes_are_reported_after_they_are_on_disk(tmp_path: Path) -> N
     store.close()
     assert {outcome.id for outcome, _ in seen} == {outcome.id for outcome in outcomes}
     assert all(is_there for _, is_there in seen)
+
+
+async def test_an_output_that_is_truncated_after_its_last_record_is_an_error(tmp_path: Path) -> None:
+    store = RolloutStore(tmp_path / "out.jsonl", on_written=lambda _: os.truncate(tmp_path / "out.jsonl", 7))
+    with pytest.raises(StorageError, match="has 7 bytes"):
+        async with store.writing() as keep:
+            await keep(Scored(RowId(0, 0, "0" * 16), b'{"reward":1}'))
+    store.close()
 
 
 async def test_a_report_that_fails_ends_the_job_and_nobody_waits_for_the_writer(tmp_path: Path) -> None:

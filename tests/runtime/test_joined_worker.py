@@ -17,10 +17,13 @@ import pytest
 from nemo_gym.cli.health import CHECK_EVERY_S, health_thread
 from nemo_gym.client.server_client import CookieJar
 from nemo_gym.client.workers import list_workers
+from nemo_gym.config.fingerprint import Fingerprint
 from nemo_gym.config.loading import load_config
+from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts import dispatch
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.runtime import membership
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.membership import FIRST_INDEX, Members
 from nemo_gym.server.uvicorn_runner import bind
@@ -188,6 +191,49 @@ def test_a_lease_that_is_not_renewed_ends() -> None:
     now = 12.0
     assert [address.worker for address in members.addresses()] == [first]
     assert members.register(orjson.dumps({**registration, "worker": second})) == {"worker": None}
+
+
+def test_a_worker_that_was_dropped_joins_again_with_its_index_unless_another_has_it() -> None:
+    now = 0.0
+    fingerprint = Fingerprint(version="1", servers={})
+    members = Members(fingerprint, lease_s=10, clock=lambda: now)
+
+    def register(**fields: Any) -> int | None:
+        worker = {"url": "http://10.0.0.2:1", "rows": "10.0.0.2:2", "servers": ["agent"], **fields}
+        found: int | None = members.register(orjson.dumps(worker))["worker"]
+        return found
+
+    joins = {"fingerprint": fingerprint.model_dump()}
+    assert register(**joins) == FIRST_INDEX
+    now = 20.0
+    assert register(worker=FIRST_INDEX) is None
+    assert register(worker=FIRST_INDEX, **joins) == FIRST_INDEX
+    assert register(worker=FIRST_INDEX) == FIRST_INDEX
+    restarted = Members(fingerprint, lease_s=10, clock=lambda: now)
+    members = restarted
+    assert register(worker=FIRST_INDEX, **joins) == FIRST_INDEX
+    assert register(worker=FIRST_INDEX, url="http://10.0.0.3:1", **joins) == FIRST_INDEX + 1
+    with pytest.raises(ConfigError):
+        register(worker=FIRST_INDEX + 2, fingerprint={"version": "2", "servers": {}})
+
+
+async def test_a_joined_worker_that_was_frozen_until_it_was_dropped_joins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "LEASE_S", 1.5 * membership.RENEW_EVERY_S)
+    async with (
+        stub_endpoint(adds_twice) as endpoint,
+        run_of(tmp_path, endpoint.url) as (launcher, arguments),
+        joined(arguments, tmp_path) as worker,
+        launcher.client() as client,
+    ):
+        worker.signal(signal.SIGSTOP)
+        await until(lambda: len(launcher.workers()) == 1)
+        worker.signal(signal.SIGCONT)
+        await until(lambda: len(launcher.workers()) == 2)
+        assert [each.worker for each in await list_workers(client) or []] == [0, FIRST_INDEX]
+        metrics = await RolloutCollectionHelper().run_from_config(job(tmp_path), client=client)
+    assert (metrics.scored, metrics.failed) == (ROWS, {})
 
 
 async def test_health_is_answered_while_the_event_loop_is_blocked() -> None:

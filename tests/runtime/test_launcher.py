@@ -63,6 +63,12 @@ async def test_servers_share_a_process_unless_one_asks_for_its_own() -> None:
         assert launcher.health() == {"one": "up", "two": "up", "alone": "up"}
 
 
+async def test_programs_that_servers_start_do_not_get_the_pipe_of_the_worker() -> None:
+    async with launched(one=environment("breakable")) as (launcher, _), launcher.client() as client:
+        found = await client.call("one", "/stdin_of_program", answer=ServerReply)
+    assert found.content() == b"/dev/null"
+
+
 async def test_a_killed_worker_is_named_and_started_again_on_the_same_port(caplog: pytest.LogCaptureFixture) -> None:
     async with launched(one=environment("breakable"), two=environment("breakable")) as (launcher, _):
         before = await pid_of(launcher, "one")
@@ -89,7 +95,7 @@ async def test_a_worker_that_dies_in_a_request_fails_that_request_at_once() -> N
     async with launched(one=environment("breakable")) as (launcher, _), launcher.client() as client:
         with pytest.raises(RolloutError) as caught:
             await asyncio.wait_for(client.call("one", "/die", answer=ServerReply, cause="tool"), 60)
-        assert caught.value.cause == "tool"
+        assert (caught.value.cause, caught.value.code, caught.value.server) == ("environment", "process_lost", "one")
         assert "closed the connection" in str(caught.value)
 
 

@@ -1,5 +1,6 @@
 """A server gets a virtualenv of its own only when it needs one, and two with the same needs share it."""
 
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -15,6 +16,7 @@ from nemo_gym.runtime.requirements import is_met, names_this_package, own_constr
 from nemo_gym.runtime.venvs import VenvSettings, python_for
 
 APP = """
+import subprocess
 import sys
 
 import tiny_dependency
@@ -123,6 +125,51 @@ def test_two_files_of_requirements_are_one_too_many(tmp_path: Path) -> None:
         requirements_of(folder)
     (folder / "requirements.txt").unlink()
     assert requirements_of(folder) == ["pydantic"]
+
+
+def project_folder(root: Path, source: str) -> Path:
+    folder = server_folder(root, "project", "")
+    (folder / "requirements.txt").unlink()
+    project = "[project]\nname='x'\nversion='1'\ndependencies=['Tiny_Dependency>=0.5', 'nemo-gym[dev]', 'pydantic']\n"
+    sources = f"[tool.uv.sources]\nnemo-gym = {{ workspace = true }}\ntiny-dependency = {source}\n"
+    (folder / "pyproject.toml").write_text(project + sources)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("source", "url"),
+    [
+        ("{ git = 'https://example.invalid/t.git', rev = 'abc' }", "git+https://example.invalid/t.git@abc"),
+        (
+            "{ git = 'ssh://git@example.invalid/t', subdirectory = 'a/b' }",
+            "git+ssh://git@example.invalid/t#subdirectory=a/b",
+        ),
+        ("{ url = 'https://example.invalid/t-1.0.tar.gz' }", "https://example.invalid/t-1.0.tar.gz"),
+        ("{ path = '../vendored', editable = true }", "file://{root}/resources_servers/vendored"),
+    ],
+)
+def test_sources_of_a_project_are_followed(tmp_path: Path, source: str, url: str) -> None:
+    expected = f"Tiny_Dependency @ {url.replace('{root}', str(tmp_path))}"
+    assert requirements_of(project_folder(tmp_path, source)) == [expected, "pydantic"]
+
+
+@pytest.mark.parametrize(
+    "source", ["{ index = 'internal' }", "{ workspace = true }", "[{ path = 'x', marker = 'a' }]", "{ hg = 'x' }"]
+)
+def test_sources_that_cannot_be_followed_are_refused(tmp_path: Path, source: str) -> None:
+    with pytest.raises(ConfigError, match=r"tool\.uv\.sources"):
+        requirements_of(project_folder(tmp_path, source))
+
+
+def test_a_package_of_the_same_name_from_elsewhere_does_not_meet_a_source(
+    tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_ENV_VAR, str(tmp_path / "cache"))
+    assert not is_met(f"pydantic @ {wheel.as_uri()}")
+    python = python_for(project_folder(tmp_path, f"{{ path = '{wheel}' }}"))
+    assert python
+    asked = "import tiny_dependency; print(tiny_dependency.ANSWER)"
+    assert subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout == "tiny\n"
 
 
 def test_requirements_that_cannot_be_had_are_told_with_what_uv_said(

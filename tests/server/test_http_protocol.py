@@ -15,14 +15,17 @@ from nemo_gym.base_resources_server import BaseVerifyRequest, SessionState, Simp
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar, ServerClient, base_url
 from nemo_gym.common.retry_stats import track_retries
-from nemo_gym.errors import ConfigError, OverloadedError, SessionLostError
+from nemo_gym.errors import ConfigError, OverloadedError, SessionLostError, UpstreamError
+from nemo_gym.server.app import ServerApp
 from nemo_gym.server.limits import MAX_CONNECTIONS, ServerLimits
 from nemo_gym.server.session import SessionStore
 from nemo_gym.server.uvicorn_runner import bind, serving
+from tests.polling import until
 
 LATE_S = 0.5
 """A header timeout that a request which is sent at once never reaches, on a busy machine either."""
 HEAD = b"POST /count HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+LAST = HEAD + b"connection: close\r\n"
 
 
 class Count(SessionState):
@@ -46,13 +49,20 @@ class Counting(SimpleResourcesServer):
 @asynccontextmanager
 async def counting(**limits: float) -> AsyncIterator[int]:
     """A server with these limits; gives its port."""
+    async with counting_app(**limits) as (port, _):
+        yield port
+
+
+@asynccontextmanager
+async def counting_app(**limits: float) -> AsyncIterator[tuple[int, ServerApp]]:
     config = {"name": "counting", "host": "127.0.0.1", "port": 0, "entrypoint": "app.py"}
     allowed = ServerLimits.of(limits)
     server = Counting(config=Counting.config_class().model_validate(config), server_client=ServerClient())
     with bind("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-        async with serving({port: server.asgi_app(limits=allowed)}, [listening], allowed):
-            yield port
+        app = server.asgi_app(limits=allowed)
+        async with serving({port: app}, [listening], allowed):
+            yield port, app
 
 
 @asynccontextmanager
@@ -225,3 +235,64 @@ async def test_requests_that_are_sent_before_their_responses_are_read_wait_outsi
             assert await reader.readexactly(len(first) * (sent - 1)) == first * (sent - 1)
     assert answered == sent
     assert most < sent / 2
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_trailers_are_not_headers(at_once: bool) -> None:
+    async with counting() as port:
+        pieces = [
+            LAST + b"transfer-encoding: chunked\r\n\r\n",
+            b"2\r\n{}\r\n0\r\n",
+            b"cookie: nemo_gym_counting=x\r\n\r\n",
+        ]
+        status, body = await response(port, *([b"".join(pieces)] if at_once else pieces))
+    assert (status, body) == (200, b"1")
+
+
+async def test_bodies_together_have_a_limit() -> None:
+    large = b" " * 800_000 + b"{}"
+    async with counting_app(max_unread_bytes=1_000_000) as (port, app), HttpClient() as http:
+
+        async def status_of(body: bytes) -> int:
+            try:
+                return (await http.fetch("POST", f"http://127.0.0.1:{port}/count", body=body, timeout_s=30)).status
+            except UpstreamError:  # the connection was closed before all of it was sent
+                return 503
+
+        assert await status_of(large) == 200
+        async with connected(port) as (_, writer):
+            writer.write(HEAD + b"content-length: 2000000\r\n\r\n" + b" " * 900_000)
+            await until(lambda: app.unread.num_bytes == 900_000)
+            assert await status_of(large) == 503
+            await until(lambda: app.unread.num_bytes == 900_000)
+            assert await status_of(b"{}") == 200
+        await until(lambda: app.unread.num_bytes == 0)
+        assert await status_of(large) == 200
+
+
+@pytest.mark.parametrize(
+    ("keys", "status"),
+    [
+        (b",".join(b'"a%d":1' % number for number in range(1001)), 413),
+        (b",".join(b'"a\\"%d" \n:1' % number for number in range(1001)), 413),
+        (b'"text":"' + b'\\":' * 5000 + b'"', 200),
+        (b'"text":"' + b"a:b " * 5000 + b'"', 200),
+    ],
+    ids=["keys", "escaped keys", "text like keys", "colons"],
+)
+async def test_a_body_may_not_have_too_many_keys(keys: bytes, status: int) -> None:
+    body = b"{" + keys + b"}"
+    head = LAST.replace(b"/count", b"/length") + b"content-length: %d\r\n\r\n" % len(body)
+    async with counting(max_body_keys=1000) as port:
+        found, said = await response(port, head + body)
+    assert found == status
+    assert (b"max_body_keys" in said) is (status == 413)
+
+
+async def test_a_million_invalid_items_are_one_error() -> None:
+    body = orjson.dumps({"responses_create_params": {"input": [1] * 1_000_000}, "response": {}})
+    head = LAST.replace(b"/count", b"/verify") + b"content-length: %d\r\n\r\n" % len(body)
+    async with counting() as port:
+        status, said = await response(port, head + body)
+    assert status == 422
+    assert len(orjson.loads(said)["detail"]) < 20

@@ -10,6 +10,8 @@ class Steps(SessionState):
 
 
 class SessionBenchResourcesServer(SimpleResourcesServer):
+    given_history = "replay"
+
     @tool
     async def step(self, wait_s: float, steps: Steps) -> int:
         """Wait, then return how many steps this session has made."""

@@ -170,7 +170,7 @@ async def test_a_message_to_nobody_is_no_result_of_the_environment() -> None:
 
 async def test_an_environment_that_rewards_only_the_rollout_is_no_result_of_the_verifier() -> None:
     stack = servers([{"say": "42"}], environment="example_multi_turn")
-    row = {"responses_create_params": {"input": []}, "secret": "42", "max_guesses": 0}
+    row = {"responses_create_params": {"input": []}, "secret": "42", "max_guesses": 1}
     with pytest.raises(RolloutError) as caught:
         await play(stack, {**row, "policies": {"policy": {"input": "Hi"}}})
     assert caught.value.cause in ("environment", "verifier")

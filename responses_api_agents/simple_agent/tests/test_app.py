@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.base_responses_api_agent import Conversation
+from nemo_gym.errors import ProcessLostError
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient, base_url
 from nemo_gym.testing import (
@@ -374,19 +375,16 @@ async def breaking_off_at(path: str, answers: dict[str, Any]) -> AsyncIterator[s
         yield base_url("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
-@pytest.mark.parametrize(
-    ("path", "cause"),
-    [("/seed_session", "environment"), ("/v1/responses", "model"), ("/note", "tool"), ("/verify", "verifier")],
-)
-async def test_a_server_out_of_reach_is_a_failure_at_its_boundary(path: str, cause: str) -> None:
+@pytest.mark.parametrize("path", ["/seed_session", "/v1/responses", "/note", "/verify"])
+async def test_a_server_that_dies_during_a_call_is_a_lost_process_and_no_answer(path: str) -> None:
     noted = response_of({"type": "function_call", "name": "note", "arguments": "{}", "call_id": "call_1"})
     spoken = noted if path == "/note" else says("Done.")
     async with breaking_off_at(path, {"/v1/responses": spoken}) as url:
         addresses = {"environment": url, "policy_model": url}
         async with Stack(StackSpec([simple_agent("environment")], addresses=addresses)) as held_agent:
-            status, result = await run(held_agent.client)
-    assert (status, result["error"]["cause"]) == (502, cause)
-    assert "closed the connection" in result["error"]["message"]
+            with pytest.raises(ProcessLostError, match="closed the connection") as lost:
+                await run(held_agent.client)
+    assert lost.value.server == ("policy_model" if path == "/v1/responses" else "environment")
 
 
 def test_a_model_cannot_add_to_a_response_what_only_agents_add() -> None:

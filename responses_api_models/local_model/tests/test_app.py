@@ -61,7 +61,9 @@ async def training_model() -> AsyncIterator[BrowserLikeClient]:
     trained = {"return_token_id_information": True}
     async with (
         HttpClient() as http,
-        client_for(LocalModel, server_client=ServerClient(http=http), **SETTINGS, **trained) as client,
+        client_for(
+            LocalModel, server_client=ServerClient(http=http, caller_key="key"), **SETTINGS, **trained
+        ) as client,
     ):
         yield client
 

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 
 from nemo_gym.openai_utils import NeMoGymChoice, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.testing import HttpReply
+from nemo_gym.testing import CALLER_HEADER, HttpReply
 from responses_api_models.vllm_model.app import (
     VLLMConverter,
     VLLMConverterResponsesToChatCompletionsState,
@@ -137,6 +138,27 @@ async def test_only_the_last_item_has_the_tokens_and_they_go_back_with_it() -> N
     assert spoken["generation_token_ids"] == [2, 3]
     assert spoken["generation_log_probs"] == [-0.2, -0.3]
     assert "prompt_token_ids" not in heard
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+@pytest.mark.parametrize("escaped", [False, True])
+@pytest.mark.parametrize("key", ["", "0" * 64])
+async def test_tokens_of_callers_from_outside_of_the_run_are_ignored(path: str, escaped: bool, key: str) -> None:
+    tokens = {"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.5]}
+    items = [*HI, {"role": "assistant", "content": "So.", **tokens}, *HI]
+    body = orjson.dumps({"input": items} if path == "/v1/responses" else {"messages": items})
+    if escaped:
+        body = body.replace(b"_", b"\\u005f")
+    headers = {CALLER_HEADER: key, "Content-Type": "application/json"}
+    async with (
+        stub_endpoint(lambda _: with_tokens([7], [1], apart=True)) as stub,
+        in_front_of("vllm_model", "", base_url=stub.url, **TRAINING) as server,
+    ):
+        assert (await server.request("POST", path, body, headers)).status == 200
+        assert (await server.request("POST", path, body, {"Content-Type": "application/json"})).status == 200
+    stranger, own = (request.body["messages"][1] for request in stub.requests)
+    assert set(stranger) == {"role", "content"}
+    assert own["generation_token_ids"] == [2]
 
 
 async def test_tokens_are_not_sent_when_not_training() -> None:

@@ -38,6 +38,11 @@ class BreakableResourcesServer(SimpleResourcesServer):
         return "done"
 
     @tool
+    async def stdin_of_program(self) -> str:
+        program = await asyncio.create_subprocess_exec("readlink", "/proc/self/fd/0", stdout=asyncio.subprocess.PIPE)
+        return (await program.communicate())[0].decode().strip()
+
+    @tool
     async def pid(self) -> int:
         return os.getpid()
 

@@ -1,0 +1,260 @@
+"""What happens before the first step of a rollout: its row is checked, its session is seeded, and the tool calls that
+the row begins with are replayed. A row that can never be scored right ends here, before any model is called."""
+
+import inspect
+import logging
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from nemo_gym.client.reply import raise_environment_failure
+from nemo_gym.common.folder_imports import folder_of
+from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.common.words import shorten
+from nemo_gym.config.error_messages import first_error
+from nemo_gym.errors import INVALID_ROW, ConfigError, RolloutError
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.content_parts import content_text
+from nemo_gym.llm_api.json_codec import encode, set_fields
+from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.server.core import ServerCore
+from nemo_gym.server.endpoint import Call, Endpoint, plain_result
+from nemo_gym.server.session import Session, SessionState
+from nemo_gym.server.tools import any_tools_of, offered_tools, tools_of
+
+logger = logging.getLogger(__name__)
+
+PARAMS, RESPONSE, POLICIES = "responses_create_params", "response", "policies"
+OUR_ENVIRONMENTS = PARENT_DIR / "resources_servers"
+MAX_SHOWN = 200
+
+GivenHistory = Literal["replay", "ignore", "refuse"]
+
+
+class Environment(Protocol):
+    """What is asked of an environment."""
+
+    def core(self) -> ServerCore: ...
+    async def _list_tools(self) -> JsonObject: ...
+
+
+class GivenCall(NamedTuple):
+    """A tool call that a row begins with."""
+
+    name: str
+    arguments: str
+    output: str | None
+    """None if the row does not have it."""
+
+
+class RowValidator:
+    """Finds the rows that an environment can never score right. It needs the class alone, no server."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self._name = kind.__name__
+        own_check = None if kind.check_row.__module__.startswith("nemo_gym.") else kind.check_row
+        self._check_row: Callable[[JsonObject], None] | None = own_check
+        # An environment written for the public package may expect fields that its agent adds later.
+        is_public = _is_in_public_folder(kind) and own_check is None
+        self._models = [] if is_public else list(_row_models(kind))
+        self.history: GivenHistory | None = kind.given_history
+        if self.history not in (None, *get_args(GivenHistory)):
+            expected = ", ".join(get_args(GivenHistory))
+            raise ConfigError(f"{kind.__name__}.given_history is {self.history!r}, expected one of: {expected}.")
+        self._has_state, self._has_session = _names(kind, (SessionState, Session)), _names_request(kind)
+        self._has_warned = False
+
+    @property
+    def accepts_every_row(self) -> bool:
+        return not (self._models or self._check_row or self._has_state or self._has_session)
+
+    def check(self, row: Mapping[str, Any]) -> None:
+        """Raise ValueError with the reason if the row cannot be scored. Its parameters may be JSON or validated."""
+        if self._models:
+            self._check_fields(row)
+        if self._check_row is not None:
+            self._check_row({**row, PARAMS: _as_json(row[PARAMS])})
+        if (self._has_state or self._has_session) and has_calls(row):
+            self._check_history(row)
+
+    def _check_fields(self, row: Mapping[str, Any]) -> None:
+        params = row[PARAMS]
+        known = _Params.model_construct(**params) if isinstance(params, dict) else params
+        fields = {**row, PARAMS: known, RESPONSE: _NO_RESPONSE}
+        for model in self._models:
+            try:
+                model.model_validate(fields)
+            except ValidationError as error:
+                if reason := first_error(error, ignored=(PARAMS, RESPONSE)):
+                    raise ValueError(reason) from None
+
+    def _check_history(self, row: Mapping[str, Any]) -> None:
+        found = "`input` has earlier tool calls"
+        if self.history == "replay" and _has_calls_of_policies(row):
+            raise ValueError(f"{found} in `policies`, whose order is not known, so they cannot be replayed")
+        if self.history == "refuse":
+            raise ValueError(f"{found}, which {self._name} does not take (given_history: refuse)")
+        if self.history is None and self._has_state:
+            raise ValueError(f"{found}; {self._name} must say what they mean: given_history: replay, ignore or refuse")
+        if self.history is None and not self._has_warned:
+            self._has_warned = True
+            logger.warning("%s has rows with earlier tool calls; they are ignored (no given_history)", self._name)
+
+
+class SeedEndpoint(Endpoint):
+    """`/seed_session`: checks the row, seeds the session, and replays the tool calls that the row begins with."""
+
+    def __init__(self, server: Environment, seed: Callable[..., Any], *, finish: Any, is_default: bool) -> None:
+        super().__init__("/seed_session", seed, cause="environment", finish=finish)
+        self._server, self._is_default, self._rows = server, is_default, RowValidator(type(server))
+
+    def does_nothing(self, body: Any) -> bool:
+        """True if there is nothing to seed and the row is valid. For any other the call says why."""
+        try:
+            return self._is_default and self._checked(body) is None
+        except ValueError:
+            return False
+
+    def __call__(self, call: Call) -> Awaitable[Any]:
+        try:
+            to_replay = self._checked(call.body)
+        except ValueError as error:
+            raise RolloutError("input", f"The row is not valid: {error}", code=INVALID_ROW) from error
+        seeding = super().__call__(call)
+        return seeding if to_replay is None else self._seed_and_replay(seeding, call, _as_json(to_replay[PARAMS]))
+
+    def _checked(self, body: Any) -> Mapping[str, Any] | None:
+        """Raise ValueError if the row is not valid, and return it if it begins with tool calls to be replayed."""
+        row = None if self._rows.accepts_every_row else row_in(body)
+        if row is None:
+            return None
+        self._rows.check(row)
+        return row if self._rows.history == "replay" and has_calls(row) else None
+
+    async def _seed_and_replay(self, seeding: Awaitable[Any], call: Call, params: JsonObject) -> Any:
+        result, core = await plain_result(seeding, call), self._server.core()
+        if call.session is None or core.direct is None:
+            raise AssertionError("an environment with state was called without a session")
+        cookies = {core.session_cookie: call.session.token}
+        offered = offered_tools(params["tools"] if "tools" in params else (await self._server._list_tools())["tools"])
+        for each in given_calls(params):
+            if each.name in offered:  # any other call was refused then, too
+                reply = await core.direct("POST", f"/{each.name}", each.arguments.encode(), cookies)
+                raise_environment_failure(reply)
+                _check_output(each, reply.text())
+        return result
+
+
+def has_calls(row: Mapping[str, Any]) -> bool:
+    """True if the row begins with tool calls."""
+    return any(_is_call(item) for item in _input_of(row[PARAMS])) or _has_calls_of_policies(row)
+
+
+def given_calls(params: JsonObject) -> Iterator[GivenCall]:
+    """The tool calls in the `input` of a row, in their order."""
+    items = _input_of(params)
+    outputs = defaultdict[str, deque[Any]](deque)  # endpoints may use an id again
+    for item in items:
+        if item.get("type") == "function_call_output":
+            outputs[item["call_id"]].append(item["output"])
+    for item in filter(_is_call, items):
+        waiting = outputs[item["call_id"]]
+        yield GivenCall(item["name"], item["arguments"], content_text(waiting.popleft()) if waiting else None)
+
+
+def _check_output(call: GivenCall, output: str) -> None:
+    """Raise RolloutError unless the call has answered as it did in the row. JSON may be written another way."""
+    if call.output is not None and (call.output == output or _is_same_json(call.output, output)):
+        return
+    asked = shorten(f"{call.name}({call.arguments})", MAX_SHOWN)
+    given = "no output" if call.output is None else shorten(repr(call.output), MAX_SHOWN)
+    found = f"{asked} answered {shorten(repr(output), MAX_SHOWN)}; the row has {given}"
+    raise RolloutError("input", f"The earlier tool calls of the row cannot be replayed: {found}.", code=INVALID_ROW)
+
+
+def _is_same_json(one: str, other: str) -> bool:
+    try:
+        return bool(orjson.loads(one) == orjson.loads(other))
+    except orjson.JSONDecodeError:
+        return False
+
+
+def row_in(body: Any) -> Mapping[str, Any] | None:
+    """The row that a session is seeded with; None if it is seeded without one."""
+    if isinstance(body, bytes):
+        try:
+            body = orjson.loads(body or b"null")
+        except orjson.JSONDecodeError:
+            return None  # decoding the body says what is wrong
+    row = set_fields(body) if isinstance(body, BaseModel) else body
+    return row if isinstance(row, dict) and isinstance(row.get(PARAMS), dict | BaseModel) else None
+
+
+def _input_of(params: Any) -> Any:
+    given = params.get("input") if isinstance(params, dict) else params.input
+    return given if isinstance(given, list) else ()
+
+
+def _is_call(item: Any) -> bool:
+    return bool((item.get("type") if isinstance(item, dict) else getattr(item, "type", None)) == "function_call")
+
+
+def _has_calls_of_policies(row: Mapping[str, Any]) -> bool:
+    policies = row.get(POLICIES)
+    each = policies.values() if isinstance(policies, dict) else ()
+    return any(_is_call(item) for one in each if isinstance(one, dict) for item in _input_of(one))
+
+
+def _as_json(params: Any) -> JsonObject:
+    return params if type(params) is dict else orjson.loads(encode(params, exclude_unset=True))
+
+
+# What a class says
+
+
+_Params = NeMoGymResponseCreateParamsNonStreaming
+_NO_RESPONSE = NeMoGymResponse(id="resp_none", created_at=0.0, model="", output=[])
+
+
+def _is_in_public_folder(kind: type[Any]) -> bool:
+    """True for the class of a folder that is not one of ours. A class in a script is in no folder."""
+    folder = folder_of(kind.__module__)
+    return folder is not None and not folder.is_relative_to(OUR_ENVIRONMENTS)
+
+
+def _row_models(kind: type[Any]) -> Iterator[type[BaseModel]]:
+    """The bodies of `seed_session` and `verify` that declare fields of the row."""
+    for name in ("seed_session", "verify"):
+        try:
+            body = Endpoint(f"/{name}", getattr(kind, name).__get__(kind), cause="environment").arguments
+        except (ConfigError, TypeError, NameError):
+            continue  # an error when the server starts
+        if body is not None and not body.model_fields.keys() <= {PARAMS, RESPONSE}:
+            yield body
+
+
+def _handlers_of(kind: type[Any]) -> list[Callable[..., Any]]:
+    named = [getattr(kind, name) for name in ("seed_session", "verify", "next_message")]
+    return [*named, *tools_of(kind).values(), *any_tools_of(kind)]
+
+
+def _annotations_of(kind: type[Any]) -> Iterator[type[Any]]:
+    for handler in _handlers_of(kind):
+        try:
+            parameters = inspect.signature(handler, eval_str=True).parameters.values()
+        except (TypeError, NameError):
+            continue
+        yield from (each.annotation for each in parameters if isinstance(each.annotation, type))
+
+
+def _names(kind: type[Any], wanted: tuple[type[Any], ...]) -> bool:
+    """True if a handler asks for an object of these types."""
+    return any(issubclass(each, wanted) for each in _annotations_of(kind))
+
+
+def _names_request(kind: type[Any]) -> bool:
+    """True if a handler asks for the request, through which public environments reach their sessions."""
+    return any(each.__module__ == "starlette.requests" for each in _annotations_of(kind))

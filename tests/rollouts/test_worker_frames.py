@@ -1,0 +1,200 @@
+"""Whatever a worker sends, each rollout that it was asked for has exactly one outcome, and none that is not valid."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.client.workers import WorkerAddress
+from nemo_gym.rollouts.dispatch import WorkerPool
+from nemo_gym.rollouts.row_protocol import (
+    LENGTHS,
+    MAX_FRAME_BYTES,
+    VERSION,
+    Kind,
+    ProtocolError,
+    RowRequest,
+    outcome_frame,
+    read_outcome,
+)
+from nemo_gym.rollouts.types import Figures, NoResult, Outcome, Row, RowId, Scored
+from tests.polling import PATIENCE_S
+from tests.raw_server import raw_server
+
+NUMBER = 0
+ROW = Row(RowId(3, 0, "0" * 16), "agent", b"{}")
+SCORED = Scored(ROW.id, b'{"reward":0.5,"said":"hello"}', Figures({"reward": 0.5, "said": "hello"}, (1, 2, 3, 6)))
+FAILED = NoResult(ROW.id, "tool", "it broke", server="weather", started_at=5.0, seconds=1.5)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda item: st.lists(item, max_size=3) | st.dictionaries(st.text(max_size=5), item, max_size=3),
+    max_leaves=5,
+)
+
+
+def frame(head: Any, body: bytes = b"") -> bytes:
+    encoded = orjson.dumps(head)
+    return LENGTHS.pack(len(encoded), len(body)) + encoded + body
+
+
+def read(head: list[Any], body: bytes) -> Outcome:
+    return read_outcome(orjson.loads(orjson.dumps(head)), body, RowRequest(NUMBER, ROW, 60.0, 1))
+
+
+@pytest.mark.parametrize("outcome", [SCORED, FAILED])
+def test_an_outcome_that_was_sent_is_read_as_it_was(outcome: Outcome) -> None:
+    found = read(*outcome_frame(NUMBER, outcome))
+    assert outcome_frame(NUMBER, found) == (
+        orjson.loads(orjson.dumps(outcome_frame(NUMBER, outcome)[0])),
+        *_body(found),
+    )
+
+
+def _body(outcome: Outcome) -> Sequence[bytes]:
+    return (outcome.record if isinstance(outcome, Scored) else b"",)
+
+
+SCORED_HEAD = outcome_frame(NUMBER, SCORED)[0]
+BAD_RECORDS = [
+    b"",
+    b"{}",
+    b"not JSON",
+    b'"reward"',
+    b"[0.5]",
+    b'{"reward":0.5',
+    b'{"reward":0.5}{"reward":0.5}',
+    b'{"reward":0.5,\n"said":"hello"}',
+    b'{"reward":0.5}\n',
+    b'{"reward":0.5}\r',
+    b' {"reward":0.5}',
+    b'{"reward":0.5} ',
+    b'{"reward":0.25}',
+    b'{"reward":NaN}',
+    b'{"reward":1e999}',
+    b'{"reward":"0.5"}',
+    b'{"reward":null}',
+    b'{"reward":0.5,"said":"\xff"}',
+    b'{"reward":0.5,"said":"\n"}',
+]
+
+
+@pytest.mark.parametrize("record", BAD_RECORDS)
+def test_a_record_that_is_not_one_line_of_json_with_its_reward_is_refused(record: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        read(SCORED_HEAD, record)
+
+
+@given(st.sampled_from([SCORED, FAILED]), st.integers(0, 8), JSON, st.sampled_from(["replace", "insert", "delete"]))
+@settings(deadline=None, max_examples=500)
+def test_a_changed_head_is_refused_or_still_an_outcome(outcome: Outcome, index: int, item: Any, change: str) -> None:
+    head, body = outcome_frame(NUMBER, outcome)
+    head = [*head]
+    place = min(index, len(head) - 1)
+    head[place : place + (change != "insert")] = [] if change == "delete" else [item]
+    if head[:1] not in ([Kind.SCORED], [Kind.NO_RESULT]):
+        return  # no outcome
+    try:
+        found = read(head, body)
+    except ProtocolError:
+        return
+    check(found)
+
+
+@given(st.binary(max_size=40), st.integers(0, 30), st.integers(0, 30))
+@settings(deadline=None, max_examples=500)
+def test_a_changed_record_is_refused_or_still_a_record(noise: bytes, start: int, end: int) -> None:
+    try:
+        found = read(SCORED_HEAD, SCORED.record[:start] + noise + SCORED.record[end:])
+    except ProtocolError:
+        return
+    check(found)
+
+
+def check(outcome: Outcome) -> None:
+    """An outcome can be written, and read again."""
+    line = outcome.line()
+    written = orjson.loads(line)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    if isinstance(outcome, Scored):
+        assert math.isfinite(written["reward"])
+        assert written["reward"] == outcome.figures.values["reward"]
+
+
+async def outcome_from_worker_that_sends(sent: bytes, *, times: int = 1) -> list[Outcome]:
+    """The outcomes of rows that are all answered with these bytes, after which the worker hangs up."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(frame([Kind.HELLO, VERSION, 0, 1, 100, ["agent"]]))
+        received = b""
+        while received.count(b'"agent"') < times:
+            received += await reader.readexactly(1)
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+        await reader.read()
+
+    async with raw_server(serve) as port:
+        pool = WorkerPool(partial(asyncio.sleep, 0, [WorkerAddress(0, "", f"127.0.0.1:{port}", ("agent",))]))
+        async with asyncio.timeout(PATIENCE_S), pool.connected():
+            asked = (pool.attempt(ROW, timeout_s=LONG_S, number=1) for _ in range(times))
+            return await asyncio.gather(*asked)
+
+
+LONG_S = 3600.0
+GOOD = frame(*outcome_frame(NUMBER, SCORED))
+SENT: dict[str, bytes] = {
+    "nothing": b"",
+    "a body that is not JSON": frame(SCORED_HEAD, b"no JSON"),
+    "a body with a line break": frame(SCORED_HEAD, b'{"reward":0.5,\n"said":"hello"}'),
+    "a short head": frame([Kind.SCORED, NUMBER]),
+    "no number": frame([Kind.SCORED]),
+    "a number that is a list": frame([Kind.SCORED, [NUMBER], 0, 0, 0.1, {}, [], False], b"{}"),
+    "an unknown number": frame(outcome_frame(NUMBER + 1, SCORED)[0], SCORED.record),
+    "wrong types": frame([Kind.SCORED, NUMBER, "0", None, {}, [], 1, "no"], SCORED.record),
+    "an unknown cause": frame([Kind.NO_RESULT, NUMBER, {**outcome_frame(0, FAILED)[0][2], "cause": "magic"}]),
+    "an unknown field": frame([Kind.NO_RESULT, NUMBER, {**outcome_frame(0, FAILED)[0][2], "id": 7}]),
+    "a failure without fields": frame([Kind.NO_RESULT, NUMBER, {}]),
+    "a failure that is none": frame([Kind.NO_RESULT, NUMBER, None]),
+    "an unknown kind": frame([99, NUMBER]),
+    "a hello without agents": frame([Kind.HELLO, VERSION]),
+    "a hello with wrong agents": frame([Kind.HELLO, VERSION, 0, 1, 5, [["agent"]]]),
+    "stages that are none": frame([Kind.STAGES, 5]),
+    "no list": frame({"kind": 5}),
+    "no JSON": LENGTHS.pack(4, 0) + b"nope",
+    "too much": LENGTHS.pack(MAX_FRAME_BYTES, 1),
+    "half a frame": GOOD[:-5],
+}
+
+
+@pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
+async def test_what_is_no_valid_outcome_is_a_lost_worker(sent: bytes) -> None:
+    (outcome,) = await outcome_from_worker_that_sends(sent)
+    assert isinstance(outcome, NoResult)
+    assert (outcome.code, outcome.cause, outcome.retryable) == ("worker_lost", "environment", True)
+
+
+async def test_an_outcome_that_is_not_valid_costs_no_other_rollout_and_a_second_one_does_not_count() -> None:
+    other = frame(outcome_frame(NUMBER + 1, SCORED)[0], SCORED.record)
+    bad = frame(SCORED_HEAD, b"no JSON")
+    lost, scored = await outcome_from_worker_that_sends(bad + GOOD + other + other, times=2)
+    assert isinstance(lost, NoResult)
+    assert isinstance(scored, Scored)
+    assert orjson.loads(scored.record)["reward"] == 0.5
+
+
+@given(
+    st.lists(st.sampled_from([GOOD, *SENT.values()]) | st.binary(max_size=30), max_size=4).map(b"".join),
+    st.integers(0, 200),
+)
+@settings(deadline=None, max_examples=100)
+def test_every_stream_of_bytes_ends_each_rollout_once(sent: bytes, cut: int) -> None:
+    (outcome,) = asyncio.run(outcome_from_worker_that_sends(sent[: len(sent) - cut] if cut < 50 else sent))
+    check(outcome)
+    assert isinstance(outcome, Scored) or outcome.code in ("worker_lost", FAILED.code)
