@@ -42,7 +42,6 @@ from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.failure_messages import setup_message
 from nemo_gym.rollouts.process_losses import LOST_CODES, LostRows, RowLosses
 from nemo_gym.rollouts.store import WriteOutcome
-from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_policy
 from nemo_gym.rollouts.types import (
     ANSWER_FIELDS,
     METADATA_FIELDS,
@@ -78,8 +77,8 @@ class MakeAttempt(Protocol):
 
 
 def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, write: WriteOutcome) -> Run:
-    """The function that makes a rollout of a row: it retries what is retryable, writes each failed attempt, and
-    applies the straggler policy. Raises SetupError if a model endpoint is set up so that no rollout can succeed, or
+    """The function that makes a rollout of a row: it retries what is retryable and writes each failed attempt.
+    Raises SetupError if a model endpoint is set up so that no rollout can succeed, or
     does not come back."""
     has_scored, unreachable_since, lost_rows, timeout_s = False, math.inf, LostRows(), config.rollout_timeout_s
 
@@ -114,11 +113,7 @@ def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, wri
             await asyncio.sleep(pause_s)
             number += 1
 
-    if config.straggler_percentile is None:
-        return run
-    return with_straggler_policy(
-        run, durations=DurationPercentiles(), percentile=config.straggler_percentile, action=config.straggler_action
-    )
+    return run
 
 
 def traced_attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int) -> Coroutine[Any, Any, Outcome]:

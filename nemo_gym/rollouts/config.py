@@ -7,7 +7,6 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from nemo_gym.config.types import CommandConfig, NumWorkers
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.stragglers import Action
 
 WEEK_S = 7 * 86400.0
 MIN_PARALLEL = 8
@@ -107,12 +106,6 @@ class RolloutCollectionConfig(CommandConfig):
 
     tolerated_failures: int = Field(default=0, ge=0)
     """Exit with code 0 if at most this many rollouts have no result."""
-
-    straggler_percentile: float | None = Field(default=None, gt=0, lt=100)
-    """Treat a rollout that takes longer than this percentile of the others as a straggler."""
-
-    straggler_action: Action = "hedge"
-    """For stragglers: `hedge` runs the row a second time and keeps the first result, `give_up` cancels it."""
 
     group_output: bool = False
     """Write the repeats of a row together, when all of them are complete."""

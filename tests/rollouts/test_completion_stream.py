@@ -4,13 +4,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 
-import orjson
 import pytest
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
-from nemo_gym.rollouts.stragglers import MIN_DURATIONS, DurationPercentiles, with_straggler_policy
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from tests.polling import until
 
 
@@ -149,80 +146,6 @@ def test_plain_code_may_stop_early() -> None:
     assert next(futures).result() == "0"
     futures.close()  # type: ignore[attr-defined]
     assert set(run.cancelled) == set(run.started)
-
-
-@pytest.mark.parametrize(("action", "expected"), [("hedge", Scored), ("give_up", NoResult)])
-async def test_a_straggler_is_hedged_or_given_up(action: str, expected: type) -> None:
-    tries = 0
-
-    async def run(row: Row) -> Outcome:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            await asyncio.Event().wait()
-        return Scored(row.id, b'{"reward":1}', seconds=0.01)
-
-    durations = DurationPercentiles()
-    for _ in range(MIN_DURATIONS):
-        durations.add(0.01)
-    run_watched = with_straggler_policy(run, durations=durations, percentile=95, action=action)  # type: ignore[arg-type]
-    outcome = await run_watched(Row(RowId(0, 0, ""), "agent", b"{}"))
-    assert isinstance(outcome, expected)
-
-
-async def test_giving_up_the_slowest_does_not_make_ever_more_of_them() -> None:
-    """Were only the quick ones to set the durations, each one given up would make the next more likely to be."""
-    durations = DurationPercentiles()
-    for number in range(100):
-        durations.add(number / 1000)
-
-    async def run(row: Row) -> Outcome:
-        await asyncio.Event().wait()
-        return Scored(row.id, b'{"reward":1}')
-
-    run_watched = with_straggler_policy(run, durations=durations, percentile=50, action="give_up")
-    before = durations.percentile(50)
-    rows = (Row(RowId(number, 0, ""), "agent", b'{"a":1}') for number in range(100))
-    outcomes = await asyncio.gather(*map(run_watched, rows))
-    assert before is not None
-    assert (durations.percentile(50) or 0) >= before
-    assert (durations.percentile(25) or 0) > before / 2
-    for outcome in outcomes:
-        assert isinstance(outcome, NoResult)
-        assert outcome.started_at > 0
-        assert outcome.seconds >= before
-        assert orjson.loads(outcome.line())["row"] == {"a": 1}
-
-
-@pytest.mark.parametrize("action", ["hedge", "give_up"])
-async def test_stragglers_are_few_though_the_fastest_finish_first(action: str) -> None:
-    """Rollouts of one wave end one after the other, so the first durations to be known are the shortest."""
-    wave, second_runs = 64, 0
-
-    async def run(row: Row) -> Outcome:
-        nonlocal second_runs
-        number = row.id.task_index
-        second_runs += number in started
-        started.add(number)
-        await asyncio.sleep(0.05 + 0.005 * (number % wave))
-        return Scored(row.id, b'{"reward":1}')
-
-    started: set[int] = set()
-    run_watched = with_straggler_policy(run, durations=DurationPercentiles(), percentile=90, action=action)  # type: ignore[arg-type]
-    outcomes: list[Outcome] = []
-    for first in range(0, 4 * wave, wave):
-        rows = (Row(RowId(first + number, 0, ""), "agent", b"{}") for number in range(wave))
-        outcomes += await asyncio.gather(*map(run_watched, rows))
-    given_up = sum(isinstance(outcome, NoResult) for outcome in outcomes)
-    assert given_up + second_runs < 0.5 * len(outcomes)  # 75 % if only the first to finish set the limit
-
-
-def test_the_durations_is_that_of_the_latest() -> None:
-    durations = DurationPercentiles()
-    assert durations.percentile(50) is None
-    for number in range(5000):
-        durations.add(float(number))
-    assert durations.percentile(50) == pytest.approx(4500, abs=2)
 
 
 async def test_asking_too_early_says_to_await() -> None:

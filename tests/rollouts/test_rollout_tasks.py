@@ -9,7 +9,6 @@ from nemo_gym.errors import StorageError
 from nemo_gym.rollouts.collector import collect
 from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
 from nemo_gym.rollouts.rollout_tasks import RolloutTasks
-from nemo_gym.rollouts.stragglers import DurationPercentiles, with_straggler_policy
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 
 FOREVER_S = 3600.0
@@ -93,8 +92,7 @@ async def test_a_block_that_is_cancelled_leaves_behind_what_ignores_it(seconds_i
     released.set()
 
 
-@pytest.mark.parametrize("is_hedged", [False, True])
-async def test_a_rollout_that_ignores_its_timeout_is_a_failure_and_others_go_on(is_hedged: bool) -> None:
+async def test_a_rollout_that_ignores_its_timeout_is_a_failure_and_others_go_on() -> None:
     released = asyncio.Event()
     written: list[Outcome] = []
     limiter = AdaptiveLimiter(AimdWindow(2, 2))
@@ -108,8 +106,6 @@ async def test_a_rollout_that_ignores_its_timeout_is_a_failure_and_others_go_on(
     async def write(outcome: Outcome) -> None:
         written.append(outcome)
 
-    if is_hedged:
-        run = with_straggler_policy(run, durations=DurationPercentiles(), percentile=50, action="hedge")  # type: ignore[assignment]
     await collect(rows(20), run, write, limiter, grace_s=0.05)
     released.set()
     for _ in range(10):
