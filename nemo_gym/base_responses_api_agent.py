@@ -16,15 +16,15 @@ from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.client.reply import raise_environment_failure
 from nemo_gym.client.server_client import CookieJar, ServerReply
 from nemo_gym.common.deadline import timeout
-from nemo_gym.common.exception_groups import raise_first_error
+from nemo_gym.common.exceptions import raise_first_error
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig, ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import RolloutError
 from nemo_gym.gateway.model_call_capture import CaptureStore, run_with_captured_calls
 from nemo_gym.gateway.rollout_urls import RolloutUrlsMixin
 from nemo_gym.llm_api.base import sum_of
+from nemo_gym.llm_api.endpoint_errors import raise_response_failure
 from nemo_gym.llm_api.json_codec import EncodedItems, changed, encode, set_fields
-from nemo_gym.llm_api.response_failures import raise_response_failure
 from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,

@@ -1,13 +1,13 @@
 """Hugging Face datasets, under the path that outside code imports them from."""
 
 from nemo_gym.common.lazy_exports import lazy_attributes
-from nemo_gym.data.hubs.hugging_face_config import (
+from nemo_gym.data.hubs.hugging_face import (
     DownloadJsonlDatasetHuggingFaceConfig as DownloadJsonlDatasetHuggingFaceConfig,
 )
-from nemo_gym.data.hubs.hugging_face_config import (
+from nemo_gym.data.hubs.hugging_face import (
     UploadJsonlDatasetHuggingFaceConfig as UploadJsonlDatasetHuggingFaceConfig,
 )
-from nemo_gym.data.hubs.hugging_face_config import (
+from nemo_gym.data.hubs.hugging_face import (
     UploadJsonlDatasetHuggingFaceMaybeDeleteConfig as UploadJsonlDatasetHuggingFaceMaybeDeleteConfig,
 )
 

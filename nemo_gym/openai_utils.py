@@ -1,10 +1,10 @@
 """What authors of servers import for LLM APIs: the types of Responses and Chat Completions, conversions between them,
 JSON, and clients of endpoints."""
 
+from nemo_gym.client.load_balancer import REQUEST_TIMEOUT_S as REQUEST_TIMEOUT_S
 from nemo_gym.client.load_balancer import EndpointPool as EndpointPool
 from nemo_gym.client.load_balancer import EndpointSettings as EndpointSettings
-from nemo_gym.client.openai_client import REQUEST_TIMEOUT_S as REQUEST_TIMEOUT_S
-from nemo_gym.client.openai_client import NeMoGymAsyncOpenAI as NeMoGymAsyncOpenAI
+from nemo_gym.client.load_balancer import NeMoGymAsyncOpenAI as NeMoGymAsyncOpenAI
 from nemo_gym.common.retry import RATE_LIMIT_ERROR_CODES as RATE_LIMIT_ERROR_CODES
 from nemo_gym.common.retry import RETRY_ERROR_CODES as RETRY_ERROR_CODES
 from nemo_gym.llm_api.base import POLICY_VERSION_FIELD as POLICY_VERSION_FIELD
@@ -50,24 +50,8 @@ from nemo_gym.llm_api.chat import NeMoGymChoice as NeMoGymChoice
 from nemo_gym.llm_api.chat import NeMoGymCompletionCreateParams as NeMoGymCompletionCreateParams
 from nemo_gym.llm_api.chat import NeMoGymFunction as NeMoGymFunction
 from nemo_gym.llm_api.chat import NeMoGymFunctionDefinition as NeMoGymFunctionDefinition
-from nemo_gym.llm_api.endpoint_refusals import completion_refusal as completion_refusal
-from nemo_gym.llm_api.endpoint_refusals import response_refusal as response_refusal
-from nemo_gym.llm_api.hosted_items import NeMoGymComputerCallOutput as NeMoGymComputerCallOutput
-from nemo_gym.llm_api.hosted_items import NeMoGymImageGenerationCall as NeMoGymImageGenerationCall
-from nemo_gym.llm_api.hosted_items import NeMoGymLocalShellCall as NeMoGymLocalShellCall
-from nemo_gym.llm_api.hosted_items import NeMoGymLocalShellCallOutput as NeMoGymLocalShellCallOutput
-from nemo_gym.llm_api.hosted_items import NeMoGymMcpApprovalResponse as NeMoGymMcpApprovalResponse
-from nemo_gym.llm_api.hosted_items import (
-    NeMoGymResponseCodeInterpreterToolCall as NeMoGymResponseCodeInterpreterToolCall,
-)
-from nemo_gym.llm_api.hosted_items import NeMoGymResponseComputerToolCall as NeMoGymResponseComputerToolCall
-from nemo_gym.llm_api.hosted_items import NeMoGymResponseCustomToolCall as NeMoGymResponseCustomToolCall
-from nemo_gym.llm_api.hosted_items import NeMoGymResponseCustomToolCallOutput as NeMoGymResponseCustomToolCallOutput
-from nemo_gym.llm_api.hosted_items import NeMoGymResponseFileSearchToolCall as NeMoGymResponseFileSearchToolCall
-from nemo_gym.llm_api.hosted_items import NeMoGymResponseFunctionWebSearch as NeMoGymResponseFunctionWebSearch
-from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpApprovalRequest as NeMoGymResponseMcpApprovalRequest
-from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpCall as NeMoGymResponseMcpCall
-from nemo_gym.llm_api.hosted_items import NeMoGymResponseMcpListTools as NeMoGymResponseMcpListTools
+from nemo_gym.llm_api.endpoint_errors import raise_response_failure as raise_response_failure
+from nemo_gym.llm_api.endpoint_errors import response_failure as response_failure
 from nemo_gym.llm_api.json_codec import Body as Body
 from nemo_gym.llm_api.json_codec import EncodedItems as EncodedItems
 from nemo_gym.llm_api.json_codec import changed as changed
@@ -75,28 +59,42 @@ from nemo_gym.llm_api.json_codec import encode as encode
 from nemo_gym.llm_api.json_codec import encode_request as encode_request
 from nemo_gym.llm_api.json_codec import request_pieces as request_pieces
 from nemo_gym.llm_api.json_codec import set_fields as set_fields
-from nemo_gym.llm_api.normalize_completion import normalize_completion as normalize_completion
-from nemo_gym.llm_api.response_failures import raise_response_failure as raise_response_failure
-from nemo_gym.llm_api.response_failures import response_failure as response_failure
 from nemo_gym.llm_api.responses import RESPONSES_TO_TRAIN as RESPONSES_TO_TRAIN
+from nemo_gym.llm_api.responses import NeMoGymComputerCallOutput as NeMoGymComputerCallOutput
 from nemo_gym.llm_api.responses import NeMoGymEasyInputMessage as NeMoGymEasyInputMessage
 from nemo_gym.llm_api.responses import NeMoGymEasyInputMessageForTraining as NeMoGymEasyInputMessageForTraining
 from nemo_gym.llm_api.responses import NeMoGymFunctionCallOutput as NeMoGymFunctionCallOutput
 from nemo_gym.llm_api.responses import NeMoGymFunctionToolParam as NeMoGymFunctionToolParam
+from nemo_gym.llm_api.responses import NeMoGymImageGenerationCall as NeMoGymImageGenerationCall
+from nemo_gym.llm_api.responses import NeMoGymLocalShellCall as NeMoGymLocalShellCall
+from nemo_gym.llm_api.responses import NeMoGymLocalShellCallOutput as NeMoGymLocalShellCallOutput
+from nemo_gym.llm_api.responses import NeMoGymMcpApprovalResponse as NeMoGymMcpApprovalResponse
 from nemo_gym.llm_api.responses import NeMoGymMessage as NeMoGymMessage
 from nemo_gym.llm_api.responses import NeMoGymMessageForTraining as NeMoGymMessageForTraining
 from nemo_gym.llm_api.responses import NeMoGymResponse as NeMoGymResponse
 from nemo_gym.llm_api.responses import (
+    NeMoGymResponseCodeInterpreterToolCall as NeMoGymResponseCodeInterpreterToolCall,
+)
+from nemo_gym.llm_api.responses import NeMoGymResponseComputerToolCall as NeMoGymResponseComputerToolCall
+from nemo_gym.llm_api.responses import (
     NeMoGymResponseCreateParamsNonStreaming as NeMoGymResponseCreateParamsNonStreaming,
 )
+from nemo_gym.llm_api.responses import NeMoGymResponseCustomToolCall as NeMoGymResponseCustomToolCall
+from nemo_gym.llm_api.responses import NeMoGymResponseCustomToolCallOutput as NeMoGymResponseCustomToolCallOutput
+from nemo_gym.llm_api.responses import NeMoGymResponseFileSearchToolCall as NeMoGymResponseFileSearchToolCall
 from nemo_gym.llm_api.responses import NeMoGymResponseFunctionToolCall as NeMoGymResponseFunctionToolCall
 from nemo_gym.llm_api.responses import (
     NeMoGymResponseFunctionToolCallForTraining as NeMoGymResponseFunctionToolCallForTraining,
 )
+from nemo_gym.llm_api.responses import NeMoGymResponseFunctionWebSearch as NeMoGymResponseFunctionWebSearch
 from nemo_gym.llm_api.responses import NeMoGymResponseInput as NeMoGymResponseInput
 from nemo_gym.llm_api.responses import NeMoGymResponseInputImage as NeMoGymResponseInputImage
 from nemo_gym.llm_api.responses import NeMoGymResponseInputItem as NeMoGymResponseInputItem
 from nemo_gym.llm_api.responses import NeMoGymResponseInputText as NeMoGymResponseInputText
+from nemo_gym.llm_api.responses import NeMoGymResponseInputTokensDetails as NeMoGymResponseInputTokensDetails
+from nemo_gym.llm_api.responses import NeMoGymResponseMcpApprovalRequest as NeMoGymResponseMcpApprovalRequest
+from nemo_gym.llm_api.responses import NeMoGymResponseMcpCall as NeMoGymResponseMcpCall
+from nemo_gym.llm_api.responses import NeMoGymResponseMcpListTools as NeMoGymResponseMcpListTools
 from nemo_gym.llm_api.responses import NeMoGymResponseOutputItem as NeMoGymResponseOutputItem
 from nemo_gym.llm_api.responses import NeMoGymResponseOutputMessage as NeMoGymResponseOutputMessage
 from nemo_gym.llm_api.responses import (
@@ -104,6 +102,7 @@ from nemo_gym.llm_api.responses import (
 )
 from nemo_gym.llm_api.responses import NeMoGymResponseOutputRefusal as NeMoGymResponseOutputRefusal
 from nemo_gym.llm_api.responses import NeMoGymResponseOutputText as NeMoGymResponseOutputText
+from nemo_gym.llm_api.responses import NeMoGymResponseOutputTokensDetails as NeMoGymResponseOutputTokensDetails
 from nemo_gym.llm_api.responses import NeMoGymResponseReasoningItem as NeMoGymResponseReasoningItem
 from nemo_gym.llm_api.responses import (
     NeMoGymResponseReasoningItemForTraining as NeMoGymResponseReasoningItemForTraining,
@@ -111,6 +110,7 @@ from nemo_gym.llm_api.responses import (
 from nemo_gym.llm_api.responses import NeMoGymResponseUsage as NeMoGymResponseUsage
 from nemo_gym.llm_api.responses import NeMoGymSummary as NeMoGymSummary
 from nemo_gym.llm_api.responses import NeMoGymToolParam as NeMoGymToolParam
+from nemo_gym.llm_api.responses import accumulate_response_usage as accumulate_response_usage
 from nemo_gym.llm_api.responses import encode_for_resubmission as encode_for_resubmission
 from nemo_gym.llm_api.responses import for_resubmission as for_resubmission
 from nemo_gym.llm_api.responses import is_resubmittable as is_resubmittable
@@ -118,11 +118,11 @@ from nemo_gym.llm_api.responses import training_variant_of as training_variant_o
 from nemo_gym.llm_api.responses_chat import ChatMessages as ChatMessages
 from nemo_gym.llm_api.responses_chat import UnsupportedError as UnsupportedError
 from nemo_gym.llm_api.responses_chat import chat_params as chat_params
+from nemo_gym.llm_api.responses_chat import completion_refusal as completion_refusal
+from nemo_gym.llm_api.responses_chat import normalize_completion as normalize_completion
 from nemo_gym.llm_api.responses_chat import output_items as output_items
 from nemo_gym.llm_api.responses_chat import response_from_completion as response_from_completion
+from nemo_gym.llm_api.responses_chat import response_refusal as response_refusal
 from nemo_gym.llm_api.responses_chat import separated as separated
 from nemo_gym.llm_api.responses_chat import split_think_tags as split_think_tags
 from nemo_gym.llm_api.responses_chat import think_tags as think_tags
-from nemo_gym.llm_api.usage import NeMoGymResponseInputTokensDetails as NeMoGymResponseInputTokensDetails
-from nemo_gym.llm_api.usage import NeMoGymResponseOutputTokensDetails as NeMoGymResponseOutputTokensDetails
-from nemo_gym.llm_api.usage import accumulate_response_usage as accumulate_response_usage

@@ -11,7 +11,7 @@ from nemo_gym.client.server_client import ServerClient as ServerClient
 from nemo_gym.client.server_client import base_url as base_url
 from nemo_gym.common.atomic_files import write_json as write_json
 from nemo_gym.common.deadline import timeout as timeout
-from nemo_gym.common.exception_groups import raise_first_error as raise_first_error
+from nemo_gym.common.exceptions import raise_first_error as raise_first_error
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.common.paths import cache_dir as cache_dir
 from nemo_gym.common.paths import find as find

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemo_gym.client.head import CALLER_HEADER as CALLER_HEADER
-from nemo_gym.client.http_reply import HttpReply as HttpReply
+from nemo_gym.client.http_messages import HttpReply as HttpReply
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
 from nemo_gym.common.atomic_files import read_jsonl

@@ -19,7 +19,7 @@ from nemo_gym.analysis.replayed_calls import replayed_calls
 from nemo_gym.analysis.verify_stored import verified
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import atomic_write, check_writable
-from nemo_gym.common.exception_groups import raise_first_error
+from nemo_gym.common.exceptions import raise_first_error
 from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import MASKED_FIELD, process_redactor
 from nemo_gym.config.error_messages import error_lines

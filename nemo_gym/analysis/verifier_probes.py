@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.base import JsonObject, content_text
 from nemo_gym.llm_api.builders import calls, message
-from nemo_gym.llm_api.content_parts import content_text
 from nemo_gym.server.tools import offered_tools
 
 Items = list[JsonObject]

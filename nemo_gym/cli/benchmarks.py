@@ -20,7 +20,7 @@ from nemo_gym.config.checks import server_blocks
 from nemo_gym.config.keys import AGENT_REF_KEY_NAME, SKILLS_REF_KEY_NAME
 from nemo_gym.config.types import CommandConfig, DatasetConfig, DatasetType
 from nemo_gym.data.collate import concatenate
-from nemo_gym.data.prepare_script import RESULT
+from nemo_gym.data.prepare import RESULT
 from nemo_gym.data.prompts import materialize_prompts as render
 from nemo_gym.data.skill_folders import load_skill_directory
 from nemo_gym.errors import ConfigError, GymError, MissingPathError
@@ -72,7 +72,7 @@ def _prepare(dataset: DatasetConfig, options: PrepareBenchmarkConfig, venvs: Ven
     roots = os.pathsep.join(map(str, search_roots()))
     done = subprocess.run(
         [
-            *(python_for(script.parent, venvs) or sys.executable, "-m", "nemo_gym.data.prepare_script"),
+            *(python_for(script.parent, venvs) or sys.executable, "-m", "nemo_gym.data.prepare"),
             *(str(script), json.dumps(options.prepare_script_args)),
         ],
         stdout=subprocess.PIPE,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nemo_gym.cli.arguments import CommonOptions, read_arguments
 from nemo_gym.cli.commands import INTERRUPTED
 from nemo_gym.cli.output import json_output
-from nemo_gym.common.exception_groups import leaf_errors
+from nemo_gym.common.exceptions import leaf_errors
 from nemo_gym.common.logging import FORMAT_ENV_VAR, LEVEL_ENV_VAR, configure_logging
 from nemo_gym.common.redaction import printable, redact
 from nemo_gym.errors import ConfigError, GymError

@@ -11,7 +11,7 @@ from nemo_gym.common.words import count_of
 from nemo_gym.config.loading import load_config
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import MissingExtraError, StartupError
-from nemo_gym.llm_api.content_parts import content_text
+from nemo_gym.llm_api.base import content_text
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.types import is_cut_off
 

@@ -8,7 +8,7 @@ from nemo_gym.data.hubs.gitlab import (
     MLFlowConfig,
     UploadJsonlDatasetGitlabConfig,
 )
-from nemo_gym.data.hubs.hugging_face_config import (
+from nemo_gym.data.hubs.hugging_face import (
     DownloadJsonlDatasetHuggingFaceConfig,
     UploadJsonlDatasetHuggingFaceConfig,
     UploadJsonlDatasetHuggingFaceMaybeDeleteConfig,

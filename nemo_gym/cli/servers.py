@@ -27,7 +27,7 @@ from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictPars
 from nemo_gym.config.servers import server_instances
 from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig, NumWorkers
 from nemo_gym.errors import GymError, HeadServerError, NoServerInstancesError, StartupError
-from nemo_gym.runtime.groups import grouped
+from nemo_gym.runtime.class_loader import grouped
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.run_identity import check_run_identity, is_running, run_identity

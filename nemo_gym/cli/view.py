@@ -2,9 +2,8 @@
 
 from nemo_gym.cli.command import command, read_unchecked
 from nemo_gym.common import event_loop
-from nemo_gym.server.limits import ServerLimits
-from nemo_gym.viewer.config import ViewerConfig
-from nemo_gym.viewer.server import serve_viewer
+from nemo_gym.server.request_checks import ServerLimits
+from nemo_gym.viewer.server import ViewerConfig, serve_viewer
 from nemo_gym.viewer.text import text_report
 
 

@@ -17,12 +17,12 @@ from functools import cache
 from typing import Any, Protocol
 
 import httptools
+from pydantic import Field
 
-from nemo_gym.client.http_reply import HttpReply, parse_plain_reply
-from nemo_gym.client.proxy import Proxy, open_tunnel
-from nemo_gym.client.settings import HttpSettings
-from nemo_gym.client.url import Origin
+from nemo_gym.client.http_messages import HttpReply, parse_plain_reply
+from nemo_gym.client.url import Origin, Proxy, open_tunnel
 from nemo_gym.common.descriptors import open_connections
+from nemo_gym.config.types import GlobalKeys
 from nemo_gym.errors import GymError
 from nemo_gym.llm_api.json_codec import Body
 
@@ -37,6 +37,31 @@ _INFORMATIONAL = range(100, 200)
 _FRAMING_HEADERS = {b"content-length": "length", b"transfer-encoding": "chunks", b"content-encoding": "encoding"}
 _IDLE_TIMEOUT = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 """Load balancers say this on an idle connection before they close it. It is no sign of a broken server."""
+
+
+class HttpSettings(GlobalKeys):
+    """Limits on connections, and on replies, so that no server can exhaust the memory of a worker."""
+
+    global_aiohttp_connector_limit: int = Field(default=102_400, ge=1)
+    """Upper bound for open connections."""
+
+    global_aiohttp_connector_limit_per_host: int = Field(default=16_384, ge=1)
+    """Upper bound for open connections to one server: as many as rollouts in flight, or they would queue."""
+
+    connect_timeout_s: float = Field(default=10.0, gt=0)
+    """How long opening a connection may take."""
+
+    max_response_bytes: int = Field(default=2**28, ge=1)
+    """Upper bound for a reply as it is received, headers and framing included."""
+
+    max_decompressed_response_bytes: int = Field(default=2**28, ge=1)
+    """Upper bound for the body of a compressed reply once it is decompressed."""
+
+    max_response_header_bytes: int = Field(default=2**20, ge=1)
+    """Upper bound for the headers of a reply."""
+
+    max_response_headers: int = Field(default=1000, ge=1)
+    """Upper bound for the number of header lines of a reply."""
 
 
 class ConnectionLostError(GymError):

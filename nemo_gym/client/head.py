@@ -1,16 +1,19 @@
-"""The head server of a run: where it is, the token it requires, and what it tells."""
+"""The head server of a run: where it is, the token it requires, its servers and workers."""
 
 import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.common.paths import cache_dir
 from nemo_gym.errors import HeadServerError, UpstreamError
+
+if TYPE_CHECKING:
+    from nemo_gym.client.server_client import ServerClient
 
 CALLER_HEADER = "nemo-gym-caller"
 """Shows that a request comes from a server of the same run, with a key that only those have."""
@@ -86,3 +89,47 @@ def get_from_head(url: str, path: str, *, token: str | None = None, timeout_s: f
             f"Could not connect to the head server at {url}. Is `ng_run` up, and with the same head_server settings? "
             f"({error})"
         ) from error
+
+
+SERVER_HEADER = "nemo-gym-server"
+"""Names the server that a request to a worker's own address is for."""
+
+
+class WorkerAddress(NamedTuple):
+    """Where one worker is, and what it serves."""
+
+    worker: int
+    """Its index in the run, which the session tokens it issues begin with."""
+    url: str
+    """Where it alone answers HTTP requests for its servers; they name the server in the header SERVER_HEADER."""
+    rows: str
+    """`host:port` where it alone accepts rows of collectors."""
+    servers: tuple[str, ...]
+    pid: int | None = None
+
+    @property
+    def rows_address(self) -> tuple[str, int]:
+        host, _, port = self.rows.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+async def list_workers(client: "ServerClient") -> list[WorkerAddress] | None:
+    """The workers of the client's run. None if it has no head server that knows them."""
+    head = client.head_server_config
+    if head is None:
+        return None
+    url = base_url(head.host, head.port)
+    headers = token_headers(client.token)
+    try:
+        reply = await client.http.fetch(
+            "GET", f"{url}/workers", headers=headers, timeout_s=STATUS_TIMEOUT_S, use_proxy=False
+        )
+    except UpstreamError as error:
+        raise HeadServerError(f"Could not get the list of workers from the head server at {url}: {error}") from error
+    if reply.status != 200:
+        return None
+    try:
+        found = orjson.loads(reply.body)
+        return [WorkerAddress(**{**item, "servers": tuple(item["servers"])}) for item in found]
+    except (ValueError, TypeError, KeyError) as error:
+        raise HeadServerError(f"{url}/workers answered with no list of workers: {error!r}") from error

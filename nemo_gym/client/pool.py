@@ -16,16 +16,14 @@ from weakref import WeakKeyDictionary
 from nemo_gym.client.connection import (
     Connection,
     ConnectionLostError,
+    HttpSettings,
     ReplyTooLargeError,
     SendQueue,
     UnsentError,
     connect,
 )
-from nemo_gym.client.http_reply import HttpReply
-from nemo_gym.client.proxy import Proxy, proxy_for
-from nemo_gym.client.request import MAX_REDIRECTS, REDIRECTS, Request
-from nemo_gym.client.settings import HttpSettings
-from nemo_gym.client.url import Origin, origin_of, shown_url
+from nemo_gym.client.http_messages import MAX_REDIRECTS, REDIRECTS, HttpReply, Request
+from nemo_gym.client.url import Origin, Proxy, origin_of, proxy_for, shown_url
 from nemo_gym.common.deadline import current_deadline, is_interrupted_by, timeout
 from nemo_gym.common.descriptors import open_connections, outbound_limit
 from nemo_gym.errors import ConfigError, ConnectError, UpstreamError

@@ -22,7 +22,7 @@ from nemo_gym.client.head import (
 from nemo_gym.client.head import TOKEN_HEADER as TOKEN_HEADER
 from nemo_gym.client.head import base_url as base_url
 from nemo_gym.client.head import get_from_head as get_from_head
-from nemo_gym.client.http_reply import HttpReply
+from nemo_gym.client.http_messages import HttpReply
 from nemo_gym.client.pool import HttpClient, shared_client
 from nemo_gym.client.reply import (
     REFUSAL_STATUSES,
@@ -40,8 +40,7 @@ from nemo_gym.common.cookies import CookieJar as CookieJar
 from nemo_gym.common.cookies import server_of
 from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.paths import nearest
-from nemo_gym.common.retry import is_unsent, retry
-from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, add_retry_header
+from nemo_gym.common.retry import RETRY_STATS_HEADER, add_retry_header, is_unsent, retry
 from nemo_gym.errors import (
     UNREACHABLE,
     Cause,

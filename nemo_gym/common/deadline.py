@@ -1,4 +1,8 @@
-"""Deadlines. Whoever starts a rollout sets one, and every step inside it inherits the time that is left."""
+"""Deadlines and leases.
+
+Whoever starts a rollout sets its deadline, and every step inside it inherits the time that is left. A lease, by which
+a process judges that another one is late, uses a clock that stands still while this process does.
+"""
 
 import asyncio
 import math
@@ -211,3 +215,48 @@ def _wheel_of(loop: asyncio.AbstractEventLoop) -> TimerWheel:
     if wheel is None:
         wheel = _wheels[loop] = TimerWheel()
     return wheel
+
+
+WALL_TIME_FACTOR, MIN_WALL_TIMEOUT_S = 10, 60.0
+
+
+def wall_limit_s(cpu_s: float) -> float:
+    """The limit on wall-clock time that goes with one on CPU time: ten times as much, at least 60 s. Generous, since
+    each process is slower on a machine with more processes than cores."""
+    return max(WALL_TIME_FACTOR * cpu_s, MIN_WALL_TIMEOUT_S)
+
+
+MAX_GAP_S = 2.0
+"""How much the clock advances at most from one tick to the next. A busy event loop is late by less."""
+
+
+class LeaseClock:
+    """A clock that is ticked regularly, and does not count the time in which it was not."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ticked_at, self._time = clock(), 0.0
+
+    def now(self) -> float:
+        return self._time + min(self._clock() - self._ticked_at, MAX_GAP_S)
+
+    def tick(self) -> None:
+        self._time, self._ticked_at = self.now(), self._clock()
+
+
+_clocks: WeakKeyDictionary[asyncio.AbstractEventLoop, LeaseClock] = WeakKeyDictionary()
+
+
+def lease_time() -> float:
+    """The time by the clock of the running event loop, which ticks from the first call on."""
+    loop = asyncio.get_running_loop()
+    clock = _clocks.get(loop)
+    if clock is None:
+        clock = _clocks[loop] = LeaseClock()
+        loop.call_later(TICK_S, _tick, loop, clock)
+    return clock.now()
+
+
+def _tick(loop: asyncio.AbstractEventLoop, clock: LeaseClock) -> None:
+    clock.tick()
+    loop.call_later(TICK_S, _tick, loop, clock)

@@ -109,3 +109,17 @@ def raise_open_file_limit() -> None:
     """Raise the soft limit to the hard one: every rollout in flight has a connection."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    """`asyncio.to_thread` for a function that may raise `StopIteration`. A future cannot carry it, so the caller would
+    wait for ever; here it becomes a `RuntimeError`, as in a coroutine."""
+    return asyncio.to_thread(_without_stop_iteration, function, *args, **kwargs)
+
+
+def _without_stop_iteration(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as error:
+        raised = RuntimeError(f"a function raised {error!r}")
+        raise raised.with_traceback(error.__traceback__) from error  # the log names the line of the function

@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 import aiohttp
 from pydantic import BaseModel
 
+from nemo_gym.client.connection import HttpSettings
 from nemo_gym.client.pool import close_with_loop
 from nemo_gym.client.reply import get_response_json as get_response_json
 from nemo_gym.client.reply import raise_for_status as raise_for_status
-from nemo_gym.client.settings import HttpSettings
 from nemo_gym.common.retry import retry
 
 MAX_NUM_TRIES = 3

@@ -7,13 +7,20 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
-from nemo_gym.llm_api.base import JsonObject, TokenIDLogProbMixin, has_token_ids, tokens_of, type_of, without_nulls
+from nemo_gym.llm_api.base import (
+    JsonObject,
+    TokenIDLogProbMixin,
+    content_text,
+    has_token_ids,
+    tokens_of,
+    type_of,
+    without_nulls,
+)
 from nemo_gym.llm_api.chat import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymChoice,
 )
-from nemo_gym.llm_api.content_parts import content_text
 from nemo_gym.llm_api.json_codec import changed
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,

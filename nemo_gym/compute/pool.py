@@ -9,9 +9,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Self, TypeVar, TypeVarTuple
 
-from nemo_gym.common.deadline import timeout
+from nemo_gym.common.deadline import timeout, wall_limit_s
 from nemo_gym.common.folder_imports import folder_of
-from nemo_gym.common.time_limits import wall_limit_s
 from nemo_gym.compute.fork_client import (
     ForkServerProcess,
     Frame,

@@ -13,10 +13,10 @@ from nemo_gym import llm_api
 from nemo_gym.common.redaction import MASKED_FIELD
 from nemo_gym.config import keys
 from nemo_gym.errors import CAUSES
-from nemo_gym.llm_api import chat, content_parts, hosted_items, responses, responses_anthropic, usage
+from nemo_gym.llm_api import base, chat, responses, responses_anthropic
 from nemo_gym.llm_api.base import JsonRecord, WireModel
 
-_MODULES = (chat, content_parts, hosted_items, responses, responses_anthropic, usage)
+_MODULES = (base, chat, responses, responses_anthropic)
 
 RECORD_FIELDS = frozenset(
     (

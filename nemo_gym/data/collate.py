@@ -9,9 +9,8 @@ from typing import IO
 import orjson
 
 from nemo_gym.common.atomic_files import atomic_write
-from nemo_gym.data.lines import BLOCK_BYTES, lines_of
 from nemo_gym.data.row_check import AGENT_REF_KEY
-from nemo_gym.data.scan import FileFigures
+from nemo_gym.data.scan import BLOCK_BYTES, FileFigures, lines_of
 
 Progress = Callable[[int], None]
 

@@ -7,11 +7,10 @@ from typing import IO, NamedTuple
 
 import orjson
 
-from nemo_gym.data.chunk import user_messages
 from nemo_gym.data.digests import DIGEST_BYTES, DigestSet, slices, unique_count
 from nemo_gym.data.near_duplicates import similarity
 from nemo_gym.data.row_check import PARAMS_KEY
-from nemo_gym.data.scan import FileFigures
+from nemo_gym.data.scan import FileFigures, user_messages
 
 MAX_EXAMPLES = 5
 """So many pairs are shown."""

@@ -17,7 +17,7 @@ from nemo_gym.common.paths import find, nearest
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.data.digests import digest
 from nemo_gym.data.hubs import hugging_face
-from nemo_gym.data.hubs.hugging_face_config import DownloadJsonlDatasetHuggingFaceConfig, Split
+from nemo_gym.data.hubs.hugging_face import DownloadJsonlDatasetHuggingFaceConfig, Split
 from nemo_gym.data.import_messages import NotMessagesError, items_of, tools_of
 from nemo_gym.data.records import read_records
 from nemo_gym.data.row_check import PARAMS_KEY, BadRowError, RowCheck

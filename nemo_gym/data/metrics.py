@@ -5,9 +5,17 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nemo_gym.config.types import DatasetConfig
-from nemo_gym.data import names
 from nemo_gym.data.digests import DigestSet, unique_count
-from nemo_gym.data.numbers import AvgMinMax
+from nemo_gym.data.numbers import (
+    ALWAYS_WRITTEN,
+    BUILT_IN,
+    EXAMPLES,
+    SAMPLING_PARAMETERS,
+    TOKENS,
+    UNIQUE_PARAMS,
+    UNIQUE_USER_MESSAGES,
+    AvgMinMax,
+)
 from nemo_gym.data.scan import FileFigures
 from nemo_gym.llm_api.base import JsonObject
 
@@ -33,13 +41,13 @@ def metrics_of(files: Sequence[Counted]) -> JsonObject:
     """The statistics of all these files together."""
     figures = [each.figures for each in files]
     numbers = _merged([(each.figures.numbers, each.num_repeats) for each in files])
-    optional = (names.TOKENS, *names.SAMPLING_PARAMETERS.values())
-    written = [*names.ALWAYS_WRITTEN, *(name for name in optional if name in numbers)]
+    optional = (TOKENS, *SAMPLING_PARAMETERS.values())
+    written = [*ALWAYS_WRITTEN, *(name for name in optional if name in numbers)]
     return {
-        names.EXAMPLES: sum((each.figures.rows - each.figures.num_bad) * each.num_repeats for each in files),
+        EXAMPLES: sum((each.figures.rows - each.figures.num_bad) * each.num_repeats for each in files),
         **{name: numbers.get(name, AvgMinMax()).aggregate() for name in written},
-        names.UNIQUE_PARAMS: unique_count(*(each.params for each in figures)),
-        names.UNIQUE_USER_MESSAGES: unique_count(*(each.user_messages for each in figures)),
+        UNIQUE_PARAMS: unique_count(*(each.params for each in figures)),
+        UNIQUE_USER_MESSAGES: unique_count(*(each.user_messages for each in figures)),
         **_field_metrics(files),
     }
 
@@ -70,7 +78,7 @@ def _field_metrics(files: Sequence[Counted]) -> JsonObject:
 
 def _free(name: str) -> str:
     """A field of a row may be named like a built-in statistic."""
-    return f"{name} (field)" if name in names.BUILT_IN else name
+    return f"{name} (field)" if name in BUILT_IN else name
 
 
 # Comparing with the statistics of an earlier run

@@ -4,8 +4,10 @@ The steps of `ng_prepare_data`, in order. Nothing is collated while a row of any
 contradict those that are saved beside it.
 """
 
+import importlib.util
 import json
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,18 +18,19 @@ from pydantic import Field
 
 from nemo_gym.common import event_loop
 from nemo_gym.common.atomic_files import atomic_write, make_folder
+from nemo_gym.common.paths import search_roots
 from nemo_gym.compute.pool import available_cores
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.config.types import DatasetType
-from nemo_gym.data import duplicates, names
+from nemo_gym.data import duplicates
 from nemo_gym.data.collate import concatenate, write_prepared
 from nemo_gym.data.digests import Spill
 from nemo_gym.data.metrics import Counted, dataset_description, differences, metrics_of
+from nemo_gym.data.numbers import TOKENS
 from nemo_gym.data.reports import conflict_message, offending_message
 from nemo_gym.data.row_check import EnvironmentCode, row_validator
-from nemo_gym.data.scan import MAX_ROW_BYTES, FileFigures, ScanOptions, extent_of, scan
+from nemo_gym.data.scan import MAX_ROW_BYTES, FileFigures, ScanOptions, can_count_tokens, extent_of, scan
 from nemo_gym.data.scope import AgentDataset, DatasetScope, datasets_in_scope, file_beside
-from nemo_gym.data.tokens import can_count_tokens
 from nemo_gym.errors import ConfigError, GymError, StartupError
 from nemo_gym.llm_api.base import JsonObject
 
@@ -237,7 +240,7 @@ class TrainDataProcessor:
             saved = orjson.loads(path.read_bytes())
         except ValueError as error:
             return [f"not JSON: {error}"]
-        return differences(saved, metrics, ignored=() if names.TOKENS in metrics else (names.TOKENS,))
+        return differences(saved, metrics, ignored=() if TOKENS in metrics else (TOKENS,))
 
     def find_duplicates(self, checked: Sequence[CheckedDataset]) -> list[DuplicateReport]:
         """Equal and nearly equal rows within each type of dataset, and between train and validation."""
@@ -343,3 +346,21 @@ def _write_metrics(path: Path, metrics: JsonObject, *, has_conflict: bool) -> No
 def _indented(metrics: JsonObject) -> bytes:
     """By four spaces, as such files have always been."""
     return json.dumps(metrics, indent=4).encode()
+
+
+RESULT = "prepared: "
+
+
+def run_script(script: Path, arguments: dict[str, object]) -> Path:
+    """What `prepare(**arguments)` of a script returns."""
+    sys.path[:0] = [str(script.parent), *map(str, search_roots())]
+    spec = importlib.util.spec_from_file_location("prepare_script", script)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{script} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return Path(module.prepare(**arguments))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{RESULT}{run_script(Path(sys.argv[1]), json.loads(sys.argv[2])).absolute()}\n")

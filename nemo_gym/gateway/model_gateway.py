@@ -25,9 +25,8 @@ from nemo_gym.server.asgi import (
 )
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint
-from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.model_endpoints import answer_about_models, model_endpoints
-from nemo_gym.server.request_checks import check_json, check_keys, check_origin
+from nemo_gym.server.request_checks import ServerLimits, check_json, check_keys, check_origin
 from nemo_gym.server.uvicorn_runner import bind, serving
 
 LOOPBACK = "127.0.0.1"

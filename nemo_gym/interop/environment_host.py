@@ -22,8 +22,7 @@ from nemo_gym.config.loading import load_config, server_instances
 from nemo_gym.data.records import read_records
 from nemo_gym.errors import Cause, ConfigError, GymError, MissingPathError, RolloutError
 from nemo_gym.gateway.mcp import ToolResult, session_tools
-from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.llm_api.content_parts import content_text
+from nemo_gym.llm_api.base import JsonObject, content_text
 from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
 from nemo_gym.server.tools import no_such_tool, offered_tools, with_tools
 from nemo_gym.server.uvicorn_runner import bind, serving

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from nemo_gym.common.exception_groups import leaf_errors
+from nemo_gym.common.exceptions import leaf_errors
 from nemo_gym.episodes import import_extra
 from nemo_gym.errors import RolloutError, ToolError
 from nemo_gym.llm_api.base import JsonObject

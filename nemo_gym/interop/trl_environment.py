@@ -12,8 +12,7 @@ from uuid import uuid4
 
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.interop.environment_host import EnvironmentHost, HostedEpisode, check_row
-from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.llm_api.content_parts import content_text
+from nemo_gym.llm_api.base import JsonObject, content_text
 
 logger = logging.getLogger(__name__)
 

@@ -3,17 +3,161 @@ hand the object over. `decode` gives the same model from an object as from the b
 
 import json
 import marshal
+from collections import abc
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args, get_origin
 from weakref import ref
 
 import orjson
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, PlainValidator, RootModel, TypeAdapter, ValidationError, WrapValidator
+from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
-from nemo_gym.llm_api.model_json import encode_model
-from nemo_gym.llm_api.untyped_fields import UntypedFields, untyped_fields
+_WIRE_TYPES = __name__.rpartition(".")[0] + "."
+_LEFT_TO_PYDANTIC = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+"""pydantic writes these in another way."""
+_CHANGES_JSON = ("ser_json_inf_nan", "json_encoders")
+_CHANGES_FIELD = ("serialization_alias", "serialization_exclude", "serialization_exclude_if", "computed_fields")
+_NOT_SCHEMAS = frozenset(("cls", "config", "default", "default_factory", "function", "metadata", "serialization"))
+
+
+def encode_model(value: BaseModel) -> bytes:
+    """JSON of a model, compact, with all its fields."""
+    if has_plain_json(type(value)):
+        try:
+            return orjson.dumps(_fields(value), default=_wire_fields, option=_LEFT_TO_PYDANTIC)
+        except TypeError:  # also what orjson raises for a value it cannot write
+            pass
+    return value.__pydantic_serializer__.to_json(value, warnings=False)
+
+
+def _fields(value: BaseModel) -> dict[str, Any]:
+    extra = value.__pydantic_extra__
+    return {**value.__dict__, **extra} if extra else value.__dict__
+
+
+def _wire_fields(value: Any) -> dict[str, Any]:
+    """The fields of a model inside another. Of any other class pydantic writes what is declared."""
+    kind: type = type(value)
+    if not _is_plain_wire_type(kind):
+        raise TypeError(f"{kind.__name__} is left to pydantic")
+    extra = value.__pydantic_extra__
+    return {**value.__dict__, **extra} if extra else value.__dict__
+
+
+@lru_cache(maxsize=512)
+def _is_plain_wire_type(kind: type) -> bool:
+    return kind.__module__.startswith(_WIRE_TYPES) and has_plain_json(kind)
+
+
+@lru_cache(maxsize=512)
+def has_plain_json(kind: type) -> bool:
+    """True for a class of models whose JSON has the names and values of its fields."""
+    if not issubclass(kind, BaseModel) or issubclass(kind, RootModel):
+        return False
+    if any(isinstance(each, cached_property) for base in kind.__mro__ for each in vars(base).values()):
+        return False  # their values are among the fields of an instance
+    return not any(name in kind.model_config for name in _CHANGES_JSON) and _is_plain(
+        kind.__pydantic_core_schema__, kind
+    )
+
+
+def _is_plain(schema: Any, kind: type) -> bool:
+    """True if nothing in the schema, but for other models in it, changes how a value is written."""
+    if isinstance(schema, list | tuple):
+        return all(_is_plain(each, kind) for each in schema)
+    if not isinstance(schema, Mapping):
+        return True
+    if schema.get("type") == "model" and schema["cls"] is not kind:
+        return True  # an instance of it is looked at when it is written
+    if schema.get("serialization", {"type": "any"})["type"] != "any" or any(map(schema.get, _CHANGES_FIELD)):
+        return False
+    return all(_is_plain(each, kind) for name, each in schema.items() if name not in _NOT_SCHEMAS)
+
+
+_WIRE_TYPES = __name__.rpartition(".")[0] + "."
+_ANY_CLASS = (
+    *(Any, object, dict, list, tuple, set, frozenset),
+    *(abc.Mapping, abc.MutableMapping, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable),
+)
+_READ_RAW = (BeforeValidator, WrapValidator, PlainValidator)
+_RAW_MODES = frozenset(("before", "wrap", "plain"))
+_ALL = "*"
+"""How pydantic names all fields in a validator."""
+
+
+class UntypedFields(NamedTuple):
+    """The fields of a type that take a value of any class, or that a validator reads before they are checked."""
+
+    names: tuple[str, ...]
+    typed: frozenset[str] | None = None
+    """All other fields, if the type also keeps fields that it does not declare."""
+
+    def of(self, record: Mapping[str, Any]) -> Iterable[str]:
+        """Those of a record, which need not have all of them."""
+        return self.names if self.typed is None else record.keys() - self.typed
+
+
+_NOTHING_TYPED = UntypedFields((), frozenset())
+
+
+def untyped_fields(kind: Any) -> UntypedFields | None:
+    """Those of a type; None if it has none."""
+    if not _is_model(kind):
+        return _NOTHING_TYPED if _is_untyped(kind, set()) else None
+    if _is_left_alone(kind):
+        return None
+    raw, fields = _raw_fields(kind), kind.__pydantic_fields__
+    if _ALL in raw:
+        return _NOTHING_TYPED
+    names = tuple(name for name, field in fields.items() if name in raw or _takes_any(field, set()))
+    if kind.model_config.get("extra") == "allow":
+        return UntypedFields(names, frozenset(fields.keys() - names))
+    return UntypedFields(names) if names else None
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _is_left_alone(kind: type[BaseModel]) -> bool:
+    """True for requests and replies of LLM APIs: they are made of JSON, and are too frequent to be looked at."""
+    return kind.__module__.startswith(_WIRE_TYPES) or issubclass(kind, RootModel)
+
+
+def _is_untyped(kind: Any, seen: set[type]) -> bool:
+    """True if a value of this type may be, or contain, an object of any class. `seen` are models that were visited."""
+    if isinstance(kind, TypeVar) or any(kind is each for each in _ANY_CLASS):
+        return True
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _is_untyped(arguments[0], seen)
+    if origin is None:
+        return _is_model(kind) and _is_untyped_model(kind, seen)
+    return origin is not Literal and (not arguments or any(_is_untyped(each, seen) for each in arguments))
+
+
+def _is_untyped_model(kind: type[BaseModel], seen: set[type]) -> bool:
+    if kind in seen or _is_left_alone(kind):
+        return False
+    seen.add(kind)
+    if kind.model_config.get("extra") == "allow" or _raw_fields(kind):
+        return True
+    return any(_takes_any(field, seen) for field in kind.__pydantic_fields__.values())
+
+
+def _takes_any(field: FieldInfo, seen: set[type]) -> bool:
+    return _is_untyped(field.annotation, seen) or any(isinstance(each, _READ_RAW) for each in field.metadata)
+
+
+def _raw_fields(kind: type[BaseModel]) -> set[str]:
+    """The fields that a validator of the model reads before they are checked."""
+    of_model, of_fields = kind.__pydantic_decorators__.model_validators, kind.__pydantic_decorators__.field_validators
+    if any(each.info.mode in _RAW_MODES for each in of_model.values()):
+        return {_ALL}
+    return {name for each in of_fields.values() if each.info.mode in _RAW_MODES for name in each.info.fields}
+
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)

@@ -4,8 +4,8 @@ Which class an item becomes is looked up from its fields, never tried out, and a
 Fields we do not know are kept and sent on.
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, NotRequired, Self, TypeAlias, TypeVar
 
 from pydantic import ConfigDict, Discriminator, Field, SerializeAsAny, Tag, WrapValidator, with_config
 from pydantic_core import PydanticCustomError
@@ -23,23 +23,139 @@ from nemo_gym.llm_api.base import (
     TextOrList,
     TokenIDLogProbMixin,
     TypedWireModel,
+    Usage,
     WireModel,
     as_json_object,
     by_type,
     has_token_ids,
     type_of,
 )
-from nemo_gym.llm_api.content_parts import NeMoGymResponseContent as NeMoGymResponseContent
-from nemo_gym.llm_api.content_parts import NeMoGymResponseInputImage as NeMoGymResponseInputImage
-from nemo_gym.llm_api.content_parts import NeMoGymResponseInputText as NeMoGymResponseInputText
-from nemo_gym.llm_api.content_parts import NeMoGymResponseOutputContent as NeMoGymResponseOutputContent
-from nemo_gym.llm_api.content_parts import NeMoGymResponseOutputRefusal as NeMoGymResponseOutputRefusal
-from nemo_gym.llm_api.content_parts import NeMoGymResponseOutputText as NeMoGymResponseOutputText
-from nemo_gym.llm_api.hosted_items import HOSTED_ITEMS
-from nemo_gym.llm_api.hosted_items import NeMoGymOtherItem as NeMoGymOtherItem
-from nemo_gym.llm_api.hosted_items import ResponseItem as ResponseItem
+from nemo_gym.llm_api.base import NeMoGymResponseContent as NeMoGymResponseContent
+from nemo_gym.llm_api.base import NeMoGymResponseInputImage as NeMoGymResponseInputImage
+from nemo_gym.llm_api.base import NeMoGymResponseInputText as NeMoGymResponseInputText
+from nemo_gym.llm_api.base import NeMoGymResponseOutputContent as NeMoGymResponseOutputContent
+from nemo_gym.llm_api.base import NeMoGymResponseOutputRefusal as NeMoGymResponseOutputRefusal
+from nemo_gym.llm_api.base import NeMoGymResponseOutputText as NeMoGymResponseOutputText
 from nemo_gym.llm_api.json_codec import TrackedModel, encode
-from nemo_gym.llm_api.usage import NeMoGymResponseUsage as NeMoGymResponseUsage
+
+
+class NeMoGymResponseInputTokensDetails(WireModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    cache_write_tokens: int | None = 0
+    cached_tokens: int | None = 0
+    """Null if the endpoint does not know, here and in other details."""
+
+
+class NeMoGymResponseOutputTokensDetails(WireModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    reasoning_tokens: int | None = 0
+
+
+class NeMoGymResponseUsage(Usage):
+    model_config = ConfigDict(from_attributes=True)
+
+    input_tokens: int
+    input_tokens_details: Annotated[NeMoGymResponseInputTokensDetails, NULL_IS_ABSENT] = Field(
+        default_factory=NeMoGymResponseInputTokensDetails
+    )
+    output_tokens: int
+    output_tokens_details: Annotated[NeMoGymResponseOutputTokensDetails, NULL_IS_ABSENT] = Field(
+        default_factory=NeMoGymResponseOutputTokensDetails
+    )
+    total_tokens: int
+
+    @classmethod
+    def sum_from_list(cls, usages: Iterable[Self]) -> Self | None:
+        """The usage of several calls; None if there are none."""
+        total: Self | None = None
+        for usage in usages:
+            total = accumulate_response_usage(total, usage)
+        return total
+
+
+UsageT = TypeVar("UsageT", bound=Usage)
+
+
+def accumulate_response_usage(total: UsageT | None, additional: UsageT | None) -> UsageT | None:
+    """The sum, in a new object. A detail that one of them does not know is unknown."""
+    if total is None:
+        return None if additional is None else additional.model_copy(deep=True)
+    return total if additional is None else total + additional
+
+
+class ResponseItem(TypedWireModel):
+    """The base of everything that `input` and `output` hold."""
+
+
+class NeMoGymOtherItem(ResponseItem):
+    """An item of a type not modelled here (`web_search_call`, ...), kept as it came."""
+
+    type: str
+
+
+class NeMoGymResponseFileSearchToolCall(NeMoGymOtherItem):
+    type: str = "file_search_call"
+
+
+class NeMoGymResponseFunctionWebSearch(NeMoGymOtherItem):
+    type: str = "web_search_call"
+
+
+class NeMoGymResponseComputerToolCall(NeMoGymOtherItem):
+    type: str = "computer_call"
+
+
+class NeMoGymComputerCallOutput(NeMoGymOtherItem):
+    type: str = "computer_call_output"
+
+
+class NeMoGymImageGenerationCall(NeMoGymOtherItem):
+    type: str = "image_generation_call"
+
+
+class NeMoGymResponseCodeInterpreterToolCall(NeMoGymOtherItem):
+    type: str = "code_interpreter_call"
+
+
+class NeMoGymLocalShellCall(NeMoGymOtherItem):
+    type: str = "local_shell_call"
+
+
+class NeMoGymLocalShellCallOutput(NeMoGymOtherItem):
+    type: str = "local_shell_call_output"
+
+
+class NeMoGymResponseCustomToolCall(NeMoGymOtherItem):
+    type: str = "custom_tool_call"
+
+
+class NeMoGymResponseCustomToolCallOutput(NeMoGymOtherItem):
+    type: str = "custom_tool_call_output"
+
+
+class NeMoGymResponseMcpCall(NeMoGymOtherItem):
+    type: str = "mcp_call"
+
+
+class NeMoGymResponseMcpListTools(NeMoGymOtherItem):
+    type: str = "mcp_list_tools"
+
+
+class NeMoGymResponseMcpApprovalRequest(NeMoGymOtherItem):
+    type: str = "mcp_approval_request"
+
+
+class NeMoGymMcpApprovalResponse(NeMoGymOtherItem):
+    type: str = "mcp_approval_response"
+
+
+HOSTED_ITEMS: dict[str, type[NeMoGymOtherItem]] = {
+    str(kind.model_fields["type"].default): kind for kind in NeMoGymOtherItem.__subclasses__()
+}
+"""Each type of these items, and its class."""
+
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
-from nemo_gym.errors import RolloutError
+import orjson
+from pydantic import ValidationError
+
+from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.llm_api.base import (
     POLICY_VERSION_FIELD,
     ContentPart,
@@ -26,8 +29,8 @@ from nemo_gym.llm_api.chat import (
     NeMoGymChoice,
     NeMoGymCompletionUsage,
 )
-from nemo_gym.llm_api.endpoint_errors import CUT_OFF
-from nemo_gym.llm_api.json_codec import EncodedItems, changed, set_fields
+from nemo_gym.llm_api.endpoint_errors import CUT_OFF, ending_of
+from nemo_gym.llm_api.json_codec import EncodedItems, changed, encode, set_fields
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,
     NeMoGymEasyInputMessage,
@@ -389,3 +392,124 @@ def response_from_completion(
         incomplete_details=NeMoGymIncompleteDetails(reason=cut_off) if cut_off else None,
         **without_nulls({name: getattr(params, name) for name in _ECHOED}),
     )
+
+
+_REASONING_KEYS = ("reasoning_content", "reasoning")
+_BROKEN_OFF = frozenset(("abort", "error", "insufficient_system_resource"))
+"""Finish reasons of a generation that the endpoint aborted: an error, although the status is 200. The last is
+DeepSeek's."""
+
+
+def _as_text(body: bytes) -> str:
+    return body.decode(errors="replace")
+
+
+def normalize_completion(
+    found: bytes | JsonObject, *, url: str, text_of: Callable[[bytes], str] = _as_text
+) -> NeMoGymChatCompletion:
+    """The completion in an endpoint's reply, or an error that shows the reply as `text_of` formats it."""
+    try:
+        fields = orjson.loads(found) if isinstance(found, bytes) else found
+        choices = [_choice(choice, index) for index, choice in enumerate(fields["choices"])]
+        broken = fields if fields.get("error") or not choices else next(filter(_is_broken_off, choices), None)
+        if broken is not None:
+            raise UpstreamError(url, 200, f"no generation, but {text_of(encode(broken))}", cause="model")
+        whole = {
+            **fields,
+            "id": fields.get("id") or f"chatcmpl-{uuid4().hex}",
+            "choices": choices,
+            "created": int(fields.get("created") or 0),
+            "model": fields.get("model") or "",
+            "object": "chat.completion",
+            "usage": _known_usage(fields.get("usage")),
+        }
+        return NeMoGymChatCompletion.model_validate(whole)
+    except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = (
+            error.errors(include_url=False, include_input=False)[0] if isinstance(error, ValidationError) else error
+        )
+        raise UpstreamError(
+            url, 200, f"no chat completion ({reason!r}): {text_of(encode(found))}", cause="model"
+        ) from error
+
+
+def _choice(choice: JsonObject, index: int) -> JsonObject:
+    message = _message(choice["message"])
+    finish = choice.get("finish_reason") or ("tool_calls" if message.get("tool_calls") else "stop")
+    return {**choice, "index": choice.get("index", index), "finish_reason": str(finish).lower(), "message": message}
+
+
+def _is_broken_off(choice: JsonObject) -> bool:
+    return choice["finish_reason"] in _BROKEN_OFF or bool(choice.get("error"))
+
+
+def _message(message: JsonObject) -> JsonObject:
+    fields = {key: value for key, value in message.items() if key not in (*_REASONING_KEYS, "tool_calls")}
+    thoughts, content = _content(message.get("content"))
+    thoughts += [text for key in _REASONING_KEYS if isinstance(text := message.get(key), str) and text][:1]
+    calls = message.get("tool_calls") or [{"function": call} for call in (message.get("function_call"),) if call]
+    fields |= {"role": "assistant", "content": content, "refusal": message.get("refusal") or None}
+    if thoughts:
+        fields["reasoning_content"] = "".join(thoughts)
+    if calls:
+        fields["tool_calls"] = list(_tool_calls(calls))
+    return fields
+
+
+def _content(content: Any) -> tuple[list[str], str | None]:
+    """Thoughts and text. A list of parts, as some endpoints give it, may hold both."""
+    if content is None or isinstance(content, str):
+        return [], content
+    thoughts, texts = [], []
+    for part in content:
+        inner = part.get("thinking")
+        if inner is not None:
+            thoughts.append(inner if isinstance(inner, str) else "".join(step["text"] for step in inner))
+        else:
+            texts.append(part["text"])
+    return thoughts, "".join(texts) or None
+
+
+def _tool_calls(calls: Iterable[JsonObject]) -> Iterable[JsonObject]:
+    """Every call with arguments as a text, and an id that no other call of the message has."""
+    taken: set[str] = set()
+    for call in calls:
+        arguments = call["function"].get("arguments")
+        text = arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode()
+        given = call.get("id")
+        call_id = given if given and given not in taken else f"call_{uuid4().hex}"
+        taken.add(call_id)
+        yield {**call, "id": call_id, "type": "function", "function": {**call["function"], "arguments": text}}
+
+
+def _known_usage(usage: Mapping[str, Any] | None) -> JsonObject | None:
+    if not usage:
+        return None
+    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    total = usage.get("total_tokens") or prompt + completion
+    return {**usage, "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+
+
+def completion_refusal(error: UpstreamError, *, model: str) -> NeMoGymChatCompletion:
+    """The completion that says how the rollout ended, with nothing in it. Raises `error` if it is just an error."""
+    cut_off = ending_of(error)
+    if cut_off is None:
+        raise error
+    finish = "length" if cut_off == "max_output_tokens" else "content_filter"
+    message = {"role": "assistant", "content": None}
+    return NeMoGymChatCompletion.model_validate(
+        {
+            "id": f"chatcmpl-{uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+            "choices": [{"index": 0, "finish_reason": finish, "message": message}],
+            "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+        }
+    )
+
+
+def response_refusal(
+    error: UpstreamError, params: NeMoGymResponseCreateParamsNonStreaming, *, model: str
+) -> NeMoGymResponse:
+    """As `completion_refusal`, in the Responses dialect."""
+    return response_from_completion(params, completion_refusal(error, model=model), model=model)

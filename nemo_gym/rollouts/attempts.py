@@ -17,12 +17,10 @@ from pydantic.fields import FieldInfo
 from nemo_gym.base_resources_server import check_finite_numbers, check_reward
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common import tracing
-from nemo_gym.common.cancellation import is_meant_for_task
-from nemo_gym.common.exception_text import exception_repr
-from nemo_gym.common.lease_clock import lease_time
+from nemo_gym.common.deadline import lease_time
+from nemo_gym.common.exceptions import exception_repr, is_meant_for_task
 from nemo_gym.common.logging import RateLimitedLog
-from nemo_gym.common.retry import backoff_s
-from nemo_gym.common.retry_stats import track_retries
+from nemo_gym.common.retry import backoff_s, track_retries
 from nemo_gym.config.keys import (
     ATTEMPT_INDEX_KEY_NAME,
     NG_FAILURE_CLASS_KEY,
@@ -34,8 +32,7 @@ from nemo_gym.config.keys import (
     TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.errors import SETUP_CODES, UNREACHABLE_CODE, Cause, ConfigError, RolloutError, SetupError
-from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.llm_api.model_json import has_plain_json
+from nemo_gym.llm_api.json_codec import encode, has_plain_json
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseUsage
 from nemo_gym.rollouts.attempt_context import in_recording_context
 from nemo_gym.rollouts.config import RolloutCollectionConfig

@@ -9,8 +9,7 @@ from typing import Generic, TypeVar
 
 from nemo_gym.client.pool import close_shared_client
 from nemo_gym.common import event_loop
-from nemo_gym.common.cancellation import is_meant_for_task
-from nemo_gym.common.exception_text import exception_repr
+from nemo_gym.common.exceptions import exception_repr, is_meant_for_task
 from nemo_gym.errors import RolloutError
 
 Row = TypeVar("Row")

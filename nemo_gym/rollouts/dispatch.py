@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
+from nemo_gym.client.head import WorkerAddress, list_workers
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.client.workers import WorkerAddress, list_workers
-from nemo_gym.common.lease_clock import lease_time
+from nemo_gym.common.deadline import lease_time
 from nemo_gym.errors import ConfigError, HeadServerError, RolloutError, StartupError
 from nemo_gym.rollouts.attempts import as_json, call_agent, no_such_agent, parse_scored
 from nemo_gym.rollouts.process_losses import LOST_CODES, LostRows, RowLosses

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.common.cancellation import is_meant_for_task
+from nemo_gym.common.exceptions import is_meant_for_task
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.rollouts.attempts import traced_attempt
 from nemo_gym.rollouts.row_protocol import (

@@ -11,7 +11,7 @@ from nemo_gym.rollouts.concurrency import DESCRIPTORS_PER_LOCAL_ROLLOUT
 from nemo_gym.rollouts.row_server import RowServer
 from nemo_gym.runtime.stack import Stack
 from nemo_gym.runtime.worker import run_supervised
-from nemo_gym.server.limits import GRACE_S
+from nemo_gym.server.request_checks import GRACE_S
 
 
 @asynccontextmanager

@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from nemo_gym.client.workers import WorkerAddress
-from nemo_gym.common.deadline import OUTCOME_GRACE_S
-from nemo_gym.common.lease_clock import lease_time
+from nemo_gym.client.head import WorkerAddress
+from nemo_gym.common.deadline import OUTCOME_GRACE_S, lease_time
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.rollouts.process_losses import WORKER_LOST
 from nemo_gym.rollouts.row_protocol import (

@@ -2,20 +2,27 @@
 itself, such as Ray workers and process pools, can import its modules, too."""
 
 import ast
+import hmac
 import importlib
 import os
+import secrets
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any, NamedTuple
 
 from nemo_gym.common.folder_imports import make_importable, package_of
 from nemo_gym.common.paths import SERVER_FOLDERS
-from nemo_gym.config.server_spec import ServerSpec
+from nemo_gym.compute.pool import available_cores
+from nemo_gym.config.servers import ServerSpec
+from nemo_gym.config.types import check_num_workers
 from nemo_gym.errors import ConfigError, StartupError
+from nemo_gym.runtime.venvs import VenvSettings, python_for
 from nemo_gym.server.base import SimpleServer
 
 PYTHONPATH = "PYTHONPATH"
@@ -109,3 +116,61 @@ def _is_free(name: str, times: int) -> bool:
 def _modules(folder: Path) -> set[str]:
     packages = {place.parent.name for place in folder.glob("*/__init__.py")}
     return {file.stem for file in folder.glob("*.py")} | packages
+
+
+NUM_WORKERS_KEY_NAME = "num_workers"
+
+
+def session_secret(token: str | None) -> str:
+    """What session tokens are signed with: made for each run, the same in all its workers."""
+    if token is None:
+        return secrets.token_hex(32)
+    return hmac.digest(token.encode(), b"nemo-gym session tokens", "sha256").hex()
+
+
+class Group(NamedTuple):
+    """Servers that share a process."""
+
+    python: str
+    """The interpreter that they run in."""
+    servers: list[ServerSpec]
+    is_shared: bool = False
+    """True for the group of all servers that need no process and no interpreter of their own."""
+
+
+def grouped(instances: Sequence[ServerSpec], venvs: VenvSettings | None = None) -> list[Group]:
+    """The servers by process, the shared one first. Slow if a virtualenv has to be made."""
+    shared: list[ServerSpec] = []
+    groups: list[Group] = []
+    for instance in instances:
+        python = python_for(instance.folder, venvs)
+        if python is None and instance.isolation == "shared":
+            shared.append(instance)
+        else:
+            groups.append(Group(python or sys.executable, [replace(instance, isolation="process")]))
+    return [Group(sys.executable, shared, is_shared=True), *groups] if shared else groups
+
+
+def shared_servers(groups: Sequence[Group]) -> list[ServerSpec]:
+    """Those that a worker from outside holds."""
+    if not groups or not groups[0].is_shared:
+        raise ConfigError("No server of this configuration can share a process, so a worker that joins has none.")
+    return groups[0].servers
+
+
+def worker_count(config: Mapping[str, Any], servers: Sequence[ServerSpec]) -> int:
+    """The largest number that one of the servers asks for, else the run's `num_workers`, else 1."""
+    own = [
+        _count(server.config[NUM_WORKERS_KEY_NAME], f"{server.config_path}.{NUM_WORKERS_KEY_NAME}")
+        for server in servers
+        if server.config.get(NUM_WORKERS_KEY_NAME) is not None
+    ]
+    wanted = config.get(NUM_WORKERS_KEY_NAME)
+    return max(own) if own else 1 if wanted is None else _count(wanted, NUM_WORKERS_KEY_NAME)
+
+
+def _count(value: Any, key: str) -> int:
+    try:
+        return available_cores() if check_num_workers(value) == "auto" else int(value)
+    except ValueError as error:
+        raise ConfigError(f"{key} is {value!r}; {error}.") from error

@@ -12,12 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.client.head import base_url, get_from_head, run_token
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.common.exception_groups import raise_first_error
+from nemo_gym.common.exceptions import raise_first_error
 from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.loading import CONFIG_PATHS_KEY_NAME, ServerSpec, dump, server_instances
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import HeadServerError, NoServerInstancesError
-from nemo_gym.runtime.groups import grouped, worker_count
+from nemo_gym.runtime.class_loader import grouped, worker_count
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.ray_cluster import wants_ray
 from nemo_gym.runtime.requirements import needs_addresses

@@ -11,15 +11,13 @@ from pydantic import BaseModel, ValidationError
 from nemo_gym.client.head import token_headers
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerReply
-from nemo_gym.common.metrics import Family, exposition, parse_exposition
-from nemo_gym.common.process_metrics import process_families
+from nemo_gym.common.metrics import Family, exposition, parse_exposition, process_families
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError, UpstreamError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.runtime.run_identity import run_identity
 from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body, send_reply
-from nemo_gym.server.limits import ServerLimits
-from nemo_gym.server.request_checks import check_json, check_origin, check_token
+from nemo_gym.server.request_checks import ServerLimits, check_json, check_origin, check_token
 
 MAX_REGISTRATION_BYTES = 16 * 2**20
 """With a hash of every file of its servers."""

@@ -13,11 +13,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym.client.head import RUN_TOKEN_ENV_VAR
+from nemo_gym.client.head import RUN_TOKEN_ENV_VAR, WorkerAddress
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
-from nemo_gym.client.workers import WorkerAddress
-from nemo_gym.common.exception_groups import raise_first_error
+from nemo_gym.common.exceptions import raise_first_error
 from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.config.fingerprint import make_fingerprint
 from nemo_gym.config.interpolation import resolve
@@ -27,15 +26,14 @@ from nemo_gym.config.ports import search_port
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import PortError, StartupError
-from nemo_gym.runtime.groups import Group, grouped, session_secret, shared_servers, worker_count
+from nemo_gym.runtime.class_loader import Group, grouped, session_secret, shared_servers, worker_count
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig, run_metrics
 from nemo_gym.runtime.membership import Members, WorkerPlan
 from nemo_gym.runtime.ray_cluster import connected, ray_workers, wants_ray
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.supervisor import HUNG_AFTER_S, WorkerProcess
 from nemo_gym.runtime.venvs import VenvSettings
-from nemo_gym.server.limits import ServerLimits
-from nemo_gym.server.request_checks import is_loopback
+from nemo_gym.server.request_checks import ServerLimits, is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serving
 
 logger = logging.getLogger(__name__)

@@ -17,11 +17,10 @@ import orjson
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict
 
-from nemo_gym.client.head import base_url, get_from_head, run_token, token_headers
+from nemo_gym.client.head import WorkerAddress, base_url, get_from_head, run_token, token_headers
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.client.workers import WorkerAddress
-from nemo_gym.common.lease_clock import lease_time
+from nemo_gym.common.deadline import lease_time
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.words import indented_list
 from nemo_gym.config.fingerprint import Fingerprint, make_fingerprint
@@ -30,7 +29,7 @@ from nemo_gym.config.loading import server_instances
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import ConfigError, GymError, HeadServerError, UpstreamError, message_in
-from nemo_gym.runtime.groups import grouped, session_secret, shared_servers
+from nemo_gym.runtime.class_loader import grouped, session_secret, shared_servers
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.venvs import VenvSettings
 from nemo_gym.runtime.worker import ServeRows, serve

@@ -19,7 +19,7 @@ from nemo_gym.common import event_loop
 from nemo_gym.common.ray_connection import RAY_KEY_NAME, connect_ray, import_ray
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.errors import ConfigError, StartupError
-from nemo_gym.runtime.groups import NUM_WORKERS_KEY_NAME, worker_count
+from nemo_gym.runtime.class_loader import NUM_WORKERS_KEY_NAME, worker_count
 from nemo_gym.runtime.membership import WorkerPlan, join_and_serve
 from nemo_gym.runtime.supervisor import WORKER_MODULE
 from nemo_gym.server.request_checks import is_loopback

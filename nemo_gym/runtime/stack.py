@@ -14,19 +14,19 @@ from typing import Any, Self
 import orjson
 from pydantic import ValidationError
 
+from nemo_gym.client.head import list_workers
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.client.workers import list_workers
 from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.common.ray_connection import connect_ray
 from nemo_gym.compute.pool import Compute
 from nemo_gym.compute.ray_pool import RayCompute
+from nemo_gym.config.checks import STRICT, drop_unknown_keys
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME, RAY_HEAD_NODE_ADDRESS_KEY_NAME
-from nemo_gym.config.process_config import publish_config
-from nemo_gym.config.server_spec import ServerSpec as ServerSpec
+from nemo_gym.config.loading import publish_config
+from nemo_gym.config.servers import ServerSpec as ServerSpec
 from nemo_gym.config.types import BaseServerConfig
-from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.class_loader import children_can_import, load_server_class
 from nemo_gym.runtime.requirements import imports_of
@@ -34,8 +34,8 @@ from nemo_gym.runtime.tracing import tracing_of
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
 from nemo_gym.server.forwarding import OtherWorkers
-from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.metrics import WorkerMetrics
+from nemo_gym.server.request_checks import ServerLimits
 
 PROFILING_MODULE = "nemo_gym.analysis.profiling"
 """Imported only if a configuration asks for profiles."""

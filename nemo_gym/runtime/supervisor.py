@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nemo_gym.client.head import WorkerAddress
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.workers import WorkerAddress
 from nemo_gym.common.redaction import one_line, redact
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.words import exit_reason

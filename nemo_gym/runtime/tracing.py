@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from nemo_gym.common import tracing
-from nemo_gym.common.exception_text import exception_str
+from nemo_gym.common.exceptions import exception_str
 from nemo_gym.common.redaction import redact
 from nemo_gym.config.types import GlobalKeys
 from nemo_gym.errors import MissingExtraError

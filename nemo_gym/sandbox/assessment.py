@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_gym.sandbox.contract import Level
-from nemo_gym.sandbox.errors import SandboxUnavailableError
+from nemo_gym.sandbox.contract import Level, SandboxUnavailableError
 
 PROBE_TIMEOUT_S = 20.0
 INSTALL = "pip install 'nemo-gym[sandbox]'   (or your system's package: apt install bubblewrap)"

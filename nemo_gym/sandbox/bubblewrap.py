@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nemo_gym.sandbox.contract import SHARED_MEMORY, TEMP, Level, SandboxSpec
-from nemo_gym.sandbox.errors import SandboxUnavailableError
+from nemo_gym.sandbox.contract import MIB, SHARED_MEMORY, TEMP, Level, Limits, SandboxSpec, SandboxUnavailableError
 from nemo_gym.sandbox.launcher import ForkServer, Launch, boot_command
-from nemo_gym.sandbox.limits import MIB, Limits
 from nemo_gym.sandbox.local import WORK, LocalProvider, unused_uid
 from nemo_gym.sandbox.runtime import Runtime, host_runtime
 from nemo_gym.sandbox.seccomp import seccomp_filter

@@ -12,11 +12,17 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nemo_gym.sandbox.contract import RUNTIME_FAILURE, ExecResult, Level, SandboxHandle, SandboxSpec
-from nemo_gym.sandbox.errors import (
+from nemo_gym.sandbox.contract import (
+    RUNTIME_FAILURE,
+    ExecResult,
+    Level,
     SandboxCreateError,
     SandboxCreateVerificationError,
+    SandboxEndpoint,
     SandboxError,
+    SandboxHandle,
+    SandboxSpec,
+    SandboxStatus,
     SandboxUnavailableError,
 )
 
@@ -327,3 +333,149 @@ async def verify_probe(provider: Any, handle: SandboxHandle, probe: ProbeOptions
 
 def environment(flag: str, env: Mapping[str, str] | None) -> list[str]:
     return [argument for name, value in (env or {}).items() for argument in (flag, f"{name}={value}")]
+
+
+_STATUS = {"created": "starting", "running": "running", "restarting": "starting", "exited": "stopped", "dead": "error"}
+
+
+class DockerCreateConfig(StartOptions):
+    keepalive_shell: str = "/bin/sh"
+    keepalive_cmd: str = "while :; do sleep 3600; done"
+    use_init: bool = True
+    read_only: bool = False
+    cap_drop: tuple[str, ...] = ("ALL",)
+    security_opt: tuple[str, ...] = ("no-new-privileges",)
+    pids_limit: int | None = 512
+    extra_run_args: tuple[str, ...] = ()
+    publish_host: str = "127.0.0.1"
+
+
+class DockerProvider(ContainerProvider[DockerCreateConfig, ExecOptions]):
+    name: ClassVar[str] = "docker"
+    options = (DockerCreateConfig, ExecOptions)
+
+    def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
+        """The arguments of `docker run` for a sandbox."""
+        options = self._create
+        arguments = ["run", "--detach", "--name", name]
+        arguments += ["--init"] if options.use_init else []
+        arguments += ["--network", options.network] if options.network else []
+        arguments += ["--read-only"] if options.read_only else []
+        arguments += [word for capability in options.cap_drop for word in ("--cap-drop", capability)]
+        arguments += [word for option in options.security_opt for word in ("--security-opt", option)]
+        arguments += ["--pids-limit", str(options.pids_limit)] if options.pids_limit else []
+        arguments += _resource_arguments(spec) if options.apply_resource_limits else []
+        arguments += ["--workdir", spec.workdir] if spec.workdir else []
+        arguments += environment("--env", spec.env)
+        arguments += [word for port in spec.ports for word in ("--publish", f"{options.publish_host}::{port}")]
+        arguments += options.extra_run_args
+        keepalive = spec.entrypoint or [options.keepalive_shell, "-c", options.keepalive_cmd]
+        return [*arguments, "--entrypoint", keepalive[0], self.image_of(spec), *keepalive[1:]]
+
+    def exec_arguments(
+        self,
+        handle: SandboxHandle,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        reads_stdin: bool = False,
+    ) -> list[str]:
+        arguments = [self._program, "exec", *(["--interactive"] if reads_stdin else [])]
+        arguments += ["--workdir", cwd] if cwd else []
+        arguments += environment("--env", env) + (["--user", str(user)] if user is not None else [])
+        return [*arguments, *self._exec.extra_exec_args, handle.raw]
+
+    async def endpoint(self, handle: SandboxHandle, port: int) -> SandboxEndpoint:
+        published = await checked([self._program, "port", handle.raw, str(port)], timeout_s=30, what="Finding a port")
+        return SandboxEndpoint(f"http://{published.decode().split()[0]}")
+
+    async def status(self, handle: SandboxHandle) -> SandboxStatus:
+        command = [self._program, "inspect", "--format", "{{.State.Status}}", handle.raw]
+        finished = await run_cli(command, timeout_s=30)
+        if finished.code != 0:
+            return SandboxStatus.STOPPED
+        return SandboxStatus(_STATUS.get(finished.stdout.decode().strip(), "unknown"))
+
+    async def close(self, handle: SandboxHandle) -> None:
+        self._running.discard(handle.raw)
+        await run_cli([self._program, "rm", "--force", "--volumes", handle.raw], timeout_s=60)
+
+
+def _resource_arguments(spec: SandboxSpec) -> list[str]:
+    wanted = spec.resources
+    arguments = ["--cpus", f"{wanted.cpu:g}"] if wanted.cpu else []
+    arguments += (
+        ["--memory", f"{wanted.memory_mib}m", "--memory-swap", f"{wanted.memory_mib}m"] if wanted.memory_mib else []
+    )
+    return arguments + (["--gpus", str(wanted.gpu)] if wanted.gpu else [])
+
+
+class CreateOptions(StartOptions):
+    mount_point: str | None = None
+    """A folder of the host's that is shown, writable, under the same path."""
+    extra_start_args: tuple[str, ...] = ()
+
+
+class ApptainerExecOptions(ExecOptions):
+    fakeroot_for_root: bool = True
+    default_binds: tuple[str, ...] = ()
+
+
+class ApptainerProvider(ContainerProvider[CreateOptions, ApptainerExecOptions]):
+    name: ClassVar[str] = "apptainer"
+    options = (CreateOptions, ApptainerExecOptions)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._env: dict[str, Mapping[str, str]] = {}
+        """Of each instance: `exec` inherits nothing of what the instance was started with."""
+
+    def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
+        """The arguments of `apptainer instance start` for a sandbox."""
+        options = self._create
+        arguments = ["instance", "start", "--containall", "--no-home", "--cleanenv", "--writable-tmpfs", "--no-privs"]
+        arguments += ["--net", "--network", options.network] if options.network else []
+        binds = [*self._exec.default_binds, *([options.mount_point] if options.mount_point else [])]
+        arguments += [word for bind in binds for word in ("--bind", bind)]
+        arguments += _apptainer_limits(spec) if options.apply_resource_limits else []
+        arguments += environment("--env", spec.env)
+        return [*arguments, *options.extra_start_args, self.image_of(spec), name]
+
+    async def prepare(self, handle: SandboxHandle, spec: SandboxSpec, *, timeout_s: float) -> None:
+        self._env[handle.raw] = spec.env
+        if spec.workdir:
+            make = [*self.exec_arguments(handle), "mkdir", "-p", spec.workdir]
+            await checked(make, timeout_s=timeout_s, what="Making the work folder")
+
+    def exec_arguments(
+        self,
+        handle: SandboxHandle,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        reads_stdin: bool = False,
+    ) -> list[str]:
+        arguments = [self._program, "exec", "--cleanenv", "--no-home"]
+        arguments += ["--fakeroot"] if user in ("root", 0) and self._exec.fakeroot_for_root else []
+        arguments += ["--pwd", cwd] if cwd else []
+        variables = {**self._env.get(handle.raw, {}), **(env or {})}
+        return [*arguments, *environment("--env", variables), *self._exec.extra_exec_args, f"instance://{handle.raw}"]
+
+    async def status(self, handle: SandboxHandle) -> SandboxStatus:
+        finished = await run_cli([self._program, "instance", "list", handle.raw], timeout_s=30)
+        if finished.code != 0:
+            return SandboxStatus.UNKNOWN
+        return SandboxStatus.RUNNING if handle.raw.encode() in finished.stdout else SandboxStatus.STOPPED
+
+    async def close(self, handle: SandboxHandle) -> None:
+        self._running.discard(handle.raw)
+        self._env.pop(handle.raw, None)
+        await run_cli([self._program, "instance", "stop", handle.raw], timeout_s=60)
+
+
+def _apptainer_limits(spec: SandboxSpec) -> list[str]:
+    wanted = spec.resources
+    arguments = ["--cpus", f"{wanted.cpu:g}"] if wanted.cpu else []
+    return arguments + (["--memory", f"{wanted.memory_mib}M"] if wanted.memory_mib else [])

@@ -1,11 +1,14 @@
 """The contract of sandboxes: what one is asked for, what it answers, what a provider must do."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
+
+from nemo_gym.common.deadline import wall_limit_s
+from nemo_gym.errors import GymError
 
 DEFAULT_TIMEOUT_S = 180.0
 RUNTIME_FAILURE = 125
@@ -163,3 +166,92 @@ class SandboxProvider(Protocol):
     async def close(self, handle: SandboxHandle) -> None: ...
 
     async def aclose(self) -> None: ...
+
+
+class SandboxError(GymError, RuntimeError):
+    """A sandbox failed."""
+
+
+class SandboxCreateError(SandboxError):
+    """A sandbox could not be created."""
+
+
+class SandboxUnavailableError(SandboxCreateError):
+    """This machine, or this configuration, offers no sandbox that may be used."""
+
+
+class SandboxCreateVerificationError(SandboxCreateError):
+    """A sandbox was created, but its probe command did not give what was expected."""
+
+
+class SandboxPtyError(SandboxError):
+    """A pseudo-terminal could not be had."""
+
+
+MIB = 2**20
+
+
+def time_limits(cpu_s: float) -> dict[str, float]:
+    """The limits of a server whose code may take so much CPU time, also on a machine that is busy."""
+    return {"cpu_s": cpu_s, "wall_s": wall_limit_s(cpu_s)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of one sandbox. Times are per action, all others hold for the sandbox as a whole."""
+
+    cpu_s: float = 60.0
+    """CPU time of one action, over all its processes."""
+    wall_s: float = 180.0
+    """Wall time of one action, unless the caller names another."""
+    memory_mb: int = 2048
+    """Memory of all processes together, and of each alone."""
+    processes: int = 64
+    """Processes and threads alive at once."""
+    open_files: int = 256
+    """Open files of one process."""
+    disk_mb: int = 256
+    """Size of the work folder. `/tmp` has as much again."""
+    files: int = 50_000
+    """Files and folders in the work folder, and in `/tmp`."""
+    output_bytes: int = MIB
+    """Bytes kept of standard output, and of standard error, of one action. The rest is dropped."""
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if not value > 0:
+                raise ValueError(f"The limit {limit.name} is {value}; expected a positive number.")
+
+    @classmethod
+    def from_mapping(cls, mapping: dict[str, Any]) -> "Limits":
+        unknown = mapping.keys() - {limit.name for limit in fields(cls)}
+        if unknown:
+            known = ", ".join(field.name for field in fields(cls))
+            raise ValueError(f"Unknown limits: {', '.join(sorted(unknown))}. Known are: {known}.")
+        return cls(**mapping)
+
+    def rlimits(self, *, counts_processes: bool) -> dict[str, int]:
+        """As `setrlimit` takes them. CPU time is set for each action by itself."""
+        memory = self.memory_mb * MIB
+        limits = {
+            "RLIMIT_DATA": memory,
+            # Reserved address space is not memory; interpreters reserve gigabytes of it.
+            "RLIMIT_AS": memory + 4096 * MIB,
+            "RLIMIT_FSIZE": self.disk_mb * MIB,
+            "RLIMIT_NOFILE": self.open_files,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_MSGQUEUE": 0,
+            "RLIMIT_MEMLOCK": 65536,
+        }
+        return {**limits, "RLIMIT_NPROC": self.processes} if counts_processes else limits
+
+
+def rewrite_image(image: str | None, rewrites: Iterable[Mapping[str, str]]) -> str | None:
+    """The image with the first matching prefix replaced, as for a mirror."""
+    if image is None:
+        return None
+    for rewrite in rewrites:
+        if image.startswith(rewrite["from"]):
+            return rewrite["to"] + image.removeprefix(rewrite["from"])
+    return image

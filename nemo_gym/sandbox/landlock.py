@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nemo_gym.sandbox.contract import Level, SandboxSpec
-from nemo_gym.sandbox.errors import SandboxUnavailableError
+from nemo_gym.sandbox.contract import Level, Limits, SandboxSpec, SandboxUnavailableError
 from nemo_gym.sandbox.launcher import ForkServer, Launch, boot_command
-from nemo_gym.sandbox.limits import Limits
 from nemo_gym.sandbox.local import LocalProvider, unused_uid
 from nemo_gym.sandbox.runtime import Runtime
 from nemo_gym.sandbox.seccomp import seccomp_filter

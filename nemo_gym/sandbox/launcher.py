@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.sandbox.errors import SandboxCreateError
+from nemo_gym.sandbox.contract import SandboxCreateError
 
 CLOSE_TIMEOUT_S = 5.0
 """How long an agent that was told to end may take before it is killed."""

@@ -12,18 +12,19 @@ from typing import Any, ClassVar
 
 from nemo_gym.sandbox.containers import read_local, write_local
 from nemo_gym.sandbox.contract import (
+    MIB,
     RUNTIME_FAILURE,
     SHARED_MEMORY,
     TEMP,
     ExecResult,
     Level,
+    Limits,
+    SandboxCreateError,
     SandboxHandle,
     SandboxSpec,
     SandboxStatus,
 )
-from nemo_gym.sandbox.errors import SandboxCreateError
 from nemo_gym.sandbox.launcher import ForkServer, Launch, boot_command
-from nemo_gym.sandbox.limits import MIB, Limits
 from nemo_gym.sandbox.process import START_TIMEOUT_S, SandboxProcess
 from nemo_gym.sandbox.runtime import Runtime, host_runtime
 

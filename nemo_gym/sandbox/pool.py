@@ -4,8 +4,7 @@ import asyncio
 import logging
 from typing import Self
 
-from nemo_gym.sandbox.contract import SandboxSpec
-from nemo_gym.sandbox.errors import SandboxError
+from nemo_gym.sandbox.contract import SandboxError, SandboxSpec
 from nemo_gym.sandbox.local import LocalProvider
 from nemo_gym.sandbox.process import SandboxProcess
 

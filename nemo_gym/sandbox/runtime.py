@@ -17,7 +17,7 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from nemo_gym.sandbox.errors import SandboxUnavailableError
+from nemo_gym.sandbox.contract import SandboxUnavailableError
 
 PACKAGES = "/packages"
 """Where a sandbox has its Python packages."""

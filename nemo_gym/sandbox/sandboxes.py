@@ -14,10 +14,10 @@ from nemo_gym.sandbox.contract import (
     SandboxExecResult,
     SandboxHandle,
     SandboxProvider,
+    SandboxPtyError,
     SandboxSpec,
     SandboxStatus,
 )
-from nemo_gym.sandbox.errors import SandboxPtyError
 from nemo_gym.sandbox.registry import create_provider
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import platform
 import struct
 from typing import NamedTuple
 
-from nemo_gym.sandbox.errors import SandboxUnavailableError
+from nemo_gym.sandbox.contract import SandboxUnavailableError
 
 _LD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000

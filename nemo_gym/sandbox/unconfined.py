@@ -3,10 +3,9 @@
 import logging
 from typing import Any, ClassVar
 
-from nemo_gym.sandbox.contract import Level, SandboxSpec
+from nemo_gym.sandbox.contract import Level, Limits, SandboxSpec
 from nemo_gym.sandbox.landlock import folder_launch
 from nemo_gym.sandbox.launcher import ForkServer, Launch
-from nemo_gym.sandbox.limits import Limits
 from nemo_gym.sandbox.local import LocalProvider
 from nemo_gym.sandbox.runtime import Runtime
 

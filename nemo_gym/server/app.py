@@ -5,10 +5,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any
 
 from nemo_gym.client.server_client import ServerReply
-from nemo_gym.common.cancellation import is_meant_for_task
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.deadline import timeout
-from nemo_gym.common.retry_stats import RETRY_STATS_HEADER, track_retries
+from nemo_gym.common.exceptions import is_meant_for_task
+from nemo_gym.common.retry import RETRY_STATS_HEADER, track_retries
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import (
     Receive,
@@ -25,10 +25,10 @@ from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint, direct_scope, set_cookies
 from nemo_gym.server.fastapi_bridge import FastApiApp
 from nemo_gym.server.forwarding import FORWARDED, OtherWorkers
-from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.request_checks import (
     END_SESSION,
     Headers,
+    ServerLimits,
     check_json,
     check_keys,
     check_length,

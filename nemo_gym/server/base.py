@@ -10,15 +10,15 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.compute.pool import Compute
+from nemo_gym.config.checks import STRICT, drop_unknown_keys
 from nemo_gym.config.types import BaseRunServerInstanceConfig
-from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
 from nemo_gym.errors import ConfigError
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Endpoint
 from nemo_gym.server.fastapi_bridge import EndpointRoute, SessionMiddleware
-from nemo_gym.server.limits import ServerLimits
 from nemo_gym.server.metrics import WorkerMetrics
+from nemo_gym.server.request_checks import ServerLimits
 from nemo_gym.server.session import TIME_TO_LIVE_S, SessionStore
 from nemo_gym.server.uvicorn_runner import bind, serve_until_interrupted
 

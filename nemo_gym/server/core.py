@@ -8,12 +8,12 @@ from typing import Any
 
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common import tracing
-from nemo_gym.common.cancellation import is_meant_for_task
 from nemo_gym.common.deadline import Deadline, time_left, timeout
+from nemo_gym.common.exceptions import is_meant_for_task
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause
-from nemo_gym.llm_api.sse import CONTENT_TYPE as EVENT_STREAM
-from nemo_gym.llm_api.sse import EventStream, event
+from nemo_gym.llm_api.stream_events import CONTENT_TYPE as EVENT_STREAM
+from nemo_gym.llm_api.stream_events import EventStream, event
 from nemo_gym.server.asgi import Receive, Send, cancel_on_disconnect, reply_headers, send_reply
 from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by, read_response
 from nemo_gym.server.error_responses import cause_of, failure_of

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.client.reply import ServerReply, parse_error
-from nemo_gym.common.exception_text import exception_repr, exception_str
+from nemo_gym.common.exceptions import exception_repr, exception_str
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.common.retry import RETRIED_STATUSES
 from nemo_gym.compute.pool import ComputeError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from nemo_gym.client.server_client import ServerReply
-from nemo_gym.common.threads import run_in_thread
+from nemo_gym.common.event_loop import run_in_thread
 from nemo_gym.server.asgi import call_asgi
 
 _MARKERS = frozenset(("Depends", "Security", "Header", "Query", "Cookie", "Path"))

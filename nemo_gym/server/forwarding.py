@@ -6,10 +6,9 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from nemo_gym.client.head import token_headers
+from nemo_gym.client.head import SERVER_HEADER, token_headers
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CALL_TIMEOUT_S, ServerReply
-from nemo_gym.client.workers import SERVER_HEADER
 from nemo_gym.common.deadline import TIME_LEFT_HEADER
 from nemo_gym.errors import GymError, ProcessLostError, UpstreamError
 from nemo_gym.server.asgi import App, Receive, Scope, Send, cancel_on_disconnect, read_body, send_reply

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.common.metrics import Family, Kind, RequestStats, exposition
-from nemo_gym.common.process_metrics import LoopLag, process_families
+from nemo_gym.common.metrics import Family, Kind, LoopLag, RequestStats, exposition, process_families
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause
 from nemo_gym.server.app import ServerApp

@@ -19,8 +19,7 @@ from nemo_gym.llm_api.chat import NeMoGymChatCompletion
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_anthropic import MessagesParams, message_of, responses_params
-from nemo_gym.llm_api.sse import EventStream
-from nemo_gym.llm_api.stream_events import chat_events, completion_events, message_events, response_events
+from nemo_gym.llm_api.stream_events import EventStream, chat_events, completion_events, message_events, response_events
 from nemo_gym.server.endpoint import BadBodyError, Call, Endpoint, is_from_this_run, plain_result
 
 T = TypeVar("T")

@@ -14,8 +14,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from pydantic import Field
+
 from nemo_gym.client.server_client import END_SESSION_HEADER, TOKEN_HEADER
 from nemo_gym.common.deadline import TIME_LEFT_HEADER, Deadline
+from nemo_gym.common.descriptors import connection_budget
+from nemo_gym.config.types import GlobalKeys
 from nemo_gym.server.asgi import RefusedError, Scope, body_too_large
 
 Headers = Mapping[bytes, bytes]
@@ -122,3 +126,42 @@ def _is_local(url: bytes, allowed_hosts: frozenset[str]) -> bool:
 def _is_json(content_type: bytes) -> bool:
     kind = content_type.partition(b";")[0].strip().lower()
     return kind == b"application/json" or (kind.startswith(b"application/") and kind.endswith(b"+json"))
+
+
+MAX_CONNECTIONS = 65_536
+GRACE_S = 3
+"""Time limit for requests in flight when the server stops."""
+
+
+class ServerLimits(GlobalKeys):
+    """Global config keys. A request over a limit gets an error response that names the key."""
+
+    max_body_bytes: int = Field(default=256 * 2**20, ge=1)
+    """The largest request body. A rollout of many turns with token ids and log-probs is tens of megabytes."""
+
+    max_body_keys: int = Field(default=250_000, ge=1)
+    """The most keys of all JSON objects in a request body. Each one may become a validation error."""
+
+    max_unread_bytes: int = Field(default=2**30, ge=1)
+    """The most bytes of all request bodies that a server is receiving. More are refused as overload."""
+
+    max_header_bytes: int = Field(default=64 * 2**10, ge=1024)
+    """The largest request line plus headers; also bounds trailers and the framing of a chunked body."""
+
+    header_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a connection may take until the headers of a request are complete."""
+
+    max_connections: int | None = Field(default=None, ge=1)
+    """The most connections that all servers of a process accept. By default half of its open-file limit."""
+
+    max_sessions: int = Field(default=100_000, ge=1)
+    """The most sessions of one server."""
+
+    allowed_hosts: frozenset[str] = frozenset()
+    """Names, besides those of loopback, under which a server that listens on loopback may be addressed."""
+
+    def connections(self) -> int:
+        """How many connections this process accepts, even if it makes none itself."""
+        if self.max_connections is not None:
+            return self.max_connections
+        return max(1, min(MAX_CONNECTIONS, connection_budget() // 2))

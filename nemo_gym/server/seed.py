@@ -16,8 +16,7 @@ from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.common.words import shorten
 from nemo_gym.config.error_messages import first_error
 from nemo_gym.errors import INVALID_ROW, ConfigError, RolloutError
-from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.llm_api.content_parts import content_text
+from nemo_gym.llm_api.base import JsonObject, content_text
 from nemo_gym.llm_api.json_codec import encode, set_fields
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server.core import ServerCore

@@ -10,6 +10,7 @@ import sqlite3
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -19,11 +20,36 @@ from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body
 from nemo_gym.server.request_checks import check_json, check_origin, check_token
 from nemo_gym.viewer import display, live, queries
-from nemo_gym.viewer.assets import content_security_policy, load_assets
 from nemo_gym.viewer.files import Files, QueryTimeoutError
-from nemo_gym.viewer.filters import FilterError
 from nemo_gym.viewer.index import Index
+from nemo_gym.viewer.queries import FilterError
 from nemo_gym.viewer.search import search
+
+STATIC = Path(__file__).parent / "static"
+_TYPES = {
+    ".html": b"text/html; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
+
+
+def load_assets() -> dict[str, tuple[bytes, bytes]]:
+    """Content type and content of each path. Only these paths exist, so none leads out of the folder."""
+    found = {f"/{path.name}": (_TYPES[path.suffix], path.read_bytes()) for path in STATIC.iterdir() if path.is_file()}
+    return {**found, "/": found["/index.html"]}
+
+
+def content_security_policy() -> bytes:
+    """No script, style or connection but our own; no inline script or style; images from records only as data.
+
+    `require-trusted-types-for` makes the browser itself refuse to parse text as HTML."""
+    rules = (
+        *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'"),
+        *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"),
+    )
+    return "; ".join(rules).encode()
+
 
 T = TypeVar("T")
 

@@ -8,9 +8,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from nemo_gym.viewer.index import Index
+from nemo_gym.viewer.index import Index, Source
 from nemo_gym.viewer.records import MAX_PARSED_BYTES, parse_line
-from nemo_gym.viewer.source import Source
 
 CHUNK = 1 << 22
 SNIPPET = 80

@@ -13,11 +13,11 @@ import orjson
 from nemo_gym.common.redaction import one_line, printable
 from nemo_gym.common.words import count_of, shorten
 from nemo_gym.viewer import queries
-from nemo_gym.viewer.config import ViewerConfig
 from nemo_gym.viewer.display import RecordView, read_row
 from nemo_gym.viewer.files import Files
 from nemo_gym.viewer.records import failed_row, output_items, parse_line, participants_of
 from nemo_gym.viewer.search import Hit, search
+from nemo_gym.viewer.server import ViewerConfig
 
 WIDTH = 100
 """Columns of the table, if no terminal says how many it has."""

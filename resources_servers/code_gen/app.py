@@ -16,7 +16,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.sandbox import SandboxConfig, SandboxPool
-from nemo_gym.sandbox.limits import time_limits
+from nemo_gym.sandbox.contract import time_limits
 from nemo_gym.server_utils import Compute
 from resources_servers.code_gen.runner import (
     MEMORY_MB,

@@ -18,7 +18,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.openai_utils import JsonObject
 from nemo_gym.sandbox import PythonResult, SandboxConfig, SandboxPool, SandboxProcess
-from nemo_gym.sandbox.limits import time_limits
+from nemo_gym.sandbox.contract import time_limits
 from nemo_gym.sandbox.runtime import compile_packages
 from nemo_gym.server_utils import Compute, LimitExceededError
 from resources_servers.math_with_code.engine import Checked, check

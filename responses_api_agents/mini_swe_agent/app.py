@@ -23,7 +23,7 @@ from nemo_gym.openai_utils import (
     tokens_of,
 )
 from nemo_gym.sandbox import SandboxError
-from nemo_gym.sandbox.config import resolve_provider_config
+from nemo_gym.sandbox.registry import resolve_provider_config
 from nemo_gym.server_utils import CookieJar, timeout, write_json
 from responses_api_agents.mini_swe_agent.containers import Env, command_prefix, opened
 from responses_api_agents.mini_swe_agent.grading import Grader, Instance, Report, current_patch, grade, is_resolved

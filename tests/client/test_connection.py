@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from nemo_gym.client.http_reply import HttpReply
+from nemo_gym.client.connection import HttpSettings
+from nemo_gym.client.http_messages import HttpReply
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.settings import HttpSettings
 from nemo_gym.errors import ConfigError, UpstreamError
 from tests.polling import until
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_gym.client.http_reply import parse_plain_reply
+from nemo_gym.client.http_messages import parse_plain_reply
 
 START = b"HTTP/1.1 200 OK\r\n"
 

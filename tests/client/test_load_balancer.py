@@ -22,7 +22,7 @@ from nemo_gym.client.load_balancer import (
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar
 from nemo_gym.common.deadline import fresh_deadline, timeout
-from nemo_gym.common.retry_stats import track_retries
+from nemo_gym.common.retry import track_retries
 from nemo_gym.errors import RolloutError, UnreachableError, UpstreamError
 from tests.commands import free_port
 from tests.polling import until

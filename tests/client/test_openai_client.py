@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.client.openai_client import MAX_TEXT_BYTES, NeMoGymAsyncOpenAI
+from nemo_gym.client.load_balancer import MAX_TEXT_BYTES, NeMoGymAsyncOpenAI
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.errors import UpstreamError
 from tests.raw_server import raw_server

@@ -13,7 +13,7 @@ import pytest
 from nemo_gym.client.pool import MAX_CONNECTING, HttpClient
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.deadline import fresh_deadline
-from nemo_gym.common.retry_stats import track_retries
+from nemo_gym.common.retry import track_retries
 from nemo_gym.errors import ConnectError, RolloutError, UpstreamError
 from tests.polling import until
 

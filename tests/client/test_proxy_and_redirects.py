@@ -19,10 +19,9 @@ import orjson
 import pytest
 import trustme
 
+from nemo_gym.client.http_messages import MAX_REDIRECTS, Request
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.proxy import Proxy, proxy_for
-from nemo_gym.client.request import MAX_REDIRECTS, Request
-from nemo_gym.client.url import Origin, is_loopback, shown_url
+from nemo_gym.client.url import Origin, Proxy, is_loopback, proxy_for, shown_url
 from nemo_gym.errors import ConfigError, UpstreamError
 from tests.raw_server import raw_server
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from nemo_gym.client.connection import HttpSettings
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.client.settings import HttpSettings
 from nemo_gym.errors import ConfigError, UpstreamError
 from tests.raw_server import Handler, raw_server
 

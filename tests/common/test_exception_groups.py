@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nemo_gym.common.exception_groups import leaf_errors, raise_first_error
+from nemo_gym.common.exceptions import leaf_errors, raise_first_error
 
 
 async def fail(error: Exception) -> None:

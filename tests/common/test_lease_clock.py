@@ -6,7 +6,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.common.lease_clock import MAX_GAP_S, TICK_S, LeaseClock, lease_time
+from nemo_gym.common.deadline import MAX_GAP_S, TICK_S, LeaseClock, lease_time
 
 
 def test_time_in_which_nothing_ticked_does_not_count() -> None:

@@ -17,8 +17,8 @@ from nemo_gym.common.retry import (
     parse_retry_after,
     pause_before_retry,
     retry,
+    track_retries,
 )
-from nemo_gym.common.retry_stats import track_retries
 from nemo_gym.errors import ConnectError, OverloadedError, RolloutError, UpstreamError
 
 

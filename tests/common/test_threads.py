@@ -5,7 +5,7 @@ import traceback
 
 import pytest
 
-from nemo_gym.common.threads import run_in_thread
+from nemo_gym.common.event_loop import run_in_thread
 
 TIMEOUT_S = 5.0
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 from omegaconf import OmegaConf
 
+from nemo_gym.config.fingerprint import WHOLE_BYTES, describe_file_changes, hash_server_files
 from nemo_gym.config.loading import load_config
-from nemo_gym.config.server_files import WHOLE_BYTES, describe_file_changes, hash_server_files
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig

@@ -10,9 +10,9 @@ import pytest
 
 from nemo_gym.data.hubs import hugging_face
 from nemo_gym.data.hubs.base import HubError
-from nemo_gym.data.hubs.hugging_face import Uploaded
-from nemo_gym.data.hubs.hugging_face_config import (
+from nemo_gym.data.hubs.hugging_face import (
     DownloadJsonlDatasetHuggingFaceConfig,
+    Uploaded,
     UploadJsonlDatasetHuggingFaceConfig,
 )
 from nemo_gym.testing import rows_of

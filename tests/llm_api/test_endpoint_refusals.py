@@ -6,9 +6,9 @@ import orjson
 import pytest
 
 from nemo_gym.errors import UpstreamError
-from nemo_gym.llm_api.endpoint_errors import ending_of
-from nemo_gym.llm_api.endpoint_refusals import completion_refusal, response_refusal
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.llm_api.endpoint_errors import ending_of
+from nemo_gym.llm_api.responses_chat import completion_refusal, response_refusal
 
 
 def refusal(body: Any, status: int = 400) -> UpstreamError:

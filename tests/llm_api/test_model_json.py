@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, RootModel, computed_field, field_serializer
 
 from nemo_gym.base_resources_server import BaseVerifyResponse
-from nemo_gym.llm_api.model_json import encode_model, has_plain_json
+from nemo_gym.llm_api.json_codec import encode_model, has_plain_json
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.testing import says
 

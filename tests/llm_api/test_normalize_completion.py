@@ -6,9 +6,8 @@ import orjson
 import pytest
 
 from nemo_gym.errors import UpstreamError
-from nemo_gym.llm_api.normalize_completion import normalize_completion
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.llm_api.responses_chat import output_items, response_from_completion
+from nemo_gym.llm_api.responses_chat import normalize_completion, output_items, response_from_completion
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at":"sky"}'}}
 ASKED = NeMoGymResponseCreateParamsNonStreaming(input="Hi.")

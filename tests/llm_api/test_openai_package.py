@@ -27,9 +27,10 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseInputItem,
     NeMoGymResponseOutputMessage,
     NeMoGymResponseReasoningItem,
+    NeMoGymResponseUsage,
+    accumulate_response_usage,
     for_resubmission,
 )
-from nemo_gym.llm_api.usage import NeMoGymResponseUsage, accumulate_response_usage
 
 ITEM: TypeAdapter[Any] = TypeAdapter(NeMoGymResponseInputItem)
 

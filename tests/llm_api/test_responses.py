@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from nemo_gym import openai_utils
-from nemo_gym.llm_api.hosted_items import NeMoGymResponseFunctionWebSearch
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,
     NeMoGymEasyInputMessage,
@@ -22,6 +21,7 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseFunctionToolCall,
     NeMoGymResponseFunctionToolCallForTraining,
+    NeMoGymResponseFunctionWebSearch,
     NeMoGymResponseInputItem,
     NeMoGymResponseInputText,
     NeMoGymResponseOutputMessage,

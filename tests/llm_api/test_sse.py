@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import TIME_LEFT_HEADER
-from nemo_gym.llm_api.sse import EventStream, event
+from nemo_gym.llm_api.stream_events import EventStream, event
 from nemo_gym.server.base import SimpleServer
 from nemo_gym.server.endpoint import Endpoint
 from nemo_gym.testing import BrowserLikeClient, client_for

@@ -7,9 +7,8 @@ import pytest
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, field_validator, model_validator
 
 from nemo_gym.base_resources_server import BaseVerifyRequest
-from nemo_gym.llm_api.json_codec import Decoder, encode
+from nemo_gym.llm_api.json_codec import Decoder, encode, untyped_fields
 from nemo_gym.llm_api.responses import NeMoGymResponse
-from nemo_gym.llm_api.untyped_fields import untyped_fields
 from nemo_gym.testing import message, response_of
 
 T = TypeVar("T")

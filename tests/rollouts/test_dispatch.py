@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.client.workers import WorkerAddress
+from nemo_gym.client.head import WorkerAddress
 from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import HeadServerError, StartupError
 from nemo_gym.rollouts import dispatch, worker_link

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.client.workers import WorkerAddress
+from nemo_gym.client.head import WorkerAddress
 from nemo_gym.rollouts.dispatch import WorkerPool
 from nemo_gym.rollouts.row_protocol import (
     LENGTHS,

@@ -15,8 +15,8 @@ import orjson
 import pytest
 
 from nemo_gym.cli.health import CHECK_EVERY_S, health_thread
+from nemo_gym.client.head import list_workers
 from nemo_gym.client.server_client import CookieJar
-from nemo_gym.client.workers import list_workers
 from nemo_gym.config.fingerprint import Fingerprint
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import ConfigError

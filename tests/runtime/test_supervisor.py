@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from nemo_gym.client.workers import WorkerAddress
+from nemo_gym.client.head import WorkerAddress
 from nemo_gym.common import event_loop
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.supervisor import WorkerProcess

@@ -14,10 +14,10 @@ import orjson
 import psutil
 import pytest
 
+from nemo_gym.client.head import SERVER_HEADER, list_workers
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.reply import raise_refusal
 from nemo_gym.client.server_client import TOKEN_HEADER, CookieJar, ServerClient, ServerReply
-from nemo_gym.client.workers import SERVER_HEADER, list_workers
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import RolloutError, SessionLostError
 from nemo_gym.rollouts import dispatch

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.sandbox.apptainer import ApptainerProvider
-from nemo_gym.sandbox.containers import OUTPUT_BYTES
-from nemo_gym.sandbox.contract import SandboxHandle, SandboxResources, SandboxSpec
-from nemo_gym.sandbox.docker import DockerProvider
-from nemo_gym.sandbox.errors import (
+from nemo_gym.sandbox.containers import OUTPUT_BYTES, ApptainerProvider, DockerProvider
+from nemo_gym.sandbox.contract import (
     SandboxCreateError,
     SandboxCreateVerificationError,
     SandboxError,
+    SandboxHandle,
+    SandboxResources,
+    SandboxSpec,
     SandboxUnavailableError,
 )
 from tests.sandbox.providers import LONGER_AND_LONGER, processes_with, until

@@ -17,9 +17,8 @@ import psutil
 import pytest
 
 from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.sandbox.errors import SandboxError
+from nemo_gym.sandbox.contract import Limits, SandboxError
 from nemo_gym.sandbox.launcher import Launch
-from nemo_gym.sandbox.limits import Limits
 from nemo_gym.sandbox.process import SandboxProcess
 from nemo_gym.sandbox.unconfined import UnconfinedProvider
 from tests.sandbox.attacks import CALLS, NETWORK, PRIVILEGES, READS, WRITES

@@ -20,7 +20,7 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import TOKEN_HEADER, ServerClient, base_url
 from nemo_gym.common.deadline import TIME_LEFT_HEADER, Deadline
 from nemo_gym.errors import RolloutError
-from nemo_gym.server.limits import ServerLimits
+from nemo_gym.server.request_checks import ServerLimits
 from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.testing import BrowserLikeClient, client_for, example_row, response_of
 from tests.polling import until

@@ -14,10 +14,10 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from nemo_gym.base_resources_server import BaseVerifyRequest, SessionState, SimpleResourcesServer, tool
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar, ServerClient, base_url
-from nemo_gym.common.retry_stats import track_retries
+from nemo_gym.common.retry import track_retries
 from nemo_gym.errors import ConfigError, OverloadedError, SessionLostError, UpstreamError
 from nemo_gym.server.app import ServerApp
-from nemo_gym.server.limits import MAX_CONNECTIONS, ServerLimits
+from nemo_gym.server.request_checks import MAX_CONNECTIONS, ServerLimits
 from nemo_gym.server.session import SessionStore
 from nemo_gym.server.uvicorn_runner import bind, serving
 from tests.polling import until

@@ -12,8 +12,7 @@ from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesSer
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
 from nemo_gym.runtime.head_server import HeadServer
-from nemo_gym.server.limits import ServerLimits
-from nemo_gym.server.request_checks import is_loopback
+from nemo_gym.server.request_checks import ServerLimits, is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.testing import client_for
 

@@ -16,9 +16,9 @@ from nemo_gym.base_resources_server import (
     ToolError,
     tool,
 )
+from nemo_gym.client.connection import HttpSettings
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.client.settings import HttpSettings
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.attempts import attempt
 from nemo_gym.rollouts.metrics import RunningMetrics

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.viewer.config import ViewerConfig
+from nemo_gym.viewer.server import ViewerConfig
 from nemo_gym.viewer.text import text_report
 from tests.commands import ng, started
 from tests.jsonl import write_lines

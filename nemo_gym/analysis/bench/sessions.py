@@ -15,9 +15,9 @@ from nemo_gym.analysis.bench.percentiles import quantile
 from nemo_gym.analysis.bench.processes import tree_cpu_s
 from nemo_gym.analysis.bench.report import table
 from nemo_gym.analysis.bench.watch import Usage, Watcher
+from nemo_gym.client.connection import HttpSettings
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
-from nemo_gym.client.settings import HttpSettings
 from nemo_gym.common import event_loop
 from nemo_gym.compute.pool import available_cores
 from nemo_gym.config.ports import find_open_port

@@ -7,7 +7,7 @@ from nemo_gym.config.keys import HF_TOKEN_KEY_NAME
 from nemo_gym.config.types import DatasetConfig
 from nemo_gym.data.hubs import gitlab, hugging_face
 from nemo_gym.data.hubs.gitlab import DownloadJsonlDatasetGitlabConfig
-from nemo_gym.data.hubs.hugging_face_config import DownloadJsonlDatasetHuggingFaceConfig
+from nemo_gym.data.hubs.hugging_face import DownloadJsonlDatasetHuggingFaceConfig
 from nemo_gym.data.scope import AgentDataset
 from nemo_gym.errors import ConfigError, GymError
 

@@ -7,7 +7,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.sandbox import AsyncSandbox, SandboxResources, SandboxSpec
-from nemo_gym.sandbox.config import resolve_provider_config, resolve_provider_metadata
+from nemo_gym.sandbox.registry import resolve_provider_config, resolve_provider_metadata
 
 
 class ShellTaskConfig(BaseResourcesServerConfig):
