@@ -8,7 +8,7 @@ import orjson
 from bench.others import measure_public_nemo_gym, measure_verifiers
 from bench.report import Machine, Results, as_markdown
 from bench.rollout_cost import SCENARIOS, WARM_UP_ROWS, measure_often
-from nemo_gym.analysis.bench.processes import interrupt_on_sigterm
+from nemo_gym.bench.processes import interrupt_on_sigterm
 
 ROWS = 10_000
 ROUNDS = 3

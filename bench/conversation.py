@@ -13,8 +13,8 @@ from typing import Any
 
 from bench.report import Machine
 from bench.rollout_cost import MODEL_CONFIG, TWO_TURNS, bare_request_s, collect, write_rows
-from nemo_gym.analysis.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
-from nemo_gym.analysis.bench.report import table
+from nemo_gym.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
+from nemo_gym.bench.report import table
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.event_loop import run
 from nemo_gym.testing import running_servers, server_spec

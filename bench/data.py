@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from nemo_gym.analysis.bench import processes
+from nemo_gym.bench import processes
 
 WORDS = (
     *("river", "stone", "cloud", "engine", "matrix", "vector", "field", "theory", "proof", "reaction", "protein"),

@@ -23,7 +23,7 @@ from typing import Any
 import orjson
 import psutil
 
-from nemo_gym.analysis.bench.processes import memory, tree
+from nemo_gym.bench.processes import memory, tree
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parent.parent

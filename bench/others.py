@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.rollout_cost import MODEL_CONFIG, ONE_TURN, collect, write_rows
-from nemo_gym.analysis.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
-from nemo_gym.analysis.bench.measure import BenchError, ng_run
-from nemo_gym.analysis.bench.processes import tree_cpu_s
+from nemo_gym.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
+from nemo_gym.bench.measure import BenchError, ng_run
+from nemo_gym.bench.processes import tree_cpu_s
 from nemo_gym.config.ports import find_open_port
 
 TASKSET = """

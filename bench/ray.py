@@ -19,9 +19,9 @@ import psutil
 
 from bench.report import Machine
 from bench.rollout_cost import ONE_TURN, write_rows
-from nemo_gym.analysis.bench.measure import SCRIPTS, BenchError
-from nemo_gym.analysis.bench.processes import cpu_s, tree
-from nemo_gym.analysis.bench.report import table
+from nemo_gym.bench.measure import SCRIPTS, BenchError
+from nemo_gym.bench.processes import cpu_s, tree
+from nemo_gym.bench.report import table
 
 START_UP_ROWS = 500
 SAMPLE_EVERY_S = 0.1

@@ -8,7 +8,7 @@ from importlib import metadata
 
 from bench.others import OtherCost
 from bench.rollout_cost import ONE_TURN, RolloutCost
-from nemo_gym.analysis.bench.report import table
+from nemo_gym.bench.report import table
 
 TARGETS = {True: (3.0, 4.0), False: (5.0, 6.5)}
 """Bare requests a rollout may cost, in one process and through `ng_run`: of one turn, and of two turns with a tool."""

@@ -16,9 +16,9 @@ from typing import Any
 import aiohttp
 import orjson
 
-from nemo_gym.analysis.bench.endpoint import serving_endpoint
-from nemo_gym.analysis.bench.measure import SCRIPTS, BenchError, ng_run
-from nemo_gym.analysis.bench.processes import Command, memory, tree, tree_cpu_s
+from nemo_gym.bench.endpoint import serving_endpoint
+from nemo_gym.bench.measure import SCRIPTS, BenchError, ng_run
+from nemo_gym.bench.processes import Command, memory, tree, tree_cpu_s
 from nemo_gym.config.ports import find_open_port
 
 IN_FLIGHT = 64

@@ -15,10 +15,10 @@ import psutil
 
 from bench.report import Machine
 from bench.rollout_cost import MODEL_CONFIG
-from nemo_gym.analysis.bench.endpoint import EndpointSpec, serving_endpoint
-from nemo_gym.analysis.bench.measure import SCRIPTS, BenchError, ng_run
-from nemo_gym.analysis.bench.processes import memory, tree
-from nemo_gym.analysis.bench.report import table
+from nemo_gym.bench.endpoint import EndpointSpec, serving_endpoint
+from nemo_gym.bench.measure import SCRIPTS, BenchError, ng_run
+from nemo_gym.bench.processes import memory, tree
+from nemo_gym.bench.report import table
 from nemo_gym.config.ports import find_open_port
 
 CONFIG = "resources_servers/example_stateful_counter/configs/stateful_counter.yaml"

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from bench.report import Machine
-from nemo_gym.analysis.bench.endpoint import serving_endpoint
-from nemo_gym.analysis.bench.report import table
+from nemo_gym.bench.endpoint import serving_endpoint
+from nemo_gym.bench.report import table
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.testing import example_row, running_servers, server_spec
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.verifiers import VERIFIERS
-from nemo_gym.analysis.bench.percentiles import quantile
-from nemo_gym.analysis.bench.processes import tree_cpu_s
+from nemo_gym.bench.measure import quantile
+from nemo_gym.bench.processes import tree_cpu_s
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common import event_loop
 from nemo_gym.compute.pool import Compute

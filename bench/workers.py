@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from bench.report import Machine
 from bench.rollout_cost import MODEL_CONFIG, SCENARIOS, Scenario, collect, write_rows
-from nemo_gym.analysis.bench.endpoint import serving_endpoint
-from nemo_gym.analysis.bench.processes import cpu_s, interrupt_on_sigterm
-from nemo_gym.analysis.bench.report import table
+from nemo_gym.bench.endpoint import serving_endpoint
+from nemo_gym.bench.processes import cpu_s, interrupt_on_sigterm
+from nemo_gym.bench.report import table
 
 SHORT = 500
 LEAST = 5000

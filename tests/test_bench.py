@@ -11,9 +11,8 @@ from bench.__main__ import write
 from bench.others import OtherCost, measure_public_nemo_gym, measure_verifiers
 from bench.report import Machine, Results, as_markdown
 from bench.rollout_cost import ONE_TURN, TWO_TURNS, RolloutCost, Scenario, collect, measure
-from nemo_gym.analysis.bench.measure import BenchError
-from nemo_gym.analysis.bench.percentiles import quantile
-from nemo_gym.analysis.bench.processes import cpu_s, memory, tree, tree_cpu_s
+from nemo_gym.bench.measure import BenchError, quantile
+from nemo_gym.bench.processes import cpu_s, memory, tree, tree_cpu_s
 from nemo_gym.common.paths import PARENT_DIR
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.analysis.token_check import check_tokens
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import Transport, client_for, running_servers, server_spec
+from nemo_gym.training.token_check import check_tokens
 from responses_api_models.scripted_model.app import ScriptedModel
 from tests.stacks import counter, simple_agent
 from tests.stub_endpoint import Request, completion, stub_endpoint

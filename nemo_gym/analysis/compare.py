@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from nemo_gym.analysis.plots import Panel, figure
+from nemo_gym.analysis.plots import Panel, figure, plots_of
 from nemo_gym.analysis.records import StoredRolloutsError, prompt_digest, read_records, read_rollouts
-from nemo_gym.analysis.rollout_plots import plots_of
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.paths import find
 from nemo_gym.common.words import shorten

@@ -4,29 +4,198 @@ token samples for reinforcement learning.
 Every rollout is used, or dropped for one reason that is counted."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, Self
 
 import orjson
 from pydantic import Field, ValidationError, model_validator
 
-from nemo_gym.analysis.export_messages import NotChatError, Reasoning, chat_messages, chat_tools
-from nemo_gym.analysis.export_report import MASKED, ExportReport
-from nemo_gym.analysis.export_tokens import token_samples
-from nemo_gym.analysis.records import StoredRollout, StoredRolloutsError, read_rollouts
-from nemo_gym.analysis.trainer_views import VIEWS
+from nemo_gym.analysis.records import StoredLine, StoredRollout, StoredRolloutsError, prompt_digest, read_rollouts
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import MASKED_FIELD
+from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.config.types import CommandConfig
-from nemo_gym.errors import GymError
+from nemo_gym.errors import GymError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.participants import ENVIRONMENT, HARNESS, USER
+from nemo_gym.participants import ENVIRONMENT, HARNESS, POLICY, USER, policy_records
 from nemo_gym.rollouts.metrics import PASS_THRESHOLD
 from nemo_gym.rollouts.output_files import export_path
+from nemo_gym.rollouts.token_traces import TokenTraceError
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
+from nemo_gym.training.samples import VIEWS, TrainingSample, group_advantages, reward_of, samples_of
+
+Reasoning = Literal["field", "think", "drop"]
+"""Where a model's thoughts go: into `reasoning_content`, into the text between <think> tags, or nowhere."""
+
+
+class NotChatError(GymError):
+    """Something that no chat message can say."""
+
+
+def chat_messages(items: Iterable[JsonObject], *, reasoning: Reasoning) -> list[JsonObject]:
+    """The messages that say what the items say. All that the model gives in one turn becomes one message."""
+    messages: list[JsonObject] = []
+    for item in items:
+        kind = item.get("type", "message")
+        if kind == "function_call_output":
+            messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": _content(item["output"])})
+        elif kind == "message" and item["role"] != "assistant":
+            messages.append({"role": item["role"], "content": _content(item["content"])})
+        else:
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": None})
+            _say(messages[-1], kind, item, reasoning)
+    return messages
+
+
+def chat_tools(tools: Iterable[JsonObject]) -> list[JsonObject]:
+    """The function tools as a chat request lists them."""
+    return [
+        {
+            "type": "function",
+            "function": {key: value for key, value in tool.items() if key != "type" and value is not None},
+        }
+        for tool in tools
+        if tool["type"] == "function"
+    ]
+
+
+def _say(message: JsonObject, kind: str, item: JsonObject, reasoning: Reasoning) -> None:
+    """Add what the model did to its message."""
+    if kind == "function_call":
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        call = {"id": item["call_id"], "type": "function", "function": function}
+        message.setdefault("tool_calls", []).append(call)
+    elif kind == "reasoning":
+        thought = _thought(item)
+        if thought and reasoning == "field":
+            message["reasoning_content"] = message.get("reasoning_content", "") + thought
+        elif thought and reasoning == "think":
+            message["content"] = f"{message['content'] or ''}<think>{thought}</think>"
+    elif kind == "message":
+        content = item["content"]
+        parts = content if isinstance(content, list) else [{"type": "output_text", "text": content}]
+        refusals = [part["refusal"] for part in parts if part["type"] == "refusal"]
+        text = _content([part for part in parts if part["type"] != "refusal"])
+        if not isinstance(text, str):
+            raise NotChatError("an image from the model")
+        message["content"] = (message["content"] or "") + text
+        if refusals:
+            message["refusal"] = message.get("refusal", "") + "".join(refusals)
+    else:
+        raise NotChatError(f"an item of type {kind}")
+
+
+def _thought(item: JsonObject) -> str:
+    """The reasoning in full if the record has it, else its summary."""
+    whole = "".join(part.get("text", "") for part in item.get("content") or ())
+    return whole or "".join(part["text"] for part in item["summary"])
+
+
+def _content(content: str | list[JsonObject]) -> str | list[JsonObject]:
+    """Plain text if that is all there is."""
+    if isinstance(content, str):
+        return content
+    parts = [_part(part) for part in content]
+    if all(part["type"] == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(part: JsonObject) -> JsonObject:
+    if part["type"] in ("input_text", "output_text"):
+        return {"type": "text", "text": part["text"]}
+    if part["type"] == "input_image" and part.get("image_url"):
+        return {"type": "image_url", "image_url": {"url": part["image_url"]}}
+    raise NotChatError(f"a content part of type {part['type']}")
+
+
+MASKED = "secrets are masked in it"
+"""The reason to drop a record that is not what was said."""
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What became of every rollout: all that were read are used or dropped."""
+
+    read: int = 0
+    used: int = 0
+    examples: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def as_json(self) -> JsonObject:
+        return {
+            "rollouts_read": self.read,
+            "rollouts_used": self.used,
+            "examples": self.examples,
+            "dropped": dict(sorted(self.dropped.items())),
+        }
+
+
+def token_samples(rollouts: Path, trainer: str, report: ExportReport) -> Iterator[JsonObject]:
+    """The lines for a trainer. The file is read twice: advantages need the rewards of all rollouts of a task."""
+    advantages = _advantages(rollouts)
+    for stored in read_rollouts(rollouts):
+        report.read += 1
+        try:
+            samples = _samples(stored, advantages)
+        except TokenTraceError as error:
+            report.dropped[str(error)] += 1
+            continue
+        report.used += 1
+        for policy, sample in samples:
+            yield {
+                TASK_INDEX_FIELD: task_index_of(stored.record),
+                REPEAT_INDEX_KEY_NAME: stored.record.get(REPEAT_INDEX_KEY_NAME),
+                "policy": policy,
+                "segment": sample.segment,
+                "advantage": sample.advantage,
+                "sample": VIEWS[trainer].write(sample),
+            }
+
+
+def _samples(stored: StoredLine, advantages: dict[tuple[int, str], float]) -> list[tuple[str, TrainingSample]]:
+    """The samples of every policy of a rollout, with its name."""
+    if MASKED_FIELD in stored.record:
+        raise TokenTraceError(MASKED)
+    samples: list[tuple[str, TrainingSample]] = []
+    for policy, part in _policies(stored.record).items():
+        if (stored.offset, policy) not in advantages:
+            raise TokenTraceError("no scored rollout")
+        advantage = advantages[stored.offset, policy]
+        samples += [(policy, sample) for sample in samples_of(part, advantage=advantage)]
+    if not samples:
+        raise TokenTraceError("no sampled tokens")
+    return samples
+
+
+def _policies(record: JsonObject) -> dict[str, JsonObject]:
+    return policy_records(record) if "response" in record else {POLICY: record}
+
+
+def _advantages(rollouts: Path) -> dict[tuple[int, str], float]:
+    """The advantage of each policy of the record at each offset, among the rollouts of the task by the same policy."""
+    groups: dict[tuple[Any, str], list[tuple[int, float]]] = defaultdict(list)
+    for stored in read_rollouts(rollouts, warn=False):
+        offset, record = stored.offset, stored.record
+        index = task_index_of(record)
+        task = prompt_digest(record) if index is None else index
+        for policy, part in _policies(record).items():
+            try:
+                reward = reward_of(part)
+            except RolloutError:
+                continue
+            groups[task, policy].append((offset, reward))
+    return {
+        (offset, policy): advantage
+        for (_, policy), members in groups.items()
+        for (offset, _), advantage in zip(members, group_advantages([reward for _, reward in members]), strict=True)
+    }
+
 
 ROUNDING = 1e-9
 """0.7 is not quite 0.5 more than 0.2."""

@@ -9,9 +9,8 @@ import orjson
 from pydantic import BaseModel
 
 from nemo_gym.analysis.dataset_rows import Dataset, RowNotFoundError
-from nemo_gym.analysis.plots import figure
+from nemo_gym.analysis.plots import RolloutPlots, figure, stages_of
 from nemo_gym.analysis.records import StoredLine, StoredRolloutsError, read_rollouts
-from nemo_gym.analysis.rollout_plots import RolloutPlots, stages_of
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.config.keys import TASK_INDEX_FIELD

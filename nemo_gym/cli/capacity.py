@@ -17,8 +17,8 @@ from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from nemo_gym.analysis.bench.measure import Measured
-    from nemo_gym.analysis.bench.workload import Environment, Point
+    from nemo_gym.bench.measure import Measured
+    from nemo_gym.bench.workload import Environment, Point
 
 MIN_ROLLOUTS = 100
 MAX_IN_FLIGHT = 65_536
@@ -115,9 +115,9 @@ def bench() -> None:
 
 
 def _bench_sessions(options: BenchConfig) -> list[dict[str, Any]]:
-    from nemo_gym.analysis.bench.report import about
-    from nemo_gym.analysis.bench.sessions import measure_sessions, sessions_table
-    from nemo_gym.analysis.bench.watch import Machine
+    from nemo_gym.bench.report import about
+    from nemo_gym.bench.sessions import measure_sessions, sessions_table
+    from nemo_gym.bench.watch import Machine
 
     if min(options.sessions) < 1:
         raise ConfigError(f"sessions is {options.sessions}; expected numbers of at least 1.")
@@ -129,10 +129,10 @@ def _bench_sessions(options: BenchConfig) -> list[dict[str, Any]]:
 
 
 def _bench_rollouts(options: BenchConfig) -> list[dict[str, Any]]:
-    from nemo_gym.analysis.bench.capacity_model import MIN_POINTS
-    from nemo_gym.analysis.bench.measure import Bench
-    from nemo_gym.analysis.bench.report import about, capacity_table, shown
-    from nemo_gym.analysis.bench.watch import Machine
+    from nemo_gym.bench.capacity_model import MIN_POINTS
+    from nemo_gym.bench.measure import Bench
+    from nemo_gym.bench.report import about, capacity_table, shown
+    from nemo_gym.bench.watch import Machine
 
     points, machine, measured = points_of(options), Machine.here(), []
     bench = Bench(environment_of(options))
@@ -146,9 +146,9 @@ def _bench_rollouts(options: BenchConfig) -> list[dict[str, Any]]:
 
 
 def _print_model(measured: "list[Measured]", options: BenchConfig) -> None:
-    from nemo_gym.analysis.bench.capacity_model import CapacityModel
-    from nemo_gym.analysis.bench.report import forecast_table, model_page
-    from nemo_gym.analysis.bench.watch import Machine
+    from nemo_gym.bench.capacity_model import CapacityModel
+    from nemo_gym.bench.report import forecast_table, model_page
+    from nemo_gym.bench.watch import Machine
 
     model = CapacityModel.of(measured)
     print(f"\n{model_page(model)}\n\n{forecast_table(model, measured, Machine.here(), nodes=options.nodes)}")
@@ -156,9 +156,9 @@ def _print_model(measured: "list[Measured]", options: BenchConfig) -> None:
 
 def points_of(options: BenchConfig) -> "list[Point]":
     """Every combination of the parameters, checked."""
-    from nemo_gym.analysis.bench.latency import Latency
-    from nemo_gym.analysis.bench.replies import FAULTS
-    from nemo_gym.analysis.bench.workload import Point
+    from nemo_gym.bench.endpoint import Latency
+    from nemo_gym.bench.replies import FAULTS
+    from nemo_gym.bench.workload import Point
 
     _check_range("in_flight", options.in_flight, 1, MAX_IN_FLIGHT)
     _check_range("turns", options.turns, 1, 1000)
@@ -189,7 +189,7 @@ def _check_range(name: str, values: list[int], low: int, high: int) -> None:
 
 def environment_of(options: BenchConfig) -> "Environment":
     """The agent and its rows."""
-    from nemo_gym.analysis.bench.workload import MODEL_CONFIG, Environment, padded
+    from nemo_gym.bench.workload import MODEL_CONFIG, Environment, padded
     from nemo_gym.config.loading import load_config, server_instances
 
     paths = [str(find(path, what="config").resolve()) for path in options.config_paths]

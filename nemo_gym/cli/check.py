@@ -7,8 +7,6 @@ from typing import Literal
 
 from omegaconf import DictConfig
 
-from nemo_gym.analysis.token_check import TokenReport
-from nemo_gym.analysis.token_check import check_tokens as check_lines
 from nemo_gym.analysis.verifier_check import CheckVerifierConfig, VerifierReport, environments_to_check, try_verifier
 from nemo_gym.cli.command import FAILED, command, read_command_line, read_parameters
 from nemo_gym.common import event_loop
@@ -16,6 +14,8 @@ from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.paths import find
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.runtime.connect import connect_servers
+from nemo_gym.training.token_check import TokenReport
+from nemo_gym.training.token_check import check_tokens as check_lines
 
 MAX_SHOWN = 50
 

@@ -10,12 +10,10 @@ import platform
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -39,40 +37,13 @@ from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolve
 from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are public here
 from nemo_gym.config.ports import complete_head_server, default_host, fill_hosts_and_ports
 from nemo_gym.config.ports import find_open_port as find_open_port
-from nemo_gym.config.servers import ServerSpec as ServerSpec
+from nemo_gym.config.process_config import process_config
 from nemo_gym.config.servers import server_instances as server_instances
 from nemo_gym.config.sources import ConfigSources, command_line_config, load_files, read_sources
 from nemo_gym.config.tree import map_leaves
 from nemo_gym.config.types import GlobalSettings, ModelServerRef, ServerInstanceConfig
+from nemo_gym.config.types import ServerSpec as ServerSpec
 from nemo_gym.errors import ConfigError, UnknownServerError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-_published: list[Callable[[], "DictConfig"]] = []
-
-
-@contextmanager
-def publish_config(settings: dict[str, Any]) -> Iterator[None]:
-    """Let `get_global_config_dict()` return these settings inside the block."""
-
-    @cache  # made only if somebody asks: most servers do not
-    def config() -> "DictConfig":
-        from omegaconf import OmegaConf
-
-        return OmegaConf.create(settings)
-
-    _published.append(config)
-    try:
-        yield
-    finally:
-        _published.remove(config)
-
-
-def process_config() -> "DictConfig | None":
-    """What was published last, if anything."""
-    return _published[-1]() if _published else None
-
 
 logger = logging.getLogger(__name__)
 

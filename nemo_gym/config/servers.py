@@ -1,6 +1,5 @@
 """The servers of a configuration, with everything needed to start them."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,46 +8,10 @@ from omegaconf import DictConfig
 from nemo_gym.common.paths import find, nearest, search_roots
 from nemo_gym.config.checks import server_blocks
 from nemo_gym.config.interpolation import resolve
-from nemo_gym.config.keys import DEFAULT_HOST, KeyPath, ServerType
+from nemo_gym.config.keys import DEFAULT_HOST, KeyPath
 from nemo_gym.config.tree import map_leaves
-from nemo_gym.config.types import Isolation, ServerInstanceConfig
+from nemo_gym.config.types import ServerInstanceConfig, ServerSpec
 from nemo_gym.errors import ConfigError, MissingPathError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSpec:
-    """One server: what to load, its configuration, and where it listens."""
-
-    name: str
-    server_type: ServerType
-    implementation: str
-    entrypoint: str
-
-    folder: Path
-    """The folder of the implementation; `entrypoint` is in it."""
-
-    config: dict[str, Any] = field(repr=False)
-    """The input of the server's own config class: the block, resolved, with `name`, `host` and, if known, `port`."""
-
-    host: str = DEFAULT_HOST
-
-    port: int | None = None
-    """None until the server's socket is bound."""
-
-    isolation: Isolation = "shared"
-
-    fd: int | None = None
-    """The listening socket that a worker inherits."""
-
-    @property
-    def path(self) -> tuple[str, str, str]:
-        """The keys of its block in the configuration."""
-        return self.name, self.server_type, self.implementation
-
-    @property
-    def config_path(self) -> str:
-        return ".".join(self.path)
-
 
 PATH_SUFFIXES = ("_fpath", "_fpaths", "_path", "_paths", "_dirpath", "_file", "_dir")
 """Settings of a server whose names end like this are paths."""

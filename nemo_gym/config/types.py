@@ -5,7 +5,9 @@ The classes that server authors derive from are not frozen: existing servers set
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -14,7 +16,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from nemo_gym.config.command_options import BaseNeMoGymCLIConfig as BaseNeMoGymCLIConfig
 from nemo_gym.config.command_options import CommandConfig as CommandConfig
 from nemo_gym.config.error_messages import validate
-from nemo_gym.config.keys import DEFAULT_PORT_RANGE_HIGH, DEFAULT_PORT_RANGE_LOW, SERVER_TYPES
+from nemo_gym.config.keys import DEFAULT_HOST, DEFAULT_PORT_RANGE_HIGH, DEFAULT_PORT_RANGE_LOW, SERVER_TYPES
 from nemo_gym.config.keys import ServerType as ServerType
 
 if TYPE_CHECKING:
@@ -378,3 +380,38 @@ def _not_one_server_type(name: str, block: dict[str, Any]) -> ValidationError:
     message = f"A server block has exactly one of the keys {', '.join(SERVER_TYPES)}"
     mistake = PydanticCustomError("server_type", f"{message}; found: {', '.join(map(str, block)) or 'nothing'}")
     return ValidationError.from_exception_data(name, [InitErrorDetails(type=mistake, input=block)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """One server: what to load, its configuration, and where it listens."""
+
+    name: str
+    server_type: ServerType
+    implementation: str
+    entrypoint: str
+
+    folder: Path
+    """The folder of the implementation; `entrypoint` is in it."""
+
+    config: dict[str, Any] = field(repr=False)
+    """The input of the server's own config class: the block, resolved, with `name`, `host` and, if known, `port`."""
+
+    host: str = DEFAULT_HOST
+
+    port: int | None = None
+    """None until the server's socket is bound."""
+
+    isolation: Isolation = "shared"
+
+    fd: int | None = None
+    """The listening socket that a worker inherits."""
+
+    @property
+    def path(self) -> tuple[str, str, str]:
+        """The keys of its block in the configuration."""
+        return self.name, self.server_type, self.implementation
+
+    @property
+    def config_path(self) -> str:
+        return ".".join(self.path)

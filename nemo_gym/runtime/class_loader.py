@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from nemo_gym.common.folder_imports import make_importable, package_of
 from nemo_gym.common.paths import SERVER_FOLDERS
 from nemo_gym.compute.pool import available_cores
-from nemo_gym.config.servers import ServerSpec
-from nemo_gym.config.types import check_num_workers
+from nemo_gym.config.types import ServerSpec, check_num_workers
 from nemo_gym.errors import ConfigError, StartupError
 from nemo_gym.runtime.venvs import VenvSettings, python_for
 from nemo_gym.server.base import SimpleServer

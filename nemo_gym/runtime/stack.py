@@ -21,12 +21,12 @@ from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.common.ray_connection import connect_ray
 from nemo_gym.compute.pool import Compute
 from nemo_gym.compute.ray_pool import RayCompute
-from nemo_gym.config.checks import STRICT, drop_unknown_keys
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME, RAY_HEAD_NODE_ADDRESS_KEY_NAME
-from nemo_gym.config.loading import publish_config
-from nemo_gym.config.servers import ServerSpec as ServerSpec
+from nemo_gym.config.process_config import publish_config
 from nemo_gym.config.types import BaseServerConfig
+from nemo_gym.config.types import ServerSpec as ServerSpec
+from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.class_loader import children_can_import, load_server_class
 from nemo_gym.runtime.requirements import imports_of

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.analysis.export import ExportConfig, export_rollouts
-from nemo_gym.analysis.export_report import ExportReport
+from nemo_gym.analysis.export import ExportConfig, ExportReport, export_rollouts
 from nemo_gym.analysis.records import StoredRolloutsError
 from nemo_gym.errors import ConfigError
 from nemo_gym.testing import calls, example_row, message, response_of, rows_of, says, tool_output

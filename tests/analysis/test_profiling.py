@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.analysis.flame_graph import MAX_DEPTH, StackSampler, flame_graph_page
+from nemo_gym.analysis.profiling import MAX_DEPTH, StackSampler, flame_graph_page
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.testing import server_spec

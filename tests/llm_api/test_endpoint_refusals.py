@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from nemo_gym.errors import UpstreamError
-from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.endpoint_errors import ending_of
+from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_chat import completion_refusal, response_refusal
 
 

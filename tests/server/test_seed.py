@@ -15,7 +15,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.client.server_client import CookieJar, ServerReply
 from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.config.servers import ServerSpec
+from nemo_gym.config.types import ServerSpec
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.server.seed import RowValidator
 from nemo_gym.testing import Transport, client_for, example_row, response_of, running_servers, server_spec

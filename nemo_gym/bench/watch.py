@@ -12,7 +12,7 @@ from typing import Self
 
 import psutil
 
-from nemo_gym.analysis.bench.processes import cpu_s, memory, tree
+from nemo_gym.bench.processes import cpu_s, memory, tree
 from nemo_gym.compute.pool import available_cores
 
 SAMPLE_EVERY_S = 0.25

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nemo_gym.analysis.bench.capacity_model import CapacityModel, cpu_features, fit, memory_features
-from nemo_gym.analysis.bench.limits import first_limit, shares_of_limits
-from nemo_gym.analysis.bench.measure import WARM_UP_ROLLOUTS, Measured
-from nemo_gym.analysis.bench.report import capacity_table, forecast_table, model_page, size
-from nemo_gym.analysis.bench.watch import Machine, Usage
-from nemo_gym.analysis.bench.workload import Point
+from nemo_gym.bench.capacity_model import CapacityModel, cpu_features, fit, memory_features
+from nemo_gym.bench.measure import WARM_UP_ROLLOUTS, Measured
+from nemo_gym.bench.report import capacity_table, first_limit, forecast_table, model_page, shares_of_limits, size
+from nemo_gym.bench.watch import Machine, Usage
+from nemo_gym.bench.workload import Point
 from nemo_gym.errors import GymError
 
 MACHINE = Machine(cores=4, memory_mb=16_000, open_files=20_000)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nemo_gym.analysis.bench.measure import Measured
+from nemo_gym.bench.measure import Measured
 from nemo_gym.errors import GymError
 
 HOLD_OUT_EVERY = 3

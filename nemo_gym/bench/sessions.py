@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_gym.analysis.bench.measure import ng_run
-from nemo_gym.analysis.bench.percentiles import quantile
-from nemo_gym.analysis.bench.processes import tree_cpu_s
-from nemo_gym.analysis.bench.report import table
-from nemo_gym.analysis.bench.watch import Usage, Watcher
+from nemo_gym.bench.measure import ng_run, quantile
+from nemo_gym.bench.processes import tree_cpu_s
+from nemo_gym.bench.report import table
+from nemo_gym.bench.watch import Usage, Watcher
 from nemo_gym.client.connection import HttpSettings
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from nemo_gym.analysis.bench.processes import Command
+from nemo_gym.bench.processes import Command
 from tests.polling import until_sync
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.analysis.bench.endpoint import CONNECTIONS_PER_PROCESS, EndpointSpec, EndpointStats, serving_endpoint
-from nemo_gym.analysis.bench.latency import Latency
-from nemo_gym.analysis.bench.replies import FAULTS, Replies
-from nemo_gym.analysis.bench.workload import Environment, example_value, padded
+from nemo_gym.bench.endpoint import CONNECTIONS_PER_PROCESS, EndpointSpec, EndpointStats, Latency, serving_endpoint
+from nemo_gym.bench.replies import FAULTS, Replies
+from nemo_gym.bench.workload import Environment, example_value, padded
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.errors import ConfigError, UpstreamError
 

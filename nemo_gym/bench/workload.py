@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.analysis.bench.endpoint import EndpointSpec
-from nemo_gym.analysis.bench.replies import DEFAULT_FAULTS
+from nemo_gym.bench.endpoint import EndpointSpec
+from nemo_gym.bench.replies import DEFAULT_FAULTS
 
 MODEL_CONFIG = "responses_api_models/openai_model/configs/openai_model.yaml"
 
