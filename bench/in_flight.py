@@ -19,9 +19,10 @@ from pathlib import Path
 from bench.report import Machine
 from bench.rollout_cost import MODEL_CONFIG, ONE_TURN, write_rows
 from nemo_gym.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
-from nemo_gym.bench.measure import ng_run, quantile
+from nemo_gym.bench.measure import ng_run
 from nemo_gym.bench.processes import memory, tree, tree_cpu_s
 from nemo_gym.bench.report import table
+from nemo_gym.common.statistics import quantile
 from nemo_gym.config.ports import find_open_port
 
 PROBE_EVERY_S = 0.05

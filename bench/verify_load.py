@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.verifiers import VERIFIERS
-from nemo_gym.bench.measure import quantile
 from nemo_gym.bench.processes import tree_cpu_s
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common import event_loop
+from nemo_gym.common.statistics import quantile
 from nemo_gym.compute.pool import Compute
 from nemo_gym.testing import running_servers
 

@@ -11,7 +11,7 @@ from bench.__main__ import write
 from bench.others import OtherCost, measure_public_nemo_gym, measure_verifiers
 from bench.report import Machine, Results, as_markdown
 from bench.rollout_cost import ONE_TURN, TWO_TURNS, RolloutCost, Scenario, collect, measure
-from nemo_gym.bench.measure import BenchError, quantile
+from nemo_gym.bench.measure import BenchError
 from nemo_gym.bench.processes import cpu_s, memory, tree, tree_cpu_s
 from nemo_gym.common.paths import PARENT_DIR
 
@@ -52,11 +52,6 @@ def test_rollouts_that_fail_give_no_figure(tmp_path: Path) -> None:
     settings = [f"+config_paths=[{ONE_TURN.config},{model}]", "+head_server.port=1"]
     with pytest.raises(BenchError, match="0 of 1"):
         collect(ONE_TURN.agent, tmp_path / "rows.jsonl", tmp_path / "out.jsonl", 1, settings)
-
-
-@pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.5, 3.0), (0.99, 4.0), (1.0, 4.0)])
-def test_a_quantile_is_one_of_the_values(share: float, value: float) -> None:
-    assert quantile([4.0, 1.0, 3.0, 2.0], share) == value
 
 
 def test_what_a_process_started_counts_even_when_it_has_ended() -> None:

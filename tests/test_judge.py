@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from nemo_gym.answers import last_part_of_last_item
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.deadline import timeout
+from nemo_gym.common.metrics import Family
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.judge import (
     BREAK,
@@ -233,6 +234,9 @@ class CountingPeer:
         return False
 
     def release(self, token: str) -> None: ...
+
+    def families(self) -> list[Family]:
+        return []
 
     def blocked(self) -> dict[str, dict[str, float]]:
         return {}

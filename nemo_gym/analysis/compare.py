@@ -1,6 +1,5 @@
 """Compare two files of rollouts task by task: the paired difference of the rewards, and which tasks flipped."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -14,10 +13,9 @@ from nemo_gym.analysis.plots import Panel, figure, plots_of
 from nemo_gym.analysis.records import StoredRolloutsError, prompt_digest, read_records, read_rollouts
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.paths import find
+from nemo_gym.common.statistics import PASS_THRESHOLD, PairedDifference
 from nemo_gym.common.words import shorten
 from nemo_gym.config.types import CommandConfig
-from nemo_gym.rollouts.estimators import ClusteredMean
-from nemo_gym.rollouts.metrics import PASS_THRESHOLD
 from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, task_index_of
 
@@ -90,42 +88,33 @@ class Flip:
 
 @dataclass(slots=True)
 class Comparison:
-    """What two runs have in common, and how they differ."""
+    """The tasks that two runs have in common, and how their rewards differ."""
 
     tasks: int
     only_before: int
     only_after: int
-    mean_before: float
-    mean_after: float
-    difference: ClusteredMean
-    up: int
-    down: int
+    rewards: PairedDifference
+    """Of the mean reward of each task."""
     gained: list[Flip]
     """Tasks that pass only in the second run."""
     lost: list[Flip]
     failed_before: int
     failed_after: int
 
-    @property
-    def sign_test(self) -> float:
-        """The chance of a split of up and down at least this uneven if the runs do not differ."""
-        moved, fewer = self.up + self.down, min(self.up, self.down)
-        return min(1.0, 2.0 * sum(math.comb(moved, count) for count in range(fewer + 1)) / float(2**moved))
-
     def as_json(self) -> dict[str, Any]:
-        """Everything but the prompts' full text."""
-        interval = self.difference.interval_95
+        """Return the comparison as JSON."""
+        rewards, interval = self.rewards, self.rewards.difference.interval_95
         return {
             "tasks": self.tasks,
             "only_before": self.only_before,
             "only_after": self.only_after,
-            "mean_before": self.mean_before,
-            "mean_after": self.mean_after,
-            "difference": self.difference.mean,
+            "mean_before": rewards.mean_before,
+            "mean_after": rewards.mean_after,
+            "difference": rewards.difference.mean,
             "interval_95": None if interval is None else list(interval),
-            "sign_test": self.sign_test,
-            "tasks_up": self.up,
-            "tasks_down": self.down,
+            "sign_test": rewards.sign_test,
+            "tasks_up": rewards.up,
+            "tasks_down": rewards.down,
             "gained": [_as_json(flip) for flip in self.gained],
             "lost": [_as_json(flip) for flip in self.lost],
             "failed_before": self.failed_before,
@@ -140,19 +129,12 @@ def compare_rollouts(config: CompareConfig) -> Comparison:
     common = [key for key in before if key in after]
     if not common:
         raise StoredRolloutsError(f"{paths[0]} and {paths[1]} have no task in common, so they cannot be compared.")
-    difference = ClusteredMean()
-    for key in common:
-        difference.add(after[key].mean - before[key].mean)
     pairs = [(before[key], after[key]) for key in common]
     return Comparison(
         tasks=len(common),
         only_before=len(before) - len(common),
         only_after=len(after) - len(common),
-        mean_before=fmean(one.mean for one, _ in pairs),
-        mean_after=fmean(other.mean for _, other in pairs),
-        difference=difference,
-        up=sum(other.mean > one.mean for one, other in pairs),
-        down=sum(other.mean < one.mean for one, other in pairs),
+        rewards=PairedDifference.of([(one.mean, other.mean) for one, other in pairs]),
         gained=list(_flips(pairs, config.pass_threshold, to_pass=True)),
         lost=list(_flips(pairs, config.pass_threshold, to_pass=False)),
         failed_before=count_failures(paths[0]),
@@ -175,7 +157,7 @@ def draw_comparison(config: CompareConfig, output: Path) -> None:
 
 
 def read_tasks(path: Path) -> dict[Key, Task]:
-    """The tasks of a file with the rewards of their rollouts, in the order of the file."""
+    """Return the tasks of a file with the rewards of their rollouts, in the order of the file."""
     tasks: dict[Key, Task] = {}
     for stored in read_rollouts(path):
         record, reward = stored.record, stored.record.get("reward")
@@ -189,7 +171,7 @@ def read_tasks(path: Path) -> dict[Key, Task]:
 
 
 def count_failures(path: Path) -> int:
-    """How many rollouts of a run ended without a result and are not in its output either."""
+    """Count the rollouts of a run that ended without a result and are not in its output either."""
     failed, scored = failures_path(path), set()
     if not failed.is_file():
         return 0
@@ -199,7 +181,7 @@ def count_failures(path: Path) -> int:
 
 
 def prompt_of(record: Mapping[str, Any]) -> str:
-    """The last text of the prompt, on one line."""
+    """Return the last text of the prompt, on one line."""
     params = record.get("responses_create_params")
     asked = params.get("input") if isinstance(params, dict) else None
     last = asked[-1] if isinstance(asked, list) and asked else asked

@@ -17,12 +17,12 @@ from nemo_gym.analysis.records import StoredLine, StoredRollout, StoredRolloutsE
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import MASKED_FIELD
+from nemo_gym.common.statistics import PASS_THRESHOLD
 from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import GymError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.participants import ENVIRONMENT, HARNESS, POLICY, USER, policy_records
-from nemo_gym.rollouts.metrics import PASS_THRESHOLD
 from nemo_gym.rollouts.output_files import export_path
 from nemo_gym.rollouts.token_traces import TokenTraceError
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of

@@ -1,4 +1,4 @@
-"""Plots as SVG: one file of panels that any browser shows, in its light or dark colors."""
+"""Plots of rollouts as SVG: one file of panels that any browser shows, in its light or dark colors."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -26,6 +26,7 @@ text { font: 11px system-ui, sans-serif; fill: #555 } .title { font-weight: 600;
 """
 
 Point = tuple[float, float]
+Stages = dict[str, dict[str, float]]
 
 
 class Panel(NamedTuple):
@@ -147,11 +148,10 @@ def _text(x: float, y: float, text: str, *, kind: str = "", anchor: str = "start
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{escape(text)}</text>'
 
 
-Stages = dict[str, dict[str, float]]
-
-
 class RolloutPlots:
-    """Takes in scored rollouts one by one; `metrics` gets the same ones from the caller."""
+    """Plots rewards, pass@k, reward against length and time by stage of rollouts that are added one by one.
+
+    The caller adds the same ones to `metrics`."""
 
     def __init__(self, metrics: RunningMetrics) -> None:
         self._metrics = metrics
@@ -165,7 +165,7 @@ class RolloutPlots:
             self._lengths.add(tokens, record["reward"])
 
     def panels(self, stages: Stages, *, label: str = "") -> list[Panel]:
-        """The plots, as far as the records tell. `label` follows each title."""
+        """Return the plots that the records allow. `label` follows each title."""
         entries = self._metrics.summary().items()
         passes = [(float(name.removeprefix("pass@")), entry["mean"]) for name, entry in entries if "pass@" in name]
         found = [histogram(f"Rewards{label}", self._rewards), curve(f"pass@k{label}", passes)]
@@ -177,7 +177,7 @@ class RolloutPlots:
 
 
 def plots_of(path: Path, *, pass_threshold: float, label: str) -> list[Panel]:
-    """The plots of a file."""
+    """Return the plots of a file of rollouts."""
     metrics = RunningMetrics(pass_threshold=pass_threshold)
     plots = RolloutPlots(metrics)
     for stored in read_rollouts(path, warn=False):
@@ -188,7 +188,7 @@ def plots_of(path: Path, *, pass_threshold: float, label: str) -> list[Panel]:
 
 
 def stages_of(rollouts: Path) -> Stages:
-    """The time by stage in the metrics beside a file of rollouts, if its collection has written it."""
+    """Return the time by stage in the metrics beside a file of rollouts, if its collection has written it."""
     try:
         found = orjson.loads(metrics_path(rollouts).read_bytes())["stages"]
         stages = {

@@ -19,6 +19,7 @@ from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import find, nearest
 from nemo_gym.common.redaction import MASKED_FIELD, one_line, redact
+from nemo_gym.common.statistics import quantile
 from nemo_gym.config.loading import ServerSpec, server_instances
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, RolloutError, StartupError
@@ -120,8 +121,7 @@ class VerifierReport:
 
     def latency_ms(self, percent: float) -> float | None:
         """The given percentile of the latency of verifications."""
-        ordered = sorted(self.latencies_ms)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else None
+        return quantile(self.latencies_ms, percent / 100) if self.latencies_ms else None
 
     def as_json(self) -> JsonObject:
         """The report as it is written down."""

@@ -17,16 +17,10 @@ from nemo_gym.bench.processes import STOP_TIMEOUT_S, Command, tree_cpu_s
 from nemo_gym.bench.watch import Usage, Watcher
 from nemo_gym.bench.workload import Environment, Point, write_rows
 from nemo_gym.common.atomic_files import read_jsonl
+from nemo_gym.common.statistics import quantile
 from nemo_gym.config.ports import find_open_port
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.output_files import failures_path
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value that this share of the values does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
 
 WARM_UP_ROLLOUTS = 2
 """The rollouts of the run whose CPU time counts as start-up. Few, since they are cheaper than those of most points."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_gym.bench.measure import ng_run, quantile
+from nemo_gym.bench.measure import ng_run
 from nemo_gym.bench.processes import tree_cpu_s
 from nemo_gym.bench.report import table
 from nemo_gym.bench.watch import Usage, Watcher
@@ -18,6 +18,7 @@ from nemo_gym.client.connection import HttpSettings
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common import event_loop
+from nemo_gym.common.statistics import quantile
 from nemo_gym.compute.pool import available_cores
 from nemo_gym.config.ports import find_open_port
 from nemo_gym.config.types import BaseServerConfig

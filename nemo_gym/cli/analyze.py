@@ -7,9 +7,14 @@ from omegaconf import DictConfig
 
 from nemo_gym.analysis.dataset_rows import Dataset
 from nemo_gym.analysis.export import ExportConfig, export_rollouts
-from nemo_gym.analysis.profile import ProfileConfig, ProfiledRow, profile_rollouts
+from nemo_gym.analysis.profile import (
+    ProfileConfig,
+    ProfiledRow,
+    RewardProfileConfig,
+    profile_files,
+    profile_rollouts,
+)
 from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
-from nemo_gym.analysis.reward_profiler import RewardProfileConfig, profile_files
 from nemo_gym.cli.command import command, read_command_line, read_parameters
 from nemo_gym.common import event_loop
 from nemo_gym.common.redaction import one_line

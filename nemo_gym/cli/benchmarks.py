@@ -27,7 +27,7 @@ from nemo_gym.errors import ConfigError, GymError, MissingPathError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.prompts import apply_prompt_to_row, load_prompt_config
 from nemo_gym.rollouts.agents import agents_of, check_rows_name_agents
-from nemo_gym.rollouts.aggregation import write_aggregate_metrics
+from nemo_gym.rollouts.metrics import write_aggregate_metrics
 from nemo_gym.rollouts.output_files import collated_inputs_path
 from nemo_gym.runtime.connect import connect_servers
 from nemo_gym.runtime.venvs import VenvSettings, python_for

@@ -31,12 +31,12 @@ def _lines(found: Comparison, most: int) -> Iterator[str]:
     if found.only_before or found.only_after:
         only = f"; {found.only_before} only before, {found.only_after} only after"
     yield f"{count_of(found.tasks, 'task')} in both runs{only}"
-    interval = found.difference.interval_95
+    rewards, interval = found.rewards, found.rewards.difference.interval_95
     shown = "unknown" if interval is None else " .. ".join(f"{bound:+.3g}" for bound in interval)
-    yield f"mean reward  {found.mean_before:.4g} before, {found.mean_after:.4g} after"
-    yield f"difference   {found.difference.mean:+.4g}, 95 % interval {shown}"
-    unchanged = found.tasks - found.up - found.down
-    yield f"tasks        {found.up} up, {found.down} down, {unchanged} unchanged (sign test p = {found.sign_test:.2g})"
+    yield f"mean reward  {rewards.mean_before:.4g} before, {rewards.mean_after:.4g} after"
+    yield f"difference   {rewards.difference.mean:+.4g}, 95 % interval {shown}"
+    unchanged, chance = found.tasks - rewards.up - rewards.down, f"sign test p = {rewards.sign_test:.2g}"
+    yield f"tasks        {rewards.up} up, {rewards.down} down, {unchanged} unchanged ({chance})"
     yield from _flip_lines("pass", "passes", found.gained, most)
     yield from _flip_lines("fail", "fails", found.lost, most)
 

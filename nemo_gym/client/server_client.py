@@ -39,6 +39,7 @@ from nemo_gym.common import tracing
 from nemo_gym.common.cookies import CookieJar as CookieJar
 from nemo_gym.common.cookies import server_of
 from nemo_gym.common.deadline import fresh_deadline, timeout
+from nemo_gym.common.metrics import Family
 from nemo_gym.common.paths import nearest
 from nemo_gym.common.retry import RETRY_STATS_HEADER, add_retry_header, is_unsent, retry
 from nemo_gym.errors import (
@@ -81,6 +82,8 @@ class LocalServer(Protocol):
     def does_nothing(self, path: str, body: Any) -> bool: ...
     def release(self, token: str) -> Awaitable[object] | None: ...
     def blocked(self) -> dict[str, dict[str, float]]: ...
+    def families(self) -> list[Family]:
+        """Return the metrics of its worker."""
 
 
 Tap = Callable[[str, str, Any, Callable[[], Awaitable[ServerReply]]], Awaitable[ServerReply]]

@@ -1,4 +1,8 @@
-"""Metrics in the Prometheus text format. Counting is plain addition; the text is made per request."""
+"""Metrics of a process for Prometheus: families of samples, their text, and what every process reports of itself.
+
+Counting is plain addition in `statistics`; samples are made when somebody asks. The processes of a
+run pass them on as JSON.
+"""
 
 import asyncio
 import contextlib
@@ -7,111 +11,63 @@ import resource
 import sys
 import threading
 import time
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from time import monotonic
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
+
+import msgspec
+
+from nemo_gym.common.statistics import Histogram
 
 Kind = Literal["counter", "gauge", "histogram"]
 
-SECONDS = (
-    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
-)
-"""Bucket bounds for anything from a direct call to a long rollout."""
+LAG_EVERY_S = 0.25
+"""Short enough to see every stall of a second, long enough to cost next to nothing."""
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_STARTED_AT = time.time()
 
 
-class Histogram:
-    """How many values fell between fixed bounds, and their sum."""
+class Sample(NamedTuple):
+    """One value of a family."""
 
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
-        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
-
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    name: str
+    labels: dict[str, str]
+    value: float
 
 
-class RequestStats:
-    """What became of the requests to one endpoint."""
-
-    __slots__ = ("failures", "in_flight", "seconds", "succeeded")
-
-    def __init__(self) -> None:
-        self.in_flight = self.succeeded = 0
-        self.failures: dict[str, int] = {}
-        """By cause."""
-        self.seconds = Histogram()
-        """How long the requests took."""
-
-    def start(self) -> float:
-        """Returns what `end` is to be given."""
-        self.in_flight += 1
-        return monotonic()
-
-    def end(self, started: float, failure: str | None) -> None:
-        seconds, histogram = monotonic() - started, self.seconds
-        self.in_flight -= 1
-        histogram.counts[bisect_left(SECONDS, seconds)] += 1
-        histogram.total += seconds
-        if failure is None:
-            self.succeeded += 1
-        else:
-            self.failures[failure] = self.failures.get(failure, 0) + 1
-
-    def outcomes(self, success: str) -> dict[str, int]:
-        """How many requests ended how."""
-        return {success: self.succeeded, **self.failures}
-
-
-@dataclass(slots=True)
-class Family:
-    """All values of one name."""
+class Family(msgspec.Struct):
+    """All samples of one metric."""
 
     name: str
     kind: Kind
     help: str
-    lines: list[str] = field(default_factory=list)
+    samples: list[Sample] = []
 
     def add(self, value: float, **labels: str) -> None:
-        self.lines.append(f"{self.name}{_braces(labels)} {_number(value)}")
+        self.samples.append(Sample(self.name, labels, value))
 
     def add_histogram(self, histogram: Histogram, **labels: str) -> None:
         count = 0
         for bound, more in zip((*map(_number, histogram.bounds), "+Inf"), histogram.counts, strict=True):
             count += more
-            self.lines.append(f"{self.name}_bucket{_braces({**labels, 'le': bound})} {count}")
-        self.lines.append(f"{self.name}_sum{_braces(labels)} {_number(histogram.total)}")
-        self.lines.append(f"{self.name}_count{_braces(labels)} {count}")
+            self.samples.append(Sample(f"{self.name}_bucket", {**labels, "le": bound}, count))
+        self.samples.append(Sample(f"{self.name}_sum", labels, histogram.total))
+        self.samples.append(Sample(f"{self.name}_count", labels, count))
 
 
-def exposition(families: Iterable[Family]) -> str:
-    """The text that Prometheus reads. Families without values are left out, those of one name are joined."""
+encode_families = msgspec.json.encode
+decode_families = msgspec.json.Decoder(list[Family]).decode
+
+
+def exposition(families: Iterable[Family]) -> bytes:
+    """Return the text that Prometheus reads. Families without samples are left out, those of one name are joined."""
     joined: dict[str, list[str]] = {}
     for family in families:
-        if family.lines:
+        if family.samples:
             head = [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}"]
-            joined.setdefault(family.name, head).extend(family.lines)
-    return "".join(f"{line}\n" for lines in joined.values() for line in lines)
-
-
-def parse_exposition(text: str) -> list[Family]:
-    """The families of a text that `exposition` made."""
-    found: list[Family] = []
-    for line in text.splitlines():
-        if line.startswith("# HELP "):
-            name, _, description = line[len("# HELP ") :].partition(" ")
-            found.append(Family(name, "gauge", description))
-        elif found and line.startswith("# TYPE "):
-            found[-1].kind = line.rpartition(" ")[2]  # type: ignore[assignment]
-        elif found and line:
-            found[-1].lines.append(line)
-    return found
+            lines = (f"{name}{_braces(labels)} {_number(value)}" for name, labels, value in family.samples)
+            joined.setdefault(family.name, head).extend(lines)
+    return "".join(f"{line}\n" for lines in joined.values() for line in lines).encode()
 
 
 def _braces(labels: Mapping[str, str]) -> str:
@@ -123,13 +79,8 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(round(value, 9))
 
 
-_STARTED_AT = time.time()
-LAG_EVERY_S = 0.25
-"""Short enough to see every stall of a second, long enough to cost next to nothing."""
-
-
 class LoopLag:
-    """Sets a timer on the running loop again and again, and measures how late it is called."""
+    """Measures how late a timer of the running event loop is called, again and again."""
 
     def __init__(self) -> None:
         self.seconds = Histogram()
@@ -154,22 +105,20 @@ class LoopLag:
 
 
 def process_families(**labels: str) -> Iterator[Family]:
-    """CPU time, memory, open files and threads of this process."""
+    """Yield CPU time, memory, open files and threads of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield _one("process_cpu_seconds_total", "counter", "CPU time used.", used.ru_utime + used.ru_stime, labels)
-    yield _one("process_resident_memory_bytes", "gauge", "Memory used.", _resident_bytes(), labels)
-    yield _one("process_open_fds", "gauge", "Open file descriptors.", len(os.listdir("/dev/fd")), labels)
-    if soft != resource.RLIM_INFINITY:
-        yield _one("process_max_fds", "gauge", "Most file descriptors it may open.", soft, labels)
-    yield _one("process_start_time_seconds", "gauge", "When it started, as Unix time.", _STARTED_AT, labels)
-    yield _one("nemo_gym_process_threads", "gauge", "Python threads.", threading.active_count(), labels)
-
-
-def _one(name: str, kind: str, description: str, value: float, labels: dict[str, str]) -> Family:
-    family = Family(name, kind, description)  # type: ignore[arg-type]
-    family.add(value, **labels)
-    return family
+    found: Sequence[tuple[str, Kind, str, float]] = (
+        ("process_cpu_seconds_total", "counter", "CPU time used.", used.ru_utime + used.ru_stime),
+        ("process_resident_memory_bytes", "gauge", "Memory used.", _resident_bytes()),
+        ("process_open_fds", "gauge", "Open file descriptors.", len(os.listdir("/dev/fd"))),
+        ("process_max_fds", "gauge", "Most file descriptors it may open.", soft),
+        ("process_start_time_seconds", "gauge", "When it started, as Unix time.", _STARTED_AT),
+        ("nemo_gym_process_threads", "gauge", "Python threads.", threading.active_count()),
+    )
+    for name, kind, text, value in found:
+        if value != resource.RLIM_INFINITY:
+            yield Family(name, kind, text, [Sample(name, labels, value)])
 
 
 def _resident_bytes() -> int:

@@ -42,13 +42,13 @@ from nemo_gym.rollouts.store import WriteOutcome
 from nemo_gym.rollouts.types import (
     ANSWER_FIELDS,
     METADATA_FIELDS,
-    Figures,
     NoResult,
     Outcome,
+    RecordMetrics,
     Row,
     Scored,
     add_row_fields,
-    figures_of,
+    record_metrics,
     single_line_record,
     wants_no_row_fields,
 )
@@ -129,7 +129,7 @@ def traced_attempt(client: ServerClient, row: Row, *, timeout_s: float, number: 
 
 def _describe(outcome: Outcome) -> dict[str, Any]:
     if isinstance(outcome, Scored):
-        return {"nemo_gym.outcome": "scored", "nemo_gym.reward": float(outcome.figures.values.get("reward", 0.0))}
+        return {"nemo_gym.outcome": "scored", "nemo_gym.reward": float(outcome.metrics.values.get("reward", 0.0))}
     return {"nemo_gym.outcome": outcome.cause, "error": outcome.message}
 
 
@@ -154,7 +154,7 @@ async def attempt(client: ServerClient, row: Row, *, timeout_s: float, number: i
             failure = RolloutError("internal", exception_repr(error))
         else:
             stats, seconds = retry_stats, _seconds_since(started)
-            return Scored(row.id, record, scored.figures, number, stats.retries, stats.throttled, seconds)
+            return Scored(row.id, record, scored.metrics, number, stats.retries, stats.throttled, seconds)
     return NoResult.of(
         row,
         failure.cause,
@@ -228,15 +228,15 @@ def _reported_failure(result: Mapping[str, Any], server: str) -> RolloutError:
 
 
 class ScoredRecord(msgspec.Struct, frozen=True):
-    """A record on one line, the figures in it, and the names of its fields."""
+    """A record on one line, its metrics, and the names of its fields."""
 
     record: bytes
-    figures: Figures
+    metrics: RecordMetrics
     fields: Collection[str]
 
 
 def scored_record(reply: ServerReply) -> ScoredRecord:
-    """The record in an agent's reply. A live object is not decoded again for its figures."""
+    """The record in an agent's reply. A live object is not decoded again for its metrics."""
     live = _live_record(reply)
     if live is not None:
         return live
@@ -244,7 +244,7 @@ def scored_record(reply: ServerReply) -> ScoredRecord:
     record = single_line_record(reply.content(), fields)
     if not wants_no_row_fields(fields):
         fields.pop(ROW_FIELDS, None)
-    return ScoredRecord(record, figures_of(fields), fields)
+    return ScoredRecord(record, record_metrics(fields), fields)
 
 
 _JSON_SCALARS = frozenset((str, int, float, bool, type(None)))
@@ -271,8 +271,8 @@ def _live_record(reply: ServerReply) -> ScoredRecord | None:
             return None
     check_reward(values.get("reward"), server=reply.server)
     response: NeMoGymResponse = fields["response"]
-    figures = Figures(values, _tokens(response.usage), _is_cut_off(response))
-    return ScoredRecord(reply.content(), figures, fields)
+    metrics = RecordMetrics(values, _tokens(response.usage), _is_cut_off(response))
+    return ScoredRecord(reply.content(), metrics, fields)
 
 
 def _tokens(usage: NeMoGymResponseUsage | None) -> tuple[int | None, ...]:

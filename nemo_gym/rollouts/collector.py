@@ -17,7 +17,6 @@ from nemo_gym.common.deadline import OUTCOME_GRACE_S, reporting_ignored_cancella
 from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import AggregationError, ConfigError, RolloutError, SetupError
 from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
-from nemo_gym.rollouts.aggregation import write_aggregate_metrics
 from nemo_gym.rollouts.attempts import Run, retrying_run, traced_attempt
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
 from nemo_gym.rollouts.concurrency import (
@@ -37,14 +36,14 @@ from nemo_gym.rollouts.dataset import (
     write_materialized_inputs,
 )
 from nemo_gym.rollouts.dispatch import TrainerDispatch, open_dispatch
-from nemo_gym.rollouts.live import LiveRollouts, published
-from nemo_gym.rollouts.metrics import RunningMetrics
+from nemo_gym.rollouts.live import LiveRollouts, published, server_metrics
+from nemo_gym.rollouts.metrics import RunningMetrics, write_aggregate_metrics
 from nemo_gym.rollouts.output_files import check_paths, materialized_inputs_path, metrics_path
 from nemo_gym.rollouts.resume import archive_output, load_completed
 from nemo_gym.rollouts.rollout_tasks import RolloutTasks, place_of
-from nemo_gym.rollouts.stages import stage_times, times_since
 from nemo_gym.rollouts.store import CompletedIndex, GroupedWriter, RolloutStore, WriteOutcome
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
+from nemo_gym.server.metrics import stage_loads
 
 if TYPE_CHECKING:
     from nemo_gym.config.types import BaseServerConfig
@@ -150,11 +149,11 @@ class RolloutCollectionHelper:
         self._limiter: AdaptiveLimiter | None = None
         self._live = LiveRollouts()
         self.metrics: RunningMetrics | None = None
-        """The figures of `run_from_config`, once all its rollouts are made."""
+        """The metrics of `run_from_config`, once all its rollouts are made."""
         self.aggregation_error: AggregationError | None = None
-        """Why those that environments compute themselves are missing."""
+        """Why the metrics that environments compute themselves are missing."""
         self.running_metrics: RunningMetrics | None = None
-        """Its figures so far, with those of the records that a resumed run found."""
+        """Its metrics so far, including the records that a resumed run found."""
         self.total = self.found = 0
         """How many rollouts `run_from_config` is asked for, and how many of them were in the output already."""
 
@@ -171,7 +170,7 @@ class RolloutCollectionHelper:
         settings: Mapping[str, Any] | None = None,
         report: Report | None = None,
     ) -> RunningMetrics:
-        """Make all rollouts that `config` asks for and that are not in its output yet, and write their figures.
+        """Make all rollouts that `config` asks for and that are not in its output yet, and write their metrics.
         `settings` is the configuration of the servers, if known: the manifest keeps it without secrets, to notice a
         change."""
         dataset, output = dataset_path(config), Path(config.output_jsonl_fpath)
@@ -204,7 +203,7 @@ class RolloutCollectionHelper:
             if config.materialize_inputs:
                 write_materialized_inputs(config, completed, materialized_inputs_path(output))
             caller = client or self.setup_server_client()
-            stages_before = await stage_times(caller)
+            stages_before = stage_loads(await server_metrics(caller))
             status = partial(self._status, output, metrics, caller)
             try:
                 async with published(self._live, status, caller):
@@ -216,11 +215,11 @@ class RolloutCollectionHelper:
             logger.warning(DATASET_CHANGED, dataset)
         for server in caller.local.values():
             metrics.blocked |= server.blocked()
-        metrics.stages = times_since(stages_before, await stage_times(caller))
-        await self._write_figures(config, metrics, caller)
+        metrics.add_stages(stages_before, stage_loads(await server_metrics(caller)))
+        await self._write_metrics(config, metrics, caller)
         return metrics
 
-    async def _write_figures(
+    async def _write_metrics(
         self, config: RolloutCollectionConfig, metrics: RunningMetrics, client: ServerClient
     ) -> None:
         output = Path(config.output_jsonl_fpath)
@@ -335,7 +334,7 @@ def record_outcome(metrics: RunningMetrics, outcome: Outcome) -> None:
     """Count an outcome that is on disk."""
     if isinstance(outcome, Scored):
         metrics.add_scored(
-            outcome.figures,
+            outcome.metrics,
             task_index=outcome.id.task_index,
             attempts=outcome.attempts,
             retries=outcome.retries,

@@ -81,7 +81,7 @@ class RolloutCollectionConfig(CommandConfig):
     """A YAML file with `user` and `system` templates, filled in with each row's fields. It becomes the row's input."""
 
     disable_aggregation: bool = False
-    """Do not ask environments for figures of their own when all rollouts are made."""
+    """Do not ask environments for metrics of their own when all rollouts are made."""
 
     split: str | None = None
     """Without an input: collect with the agent's dataset of this type."""

@@ -20,12 +20,15 @@ from typing import Any
 import msgspec
 import orjson
 
+from nemo_gym.client.head import base_url
 from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.metrics import Family
 from nemo_gym.common.paths import cache_dir
+from nemo_gym.rollouts.rollout_tasks import coroutine_frames, current_stage
 from nemo_gym.rollouts.row_protocol import RowRequest
-from nemo_gym.rollouts.stages import coroutine_frames, current_stage, local_metrics
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
 from nemo_gym.rollouts.worker_link import WorkerLink
+from nemo_gym.runtime.head_server import fetch_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +164,7 @@ async def published(
                 asked = orjson.loads(await reader.readline())
                 await live.update_stages()
                 reply = _reply(asked, token, live, status, client)
-                writer.write(orjson.dumps(reply, default=str))
+                writer.write(msgspec.json.encode(reply, enc_hook=str))
                 await writer.drain()
 
     async with contextlib.AsyncExitStack() as stack:
@@ -192,3 +195,16 @@ def _reply(
     if "cancel" in asked:
         return {"cancelled": isinstance(asked["cancel"], int) and live.cancel(asked["cancel"])}
     return {**status(), **live.snapshot(), "pid": os.getpid(), "metrics": local_metrics(client)}
+
+
+def local_metrics(client: ServerClient) -> list[Family]:
+    """Return the metrics of the servers in this process, if there are any."""
+    return next((families for server in client.local.values() if (families := server.families())), [])
+
+
+async def server_metrics(client: ServerClient) -> list[Family]:
+    """Return the metrics of the servers that a client calls: in this process, or those of a running `ng_run`."""
+    head = client.head_server_config
+    if client.local or head is None:
+        return local_metrics(client)
+    return await fetch_metrics(client.http, base_url(head.host, head.port), token=client.token)

@@ -1,107 +1,69 @@
-"""Figures over many rollouts, gathered as they land. Memory does not grow with the number of rollouts: a task is kept
-until all of its repeats have come to an outcome, then only what it adds to the estimates."""
+"""Metrics of a collection: a running summary of its rollouts, and what environments compute themselves in the end.
+
+Memory does not grow with the number of rollouts: a task is kept until all of its repeats have an outcome, then only
+what it adds to the estimates.
+"""
 
 import copy
 import json
-import math
-from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+import logging
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from nemo_gym.common.redaction import one_line, process_redactor
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.atomic_files import write_json
+from nemo_gym.common.redaction import MASKED_FIELD, one_line, process_redactor
+from nemo_gym.common.statistics import (
+    PASS_THRESHOLD,
+    LogHistogram,
+    TaskEstimates,
+    TaskTotals,
+    number_columns,
+    numbers_in,
+    only_numbers,
+)
 from nemo_gym.common.words import count_of, shorten
-from nemo_gym.errors import Cause
-from nemo_gym.rollouts.estimators import ClusteredMean, LogHistogram, majority_at_k, pass_at_k
-from nemo_gym.rollouts.types import ANSWER_FIELDS, Figures, figures_of, task_index_of
+from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.config.tree import nodes
+from nemo_gym.config.types import is_server_ref
+from nemo_gym.errors import AggregationError, Cause
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.rollouts.output_files import aggregate_metrics_path
+from nemo_gym.rollouts.repeated_lines import RepeatedLines, SeenRollouts
+from nemo_gym.rollouts.types import (
+    ANSWER_FIELDS,
+    METADATA_FIELDS,
+    REPEAT_INDEX_KEY_NAME,
+    RecordMetrics,
+    record_metrics,
+    task_index_of,
+)
+from nemo_gym.server.aggregate_metrics import AggregateMetrics, AggregateMetricsRequest
+from nemo_gym.server.metrics import StageLoad
 
-PASS_THRESHOLD = 1.0
+logger = logging.getLogger(__name__)
+
 JUDGE_FAILURE_FIELD = "judge_failure"
 """Where a judged environment says that its judge gave no verdict, and why."""
-
-MAX_VOTERS = 64
-"""The largest k of majority@k: beyond, counting the votes takes longer than it is worth."""
-
 MAX_NAME = 24
 """Longer names of fields are cut, so that a table fits 70 columns."""
-LARGEST = 1e100
-"""Numbers beyond are passed over: the sums of their squares would be no numbers any more."""
-_NUMBER_TYPES = frozenset((int, float, bool))
 TOKENS = ("input", "output", "reasoning", "total")
 BATCH_SIZE = 1024
-"""How many rollouts are added up at once: one by one it takes ten times as long."""
-
-
-class _Sums(dict[str, list[float]]):
-    """The sum and the number of the values of each name."""
-
-    def add(self, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self.add_all(name, (value,))
-
-    def add_all(self, name: str, values: Sequence[float]) -> None:
-        total, count = self.get(name, (0, 0))
-        self[name] = [total + sum(values), count + len(values)]
-
-
-@dataclass(slots=True)
-class _Task:
-    """The outcomes of one row so far."""
-
-    outcomes: int = 0
-    rewards: int = 0
-    passed: int = 0
-    sums: _Sums = field(default_factory=_Sums)
-    is_asked: bool = False
-    """Its environment reports the model's answers, even if there is none."""
-    votes: dict[str | bytes, tuple[int, int]] = field(default_factory=dict)
-    """Each answer: how many gave it, and how many of those passed."""
-
-    def vote(self, answer: Any, *, passed: bool) -> None:
-        """Count an answer as it is in the output, with its secrets masked: a resumed run counts those of the file."""
-        self.is_asked = True
-        if answer is None or answer == "":
-            return
-        redactor = process_redactor()
-        if isinstance(answer, str):
-            key: str | bytes = redactor.values(answer)
-        else:
-            key = redactor.json(orjson.dumps(answer, option=orjson.OPT_SORT_KEYS))
-        given, good = self.votes.get(key, (0, 0))
-        self.votes[key] = (given + 1, good + passed)
-
-
-@dataclass(slots=True)
-class _Estimates:
-    """What tasks add up to."""
-
-    tasks: int = 0
-    fields: dict[str, ClusteredMean] = field(default_factory=lambda: defaultdict(ClusteredMean))
-    passes: dict[int, ClusteredMean] = field(default_factory=lambda: defaultdict(ClusteredMean))
-    majorities: dict[int, ClusteredMean] = field(default_factory=lambda: defaultdict(ClusteredMean))
-    votes_differ: bool = False
-
-    def add(self, task: _Task) -> None:
-        if not task.sums:
-            return
-        self.tasks += 1
-        for name, (total, count) in task.sums.items():
-            self.fields[name].add(total, int(count))
-        for power in range(task.rewards.bit_length()):
-            self.passes[1 << power].add(pass_at_k(task.rewards, task.passed, 1 << power))
-        if task.is_asked:
-            votes = tuple(sorted(task.votes.values()))
-            self.votes_differ |= len(votes) > 1
-            silent = task.rewards - sum([given for given, _ in votes])
-            for power in range(min(task.rewards, MAX_VOTERS).bit_length()):
-                self.majorities[1 << power].add(majority_at_k(votes, 1 << power, silent=silent))
+"""How many rollouts are added at once: one by one it takes ten times as long."""
+MAX_RECORDS = 200_000
+"""The most records of one agent in one request for its own metrics."""
+_DROPPED = METADATA_FIELDS | {
+    *("responses_create_params", "ng_agent_observations", "ng_model_call_capture", "ng_trajectory")
+}
+"""Fields that are not metrics of the environment."""
 
 
 class RunningMetrics:
-    """The figures of a run: add every outcome, then call `summary()` or `table()` at any time."""
+    """The metrics of a run: add every outcome, then call `summary()` or `table()` at any time."""
 
     def __init__(self, *, num_repeats: int | None = None, pass_threshold: float = PASS_THRESHOLD) -> None:
         """Without `num_repeats` it is unknown when a task is complete, so all of them stay in memory until the end."""
@@ -110,9 +72,11 @@ class RunningMetrics:
         self.failed: Counter[Cause] = Counter()
         self.judge_failures: Counter[str] = Counter()
         """By kind, whether they left the rollout without a result or a reward is configured for them."""
-        self._open: dict[int | None, _Task] = {}
-        """The rows that are not complete. A record without an index is a row of its own."""
-        self._estimates, self._tokens = _Estimates(), _Sums()
+        self._open: dict[int | None, TaskTotals] = {}
+        """The tasks that are not complete. A record without an index is a task of its own."""
+        self._estimates = TaskEstimates()
+        self._tokens: dict[str, tuple[float, int]] = {}
+        """Sum and number of the counts of each kind."""
         self._rewarded, self._reward_total = 0, 0.0
         self._not_booleans: set[str] = set()
         """Fields that were a number other than true and false."""
@@ -133,7 +97,7 @@ class RunningMetrics:
     def add(self, record: Mapping[str, Any]) -> None:
         """Add a scored rollout by its record. Records from elsewhere have no metadata."""
         self.add_scored(
-            figures_of(record),
+            record_metrics(record),
             task_index=task_index_of(record),
             attempts=record.get("_attempts", 0),
             retries=record.get("_retries", 0),
@@ -141,12 +105,12 @@ class RunningMetrics:
         )
 
     def add_scored(
-        self, figures: Figures, *, task_index: int | None, attempts: int, retries: int, seconds: float | None
+        self, metrics: RecordMetrics, *, task_index: int | None, attempts: int, retries: int, seconds: float | None
     ) -> None:
         """Add a scored rollout."""
-        values = figures.values
+        values = metrics.values
         self.scored += 1
-        self.cut_off += figures.is_cut_off
+        self.cut_off += metrics.is_cut_off
         self._attempts += attempts
         self._retries += retries
         if seconds is not None:
@@ -155,62 +119,54 @@ class RunningMetrics:
             self.judge_failures[kind if isinstance(kind, str) else json.dumps(kind)] += 1
         if self.num_repeats != 1:
             self._add_to_task(task_index, values)
-        if figures.tokens:
-            self._token_batch.append(figures.tokens)
+        if metrics.tokens:
+            self._token_batch.append(metrics.tokens)
         self._batch.append(values)
         if len(self._batch) == BATCH_SIZE:
             self._add_batch()
 
-    def _add_to_task(self, task_index: int | None, figures: Mapping[str, Any]) -> None:
-        task, numbers = self._open.get(task_index) or _Task(), _numbers(figures)
-        task.sums.add(numbers)
-        reward = numbers.get("reward")
-        if reward is not None:
-            passed = reward >= self.pass_threshold
-            task.rewards += 1
-            task.passed += passed
+    def _add_to_task(self, index: int | None, values: Mapping[str, Any]) -> None:
+        task = self._open.get(index) or TaskTotals()
+        is_pass = task.add(numbers_in(values), pass_threshold=self.pass_threshold)
+        if is_pass is not None:
             for name in ANSWER_FIELDS:
-                if name in figures:
-                    task.vote(figures[name], passed=passed)
+                if name in values:
+                    task.vote(_vote(values[name]), is_pass=is_pass)
                     break
-        self._add_outcome(task_index, task)
+        self._add_outcome(index, task)
 
     def _add_batch(self) -> None:
-        """Add up name by name what has gathered. If every task has one rollout only, so are the estimates."""
+        """Add the rollouts of the batch, name by name."""
         batch, self._batch = self._batch, []
         seconds, self._seconds = self._seconds, []
         if seconds:
             self._latency.add(*seconds)
         tokens, self._token_batch = self._token_batch, []
         for name, counts in zip(TOKENS, zip(*tokens, strict=True), strict=False):
-            if numbers := _only_numbers(counts):
-                self._tokens.add_all(name, numbers)
-        columns = _columns(batch)
-        for name, values in columns.items():
-            if set(map(type, values)) != {bool}:
-                self._not_booleans.add(name)
-            if self.num_repeats == 1:
-                self._estimates.fields[name].add_samples(values)
+            if numbers := only_numbers(counts):
+                total, count = self._tokens.get(name, (0, 0))
+                self._tokens[name] = total + sum(numbers), count + len(numbers)
+        columns = number_columns(batch)
+        self._not_booleans.update(name for name, values in columns.items() if set(map(type, values)) != {bool})
         if rewards := columns.get("reward"):
             self._rewarded += len(rewards)
             self._reward_total += sum(rewards)
             self._rewards_are_proportions &= min(rewards) >= 0 and max(rewards) <= 1
-        if rewards and self.num_repeats == 1:
-            self._estimates.tasks += len(rewards)
-            self._estimates.passes[1].add_samples([reward >= self.pass_threshold for reward in rewards])
+        if self.num_repeats == 1:
+            self._estimates.add_single_rollouts(columns, pass_threshold=self.pass_threshold)
 
     def add_failure(
         self, cause: Cause, *, code: str | None = None, task_index: int | None = None, attempts: int = 0
     ) -> None:
-        """Take in a rollout without a result: an outcome of its row, but no figure."""
+        """Add a rollout without a result: an outcome of its task, but no metrics."""
         self.failed[cause] += 1
         self._attempts += attempts
         if cause == "judge" and code is not None:
             self.judge_failures[code] += 1
         if self.num_repeats != 1:
-            self._add_outcome(task_index, self._open.get(task_index) or _Task())
+            self._add_outcome(task_index, self._open.get(task_index) or TaskTotals())
 
-    def _add_outcome(self, index: int | None, task: _Task) -> None:
+    def _add_outcome(self, index: int | None, task: TaskTotals) -> None:
         task.outcomes += 1
         if index is not None and task.outcomes != self.num_repeats:
             self._open[index] = task
@@ -218,29 +174,36 @@ class RunningMetrics:
             self._open.pop(index, None)
             self._estimates.add(task)
 
+    def add_stages(self, before: Mapping[str, StageLoad], now: Mapping[str, StageLoad]) -> None:
+        """Add the requests by stage since `before`. Stages that no request reached are left out."""
+        for stage, load in now.items():
+            first = before.get(stage) or StageLoad(in_flight=0, requests=0, seconds=0.0)
+            requests, seconds = load["requests"] - first["requests"], load["seconds"] - first["seconds"]
+            if requests > 0 and stage != "agent":
+                self.stages[stage] = {"requests": requests, "seconds": round(seconds, 6)}
+
     def mean_reward(self) -> float | None:
-        """The mean reward so far, earlier records of a resumed run included."""
+        """Return the mean reward so far, including earlier records of a resumed run."""
         self._add_batch()
         return None if not self._rewarded else self._reward_total / self._rewarded
 
     def means(self) -> dict[str, float]:
-        """The averages, `reward` first, each over the records that have the field."""
+        """Return the means, `reward` first, each over the records that have the field."""
         summary = self.summary()
         found = {"reward": summary["reward"], **summary["fields"]}
         return {name: each["mean"] for name, each in found.items() if each}
 
     def summary(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """Return all metrics as JSON."""
         self._add_batch()
         estimates = copy.deepcopy(self._estimates)
         for task in self._open.values():
             estimates.add(task)
         numbers = self._not_booleans - ({"reward"} if self._rewards_are_proportions else set())
         fields = {
-            name: _as_json(each, is_proportion=name not in numbers) for name, each in sorted(estimates.fields.items())
+            name: each.summary(is_proportion=name not in numbers) for name, each in sorted(estimates.fields.items())
         }
         tokens = {name: self._tokens[name] for name in TOKENS if name in self._tokens}
-        chances = {"pass": estimates.passes, "majority": estimates.majorities if estimates.votes_differ else {}}
         return {
             "scored": self.scored,
             "failed": self.failed.total(),
@@ -250,11 +213,7 @@ class RunningMetrics:
             "tasks": estimates.tasks,
             "reward": fields.pop("reward", None),
             "pass_threshold": self.pass_threshold,
-            **{
-                f"{name}@{k}": _as_json(each, is_proportion=True)
-                for name, by_k in chances.items()
-                for k, each in sorted(by_k.items())
-            },
+            **{name: each.summary(is_proportion=True) for name, each in estimates.chances().items()},
             "fields": fields,
             "tokens": {
                 name: {"mean": total / count, "total": _as_64_bits(total)} for name, (total, count) in tokens.items()
@@ -267,55 +226,23 @@ class RunningMetrics:
         }
 
     def table(self) -> str:
-        """Everything, for people."""
+        """Return all metrics as lines of text."""
         redactor, lines = process_redactor(), _lines(self.summary(), numbers=self._not_booleans)
         return "\n".join(one_line(redactor.text(line)) for line in lines)
 
 
-def _numbers(fields: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among the fields, without metadata (`_...`)."""
-    return {
-        name: value
-        for name, value in fields.items()
-        if type(value) in _NUMBER_TYPES and not name.startswith("_") and -LARGEST <= value <= LARGEST
-    }
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[float]]:
-    """The numbers under each name, without metadata."""
-    columns: dict[str, Sequence[float]] = {}
-    for name in dict.fromkeys(chain.from_iterable(rows)):
-        if not name.startswith("_") and (numbers := _only_numbers([row[name] for row in rows if name in row])):
-            columns[name] = numbers
-    return columns
-
-
-def _only_numbers(values: Sequence[Any]) -> Sequence[float]:
-    """Those that are numbers, and not too large to be added up."""
-    kinds = set(map(type, values))
-    if kinds.isdisjoint(_NUMBER_TYPES):
-        return ()
-    if not kinds <= _NUMBER_TYPES:
-        values = [value for value in values if type(value) in _NUMBER_TYPES]
-    if min(values) >= -LARGEST and max(values) <= LARGEST and not math.isnan(sum(values)):
-        return values
-    return [value for value in values if -LARGEST <= value <= LARGEST]
+def _vote(answer: Any) -> str | bytes | None:
+    """Return an answer as the output has it, with its secrets masked: a resumed run counts those of the file."""
+    if answer is None or answer == "":
+        return None
+    if isinstance(answer, str):
+        return process_redactor().values(answer)
+    return process_redactor().json(orjson.dumps(answer, option=orjson.OPT_SORT_KEYS))
 
 
 def _as_64_bits(total: float) -> float:
-    """A number that JSON can hold: an endpoint may report any number of tokens."""
+    """Return a number that fits JSON: an endpoint may report any number of tokens."""
     return total if abs(total) < 2**63 else float(total)
-
-
-def _as_json(estimate: ClusteredMean, *, is_proportion: bool) -> dict[str, Any]:
-    interval = estimate.proportion_interval_95 if is_proportion else estimate.interval_95
-    return {
-        "mean": estimate.mean,
-        "standard_error": estimate.standard_error,
-        "interval_95": None if interval is None else list(interval),
-        "samples": estimate.samples,
-        "tasks": estimate.clusters,
-    }
 
 
 def _lines(summary: Mapping[str, Any], *, numbers: Container[str]) -> Iterator[str]:
@@ -346,7 +273,7 @@ def _lines(summary: Mapping[str, Any], *, numbers: Container[str]) -> Iterator[s
 
 
 def _table(summary: Mapping[str, Any], numbers: Container[str]) -> Iterator[str]:
-    """Means and intervals in at most 70 columns, without what is false everywhere and repeated numbers of samples."""
+    """Yield means and intervals in at most 70 columns, without fields that are false everywhere."""
     chances = {name: entry for name, entry in summary.items() if name.startswith(("pass@", "majority@"))}
     fields = {name: each for name, each in summary["fields"].items() if each["mean"] or name in numbers}
     rows = {**({"reward": summary["reward"]} if summary["reward"] else {}), **chances, **fields}
@@ -363,3 +290,97 @@ def _table(summary: Mapping[str, Any], numbers: Container[str]) -> Iterator[str]
 
 def _shown(value: float | str | None) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else "-"
+
+
+async def write_aggregate_metrics(
+    output: Path,
+    client: ServerClient,
+    *,
+    agent_name: str | None,
+    always: bool = False,
+    inputs: Sequence[Path] = (),
+) -> Path | None:
+    """Ask agents for the metrics of their rollouts, and write them beside the output. Return the file, if any.
+
+    Only agents whose environment computes metrics of its own are asked, or with `always` all of them. The records are
+    in `inputs`, or else in the output. Raises AggregationError if that fails."""
+    try:
+        agents = [agent_name] if agent_name else client.names("responses_api_agents")
+        own = [agent for agent in agents if not always and await _has_own_metrics(client, agent)]
+        by_agent = (
+            _records_by_agent(_records(inputs or [output], warn=bool(inputs)), agent_name) if always or own else {}
+        )
+        found = [await _own_metrics(client, agent, by_agent[agent]) for agent in by_agent if always or agent in own]
+    except Exception as error:
+        raise AggregationError(f"The aggregate metrics of {output} are not computed: {error}") from error
+    if not found:
+        return None
+    write_json(aggregate_metrics_path(output), found)
+    return aggregate_metrics_path(output)
+
+
+async def _has_own_metrics(client: ServerClient, agent: str) -> bool:
+    for server in (agent, *_environments_of(client.setting(agent))):
+        reply = await client.get(server, "/aggregate_metrics")
+        if reply.status == 200 and (await reply.json()).get("has_own_metrics"):
+            return True
+    return False
+
+
+def _environments_of(block: Any) -> list[str]:
+    """Return the environments that an agent's block refers to."""
+    refs = (is_server_ref(value) for _, value in nodes(block))
+    return [ref.name for ref in refs if ref is not None and ref.type == "resources_servers"]
+
+
+async def _own_metrics(client: ServerClient, agent: str, records: list[JsonObject]) -> JsonObject:
+    if len(records) > MAX_RECORDS:
+        raise ValueError(f"'{agent}' has {len(records)} records, more than {MAX_RECORDS}")
+    request = AggregateMetricsRequest(verify_responses=records)
+    metrics = await client.call(agent, "/aggregate_metrics", request, answer=AggregateMetrics)
+    return {AGENT_REF_KEY_NAME: {"name": agent}, **metrics.model_dump()}
+
+
+def _records_by_agent(all_records: Iterable[JsonObject], agent_name: str | None) -> dict[str, list[JsonObject]]:
+    """Return the stripped records of each agent, sorted by task and rollout index."""
+    found: dict[str, list[JsonObject]] = {}
+    masked = 0
+    for record in all_records:
+        masked += MASKED_FIELD in record
+        reference = record.get(AGENT_REF_KEY_NAME)
+        agent = agent_name or (reference.get("name") if isinstance(reference, dict) else None)
+        if agent is not None:
+            found.setdefault(agent, []).append(_stripped(record))
+    if masked:
+        logger.warning(
+            "secrets are masked in %d records: metrics that are computed from their texts may be wrong", masked
+        )
+    for records in found.values():
+        records.sort(key=lambda record: (record[TASK_INDEX_KEY_NAME], record[ROLLOUT_INDEX_KEY_NAME]))
+    return found
+
+
+def _stripped(record: JsonObject) -> JsonObject:
+    response = record.get("response")
+    usage = {"response": {"usage": response["usage"]}} if isinstance(response, dict) and response.get("usage") else {}
+    kept = {name: value for name, value in record.items() if name not in _DROPPED and name != "response"}
+    indices = {
+        TASK_INDEX_KEY_NAME: task_index_of(record) or 0,
+        ROLLOUT_INDEX_KEY_NAME: record.get(ROLLOUT_INDEX_KEY_NAME, record.get(REPEAT_INDEX_KEY_NAME)) or 0,
+    }
+    return {**kept, **usage, **indices}
+
+
+def _records(paths: Iterable[Path], *, warn: bool) -> Iterator[JsonObject]:
+    """Yield the records of each file, each rollout once."""
+    for path in paths:
+        seen, repeated = SeenRollouts(), RepeatedLines()
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                record = orjson.loads(line) if line.strip() else None
+                if record is not None and seen.is_repeated(record):
+                    repeated.add(number)
+                elif record is not None:
+                    yield record
+        if warn:
+            repeated.warn(path)

@@ -23,7 +23,7 @@ manifest_path = partial(sibling_path, word="manifest", suffix=".json")
 metrics_path = partial(sibling_path, word="metrics", suffix=".json")
 plots_path = partial(sibling_path, word="plots", suffix=".svg")
 aggregate_metrics_path = partial(sibling_path, word="aggregate_metrics", suffix=".json")
-"""The figures that environments compute themselves."""
+"""The metrics that environments compute themselves."""
 materialized_inputs_path = partial(sibling_path, word="materialized_inputs", suffix=".jsonl")
 """The rows as they were sent."""
 collated_inputs_path = partial(sibling_path, word="collated_inputs", suffix=".jsonl")
@@ -42,9 +42,9 @@ def scored_path(failures: Path) -> Path | None:
 
 def all_paths(output: Path) -> tuple[Path, ...]:
     """Everything that a collection writes."""
-    figures = metrics_path(output), aggregate_metrics_path(output)
+    metrics = metrics_path(output), aggregate_metrics_path(output)
     inputs = manifest_path(output), materialized_inputs_path(output)
-    return output, failures_path(output), journal_path(output), *inputs, *figures
+    return output, failures_path(output), journal_path(output), *inputs, *metrics
 
 
 def check_paths(output: Path, *, dataset: Path) -> None:

@@ -17,7 +17,7 @@ import orjson
 from nemo_gym.base_resources_server import check_reward
 from nemo_gym.errors import Cause, GymError, RolloutError
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.rollouts.types import Figures, NoResult, Outcome, Row, RowId, Scored, raw_json_or_text
+from nemo_gym.rollouts.types import NoResult, Outcome, RecordMetrics, Row, RowId, Scored, raw_json_or_text
 
 VERSION = 5
 LENGTHS = struct.Struct("!II")
@@ -41,7 +41,7 @@ class Kind(IntEnum):
     CANCEL = 4
     """Collector: the number of a row to cancel."""
     SCORED = 5
-    """Worker: number, retries, throttled, seconds, the figures' values, tokens, cut off. The body is the record."""
+    """Worker: number, retries, throttled, seconds, values of the metrics, tokens, cut off. The body is the record."""
     NO_RESULT = 6
     """Worker: number, fields of the failure."""
     PING = 7
@@ -194,9 +194,9 @@ def outcome_frame(number: int, outcome: Outcome) -> tuple[list[Any], bytes]:
     """The frame with the outcome of a request."""
     if isinstance(outcome, Scored):
         counts = (outcome.retries, outcome.throttled)
-        figures = outcome.figures
+        metrics = outcome.metrics
         return (
-            [Kind.SCORED, number, *counts, outcome.seconds, figures.values, figures.tokens, figures.is_cut_off],
+            [Kind.SCORED, number, *counts, outcome.seconds, metrics.values, metrics.tokens, metrics.is_cut_off],
             outcome.record,
         )
     return [Kind.NO_RESULT, number, {name: getattr(outcome, name) for name in _Failure.__struct_fields__}], b""
@@ -241,8 +241,8 @@ def read_outcome(head: list[Any], body: bytes, request: RowRequest) -> Outcome:
         _check_record(body, scored.values.get("reward"))
     except (ValueError, RolloutError, ProtocolError) as error:
         raise ProtocolError(f"an outcome that is not valid: {error}") from error
-    figures = Figures(scored.values, scored.tokens, scored.is_cut_off)
-    return Scored(request.row.id, body, figures, request.attempt, scored.retries, scored.throttled, scored.seconds)
+    metrics = RecordMetrics(scored.values, scored.tokens, scored.is_cut_off)
+    return Scored(request.row.id, body, metrics, request.attempt, scored.retries, scored.throttled, scored.seconds)
 
 
 class _Reward(msgspec.Struct):

@@ -17,6 +17,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.exceptions import is_meant_for_task
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.rollouts.attempts import traced_attempt
+from nemo_gym.rollouts.rollout_tasks import current_stage
 from nemo_gym.rollouts.row_protocol import (
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
@@ -29,7 +30,6 @@ from nemo_gym.rollouts.row_protocol import (
     outcome_frame,
     read_row,
 )
-from nemo_gym.rollouts.stages import current_stage
 from nemo_gym.rollouts.types import NoResult, Outcome
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ def _without_secrets(outcome: Outcome) -> Outcome:
         return replace(outcome, message=redactor.text(outcome.message), response=redactor.value(outcome.response))
     if not redactor.may_contain_secret(outcome.record):
         return outcome
-    figures = replace(outcome.figures, values=redactor.value(outcome.figures.values))
-    return replace(outcome, record=redactor.json_lines([outcome.record + b"\n"])[:-1], figures=figures)
+    metrics = replace(outcome.metrics, values=redactor.value(outcome.metrics.values))
+    return replace(outcome, record=redactor.json_lines([outcome.record + b"\n"])[:-1], metrics=metrics)
 
 
 class RowServer:

@@ -119,7 +119,7 @@ def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in record.items() if name not in own or name == "reward"}
 
 
-class Figures(msgspec.Struct, frozen=True):
+class RecordMetrics(msgspec.Struct, frozen=True):
     """The small part of a record that metrics need, so that the rest is neither kept nor decoded twice."""
 
     values: Mapping[str, Any] = {}
@@ -129,8 +129,8 @@ class Figures(msgspec.Struct, frozen=True):
     is_cut_off: bool = False
 
 
-def figures_of(record: Mapping[str, Any]) -> Figures:
-    """The figures of a record."""
+def record_metrics(record: Mapping[str, Any]) -> RecordMetrics:
+    """Return the metrics of a record."""
     values = {
         name: value
         for name, value in results_of(record).items()
@@ -138,7 +138,7 @@ def figures_of(record: Mapping[str, Any]) -> Figures:
     }
     response = record.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
-    return Figures(values, _tokens_in(usage) if isinstance(usage, dict) else (), is_cut_off(response))
+    return RecordMetrics(values, _tokens_in(usage) if isinstance(usage, dict) else (), is_cut_off(response))
 
 
 def _tokens_in(usage: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -179,7 +179,7 @@ class Scored(msgspec.Struct):
     id: RowId
     record: bytes
     """The agent's reply, a JSON object on one line."""
-    figures: Figures = Figures()
+    metrics: RecordMetrics = RecordMetrics()
     attempts: int = 1
     retries: int = 0
     throttled: int = 0
@@ -193,8 +193,8 @@ class Scored(msgspec.Struct):
         metadata = (task, repeat, row_hash.encode(), self.attempts, self.retries, self.seconds)
         indices = b"".join(
             (
-                b"" if TASK_INDEX_KEY_NAME in self.figures.values else _TASK_INDEX % task,
-                b"" if ROLLOUT_INDEX_KEY_NAME in self.figures.values else _ROLLOUT_INDEX % repeat,
+                b"" if TASK_INDEX_KEY_NAME in self.metrics.values else _TASK_INDEX % task,
+                b"" if ROLLOUT_INDEX_KEY_NAME in self.metrics.values else _ROLLOUT_INDEX % repeat,
             )
         )
         return b"%b,%b%b" % (self.record[:-1], indices, _METADATA % metadata)

@@ -4,14 +4,16 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import chain
 from typing import Any, Literal
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 
 from nemo_gym.client.head import token_headers
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerReply
-from nemo_gym.common.metrics import Family, exposition, parse_exposition, process_families
+from nemo_gym.common.metrics import Family, decode_families, encode_families, exposition, process_families
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError, UpstreamError
 from nemo_gym.llm_api.json_codec import encode
@@ -55,19 +57,27 @@ class HeadServer:
         config_yaml: Callable[[], str],
         instances: Callable[[], list[ServerInstanceDisplayConfig]],
         health: Callable[[], dict[str, str]],
-        metrics: Callable[[], Awaitable[bytes]],
+        metrics: Callable[[], Awaitable[list[Family]]],
         workers: Callable[[], list[dict[str, Any]]] | None = None,
         register: Callable[[bytes], dict[str, Any]] | None = None,
         token: str | None = None,
         limits: ServerLimits | None = None,
     ) -> None:
         started_at = time.time()
+
+        async def prometheus_text() -> bytes:
+            return exposition(await metrics())
+
+        async def metrics_json() -> bytes:
+            return encode_families(await metrics())
+
         self._responses: dict[str, Callable[[], Any]] = {
             "/global_config_dict_yaml": config_yaml,
             "/server_instances": instances,
             "/health": lambda: {"status": "ok", "servers": health()},
             "/run": lambda: {**run_identity(), "started_at": started_at},
-            "/metrics": metrics,
+            "/metrics": prometheus_text,
+            "/metrics.json": metrics_json,
             **({} if workers is None else {"/workers": workers}),
         }
         self._register = register
@@ -109,22 +119,21 @@ class HeadServer:
             raise RefusedError(409, str(error)) from error
 
 
-async def run_metrics(urls: Mapping[str, str], *, token: str | None) -> bytes:
-    """Those of every worker and of this process, in one text. A worker that does not answer is reported as down."""
+async def run_metrics(urls: Mapping[str, str], *, token: str | None) -> list[Family]:
+    """Return the metrics of every worker and of this process. A worker that does not answer is reported as down."""
     async with HttpClient() as http:
-        pages = await asyncio.gather(*(metrics_page(http, url, token=token) for url in urls.values()))
+        found = await asyncio.gather(*(fetch_metrics(http, url, token=token) for url in urls.values()))
     up = Family("nemo_gym_worker_up", "gauge", "1 if the worker answered.")
-    for name, page in zip(urls, pages, strict=True):
-        up.add(0 if page is None else 1, worker=name)
-    found = (family for page in pages if page for family in parse_exposition(page))
-    return exposition((up, *found, *process_families(worker="head"))).encode()
+    for name, families in zip(urls, found, strict=True):
+        up.add(1 if families else 0, worker=name)
+    return [up, *chain.from_iterable(found), *process_families(worker="head")]
 
 
-async def metrics_page(http: HttpClient, url: str, *, token: str | None) -> str | None:
-    """The text of `/metrics` at a server, or None if it does not answer."""
-    headers = token_headers(token)
+async def fetch_metrics(http: HttpClient, url: str, *, token: str | None) -> list[Family]:
+    """Return the metrics that a worker or head server reports, none if it does not answer."""
+    options: dict[str, Any] = {"headers": token_headers(token), "timeout_s": SCRAPE_TIMEOUT_S, "use_proxy": False}
     try:
-        reply = await http.fetch("GET", f"{url}/metrics", headers=headers, timeout_s=SCRAPE_TIMEOUT_S, use_proxy=False)
-    except UpstreamError:
-        return None
-    return reply.text if reply.status == 200 else None
+        reply = await http.fetch("GET", f"{url}/metrics.json", **options)
+        return decode_families(reply.body) if reply.status == 200 else []
+    except (UpstreamError, msgspec.DecodeError):
+        return []

@@ -17,6 +17,7 @@ from nemo_gym.client.head import RUN_TOKEN_ENV_VAR, WorkerAddress
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
 from nemo_gym.common.exceptions import raise_first_error
+from nemo_gym.common.metrics import Family
 from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.config.fingerprint import make_fingerprint
 from nemo_gym.config.interpolation import resolve
@@ -88,8 +89,8 @@ class Launcher(OwnedResources):
         own = [worker.address for worker in self._workers if worker.spec.rows_fd is not None]
         return [address._asdict() for address in (*own, *self._members.addresses())]
 
-    async def metrics(self) -> bytes:
-        """The metrics of all processes of the run, in the text format of Prometheus."""
+    async def metrics(self) -> list[Family]:
+        """Return the metrics of all processes of the run."""
         workers = (*(worker.address for worker in self._workers), *self._members.addresses())
         return await run_metrics({str(address.worker): address.url for address in workers}, token=self.token)
 

@@ -8,6 +8,7 @@ from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.exceptions import is_meant_for_task
+from nemo_gym.common.metrics import Family
 from nemo_gym.common.retry import RETRY_STATS_HEADER, track_retries
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import (
@@ -65,6 +66,8 @@ class ServerApp:
         self._any_tool = self.endpoints.get(ANY_TOOL) if own is None else None
         self.unread = UnreadBodies(core.name, limits.max_unread_bytes)
         self._handlers: list[Handler] = []
+        self.families: Callable[[], list[Family]] = list
+        """The metrics of this server's worker; none if nobody measures them."""
         self.pages: dict[str, Callable[[], bytes]] = {}
         """What GET answers at a path that no route of the server has, such as `/metrics`."""
         self.others: OtherWorkers | None = None

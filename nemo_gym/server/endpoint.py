@@ -14,7 +14,7 @@ from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.cookies import parse_set_cookies
 from nemo_gym.common.deadline import Deadline, current_deadline
 from nemo_gym.common.event_loop import run_in_thread
-from nemo_gym.common.metrics import RequestStats
+from nemo_gym.common.statistics import RequestStats
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
 from nemo_gym.llm_api.json_codec import Decoder, encode

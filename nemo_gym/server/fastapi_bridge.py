@@ -6,7 +6,7 @@ from typing import Any
 
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.exceptions import is_meant_for_task
-from nemo_gym.common.metrics import RequestStats
+from nemo_gym.common.statistics import RequestStats
 from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, read_body
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint

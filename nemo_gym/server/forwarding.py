@@ -90,7 +90,7 @@ def by_server_header(apps: Mapping[str, App]) -> App:
     key, default = SERVER_HEADER.encode(), next(iter(apps), "")
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-        fallback = default if scope["path"] in ("/health", "/metrics") else ""
+        fallback = default if scope["path"] in ("/health", "/metrics", "/metrics.json") else ""
         name = next((value.decode("latin-1") for header, value in scope["headers"] if header == key), fallback)
         app = apps.get(name)
         if app is not None:

@@ -1,11 +1,13 @@
 """The metrics of a worker: its rollouts and requests, its event loop, its pools and its process."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypedDict
 
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.common.metrics import Family, Kind, LoopLag, RequestStats, exposition, process_families
+from nemo_gym.common.metrics import Family, Kind, LoopLag, Sample, encode_families, exposition, process_families
+from nemo_gym.common.statistics import RequestStats
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause
 from nemo_gym.server.app import ServerApp
@@ -31,7 +33,9 @@ _FAMILIES: dict[str, tuple[Kind, str]] = {
 
 @dataclass
 class WorkerMetrics:
-    """A context manager: inside it the servers answer `GET /metrics`, and the lag of the running loop is measured."""
+    """A context manager: inside it the servers answer `GET /metrics`, and the lag of the running loop is measured.
+
+    `/metrics` is for Prometheus; the processes of a run read the same families as JSON, at `/metrics.json`."""
 
     apps: Mapping[str, ServerApp]
     http: HttpClient
@@ -42,17 +46,16 @@ class WorkerMetrics:
     def __enter__(self) -> Self:
         self.lag.__enter__()
         for app in self.apps.values():
-            app.pages["/metrics"] = self.page
+            app.families = self.families
+            app.pages["/metrics"] = lambda: exposition(self.families())
+            app.pages["/metrics.json"] = lambda: encode_families(self.families())
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.lag.__exit__()
 
-    def page(self) -> bytes:
-        """What `GET /metrics` answers."""
-        return exposition(self.families()).encode()
-
-    def families(self) -> Iterable[Family]:
+    def families(self) -> list[Family]:
+        """Return the metrics of this worker as they are now."""
         found = {name: Family(f"nemo_gym_{name}", kind, text) for name, (kind, text) in _FAMILIES.items()}
         label = {"worker": str(self.worker)}
         for app in self.apps.values():
@@ -69,7 +72,7 @@ class WorkerMetrics:
         found["compute_processes"].add(use.idle, state="idle", **label)
         found["compute_tasks"].add(use.busy, state="running", **label)
         found["compute_tasks"].add(use.waiting, state="waiting", **label)
-        return (*found.values(), *process_families(**label))
+        return [*found.values(), *process_families(**label)]
 
 
 def _add_requests(found: Mapping[str, Family], app: ServerApp, label: Mapping[str, str]) -> None:
@@ -86,7 +89,7 @@ def _add_requests(found: Mapping[str, Family], app: ServerApp, label: Mapping[st
 
 
 def _stats_of(app: ServerApp) -> Iterator[tuple[str, str, RequestStats]]:
-    """Path, stage and figures of every endpoint and every FastAPI route."""
+    """Yield path, stage and counters of every endpoint and every FastAPI route."""
     own = app.fastapi
     for path, endpoint in (app if own is None else own).endpoints.items():
         yield path, stage_of(endpoint), endpoint.stats
@@ -95,5 +98,32 @@ def _stats_of(app: ServerApp) -> Iterator[tuple[str, str, RequestStats]]:
 
 
 def stage_of(endpoint: Endpoint) -> str:
-    """The stage of a rollout that an endpoint belongs to."""
+    """Return the stage of a rollout that an endpoint belongs to."""
     return _STAGE_OF_PATH.get(endpoint.path) or _STAGE_OF_CAUSE.get(endpoint.cause, "agent")
+
+
+class StageLoad(TypedDict):
+    """The requests of one stage: how many are in flight, how many ended, and the seconds that these took."""
+
+    in_flight: int
+    requests: int
+    seconds: float
+
+
+def stage_loads(families: Iterable[Family]) -> dict[str, StageLoad]:
+    """Sum the requests of all servers and workers by the stage of a rollout."""
+    samples: dict[str, list[Sample]] = defaultdict(list)
+    for family in families:
+        samples[family.name] += family.samples
+    loads: dict[str, StageLoad] = {}
+    stages: dict[tuple[str, str], str] = {}
+    for name, labels, value in samples["nemo_gym_stage_seconds"]:
+        stage = stages[labels["server"], labels["path"]] = labels["stage"]
+        load = loads.setdefault(stage, StageLoad(in_flight=0, requests=0, seconds=0.0))
+        if name.endswith("_sum"):
+            load["seconds"] += value
+        elif name.endswith("_count"):
+            load["requests"] += int(value)
+    for _, labels, value in samples["nemo_gym_requests_in_flight"]:
+        loads[stages[labels["server"], labels["path"]]]["in_flight"] += int(value)
+    return loads

@@ -3,23 +3,31 @@
 import asyncio
 import contextlib
 import os
-import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from nemo_gym.client.head import base_url, run_token
 from nemo_gym.client.pool import HttpClient
+from nemo_gym.common.metrics import Family
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.rollouts.live import live_folder
-from nemo_gym.runtime.head_server import metrics_page
+from nemo_gym.runtime.head_server import fetch_metrics
+from nemo_gym.server.metrics import StageLoad, stage_loads
 
 ASK_TIMEOUT_S = 5.0
-_SAMPLE = re.compile(r"(\w+?)(?:\{(.*)\})? (\S+)$")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _STAGES = ("seed", "model", "tool", "verify")
+_LOAD = {
+    "nemo_gym_rollouts_in_flight": "rollouts",
+    "process_cpu_seconds_total": "cpu_seconds",
+    "process_resident_memory_bytes": "memory_bytes",
+    "process_open_fds": "open_files",
+    "nemo_gym_worker_up": "is_up",
+}
+"""The metrics that say how busy a worker is."""
 
 
 class LiveRun:
@@ -40,8 +48,8 @@ class LiveRun:
             found = await self._ask({})
         except (OSError, TimeoutError, ValueError):
             return None
-        metrics = found.pop("metrics", None) or await _head_metrics(found.get("head"))
-        return {"id": self.id, **found, **workers_of(metrics or "")}
+        local = msgspec.convert(found.pop("metrics"), list[Family])
+        return {"id": self.id, **found, **workers_of(local or await _head_metrics(found.get("head")))}
 
     async def cancel(self, number: int) -> bool:
         """Cancel a rollout; False if it, or the whole collection, has ended already."""
@@ -92,51 +100,26 @@ async def cancel(runs: list[LiveRun], body: bytes) -> dict[str, Any]:
     return {"cancelled": run is not None and isinstance(number, int) and await run.cancel(number)}
 
 
-def workers_of(metrics: str) -> dict[str, Any]:
-    """Load of each worker and requests by stage, from the text that `/metrics` answers."""
+def workers_of(families: list[Family]) -> dict[str, Any]:
+    """Return the load of each worker, and the requests by stage."""
     workers: dict[str, dict[str, float]] = defaultdict(dict)
-    stage_of: dict[tuple[str, str], str] = {}
-    seconds: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    waiting: list[tuple[tuple[str, str], float]] = []
-    names = {
-        "nemo_gym_rollouts_in_flight": "rollouts",
-        "process_cpu_seconds_total": "cpu_seconds",
-        "process_resident_memory_bytes": "memory_bytes",
-        "process_open_fds": "open_files",
-        "nemo_gym_worker_up": "is_up",
-    }
-    for name, labels, value in _samples(metrics):
-        place = (labels.get("server", ""), labels.get("path", ""))
-        if name in names:
-            load = workers[labels.get("worker", "")]
-            load[names[name]] = load.get(names[name], 0.0) + value
-        elif name == "nemo_gym_stage_seconds_sum":
-            stage_of[place] = labels.get("stage", "")
-            seconds[labels.get("stage", "")][0] += value
-        elif name == "nemo_gym_stage_seconds_count":
-            seconds[labels.get("stage", "")][1] += value
-        elif name == "nemo_gym_requests_in_flight":
-            waiting.append((place, value))
-    stages = {stage: {"in_flight": 0, "requests": 0, "seconds": 0.0} for stage in _STAGES} if metrics else {}
-    for place, value in waiting:
-        if (stage := stage_of.get(place, "")) in stages:
-            stages[stage]["in_flight"] += int(value)
-    for stage in stages:
-        stages[stage] |= {"seconds": seconds[stage][0], "requests": int(seconds[stage][1])}
+    for family in families:
+        if (name := _LOAD.get(family.name)) is not None:
+            for _, labels, value in family.samples:
+                load = workers[labels.get("worker", "")]
+                load[name] = load.get(name, 0.0) + value
+    loads = stage_loads(families)
+    idle = StageLoad(in_flight=0, requests=0, seconds=0.0)
+    stages = {stage: loads.get(stage, idle) for stage in _STAGES} if families else {}
     return {"workers": [{"worker": name, **load} for name, load in sorted(workers.items())], "stages": stages}
 
 
-def _samples(text: str) -> list[tuple[str, dict[str, str], float]]:
-    matches = (_SAMPLE.match(line) for line in text.splitlines() if not line.startswith("#"))
-    return [(match[1], dict(_LABEL.findall(match[2] or "")), float(match[3])) for match in matches if match]
-
-
-async def _head_metrics(head: dict[str, Any] | None) -> str | None:
-    """The metrics of the run whose servers a collector uses."""
+async def _head_metrics(head: dict[str, Any] | None) -> list[Family]:
+    """Return the metrics of the run whose servers a collector uses."""
     if head is None:
-        return None
+        return []
     async with HttpClient() as http:
-        return await metrics_page(http, base_url(head["host"], head["port"]), token=run_token(head["port"]))
+        return await fetch_metrics(http, base_url(head["host"], head["port"]), token=run_token(head["port"]))
 
 
 def _is_alive(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""What the page shows of an index: pages of rows, figures, groups of repeats, failures, and two files compared."""
+"""What the page shows of an index: pages of rows, statistics, groups of repeats, failures, and two files compared."""
 
 import math
 import re
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from nemo_gym.common.paths import nearest
+from nemo_gym.common.statistics import mean_interval, pass_at_k
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.estimators import pass_at_k, student_t_95
 
 COLUMNS = {
     "row": "rows.id",
@@ -204,7 +204,7 @@ def fields(connection: sqlite3.Connection) -> list[dict[str, Any]]:
 
 
 def summary(connection: sqlite3.Connection, *, where: str, pass_threshold: float) -> Page:
-    """The figures of the rows that a filter selects."""
+    """Return the statistics of the rows that a filter selects."""
     condition = parse_filter(where)
     source, values = f"{_FROM} WHERE {condition.text}", condition.values
     if not where.strip():
@@ -227,7 +227,7 @@ def summary(connection: sqlite3.Connection, *, where: str, pass_threshold: float
         "means": dict(zip(("input_tokens", "output_tokens", "turns", "tool_calls", "seconds"), averages, strict=True)),
         "histogram": _histogram(connection, source, values, low, high),
         "scatter": _scatter(connection, source, values, scored),
-        **_group_figures(connection, source, values, pass_threshold),
+        **_group_statistics(connection, source, values, pass_threshold),
     }
 
 
@@ -251,7 +251,7 @@ def _scatter(connection: sqlite3.Connection, source: str, values: tuple[Any, ...
     return [list(point) for point in connection.execute(query, (*values, step, POINTS))]
 
 
-def _group_figures(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], threshold: float) -> Page:
+def _group_statistics(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], threshold: float) -> Page:
     """How many tasks there are, how many of their groups have no variance, and pass@k."""
     groups = connection.execute(
         f"""SELECT n, c, count(*), sum(flat) FROM (
@@ -355,7 +355,7 @@ def compare_page(
         each["prompt"] = connection.execute(query, (each["a_row"],)).fetchone()[0]
         if not by_prompt and each["change"]:
             each.update(_telling_rows(connection, each["key"], is_better=each["change"] > 0))
-    return {**_change_figures(totals), "tasks": found}
+    return {**_change_statistics(totals), "tasks": found}
 
 
 def _telling_rows(connection: sqlite3.Connection, key: int, *, is_better: bool) -> Page:
@@ -370,10 +370,10 @@ def _telling_rows(connection: sqlite3.Connection, key: int, *, is_better: bool) 
     return dict(zip(("a_row", "b_row"), rows, strict=True))
 
 
-def _change_figures(totals: tuple[Any, ...]) -> Page:
+def _change_statistics(totals: tuple[Any, ...]) -> Page:
     count, up, down, first, second, change, squares = totals
-    error = math.sqrt(max(0.0, squares - change * change) / (count - 1)) if count and count > 1 else None
-    reach = error * student_t_95(count - 1) if error and error > 1e-12 else None  # unknown if all tasks differ equally
+    error = math.sqrt(max(0.0, squares - change * change) / (count - 1)) if count and count > 1 else 0.0
+    is_known = error > 1e-12  # not if all tasks differ equally
     return {
         "total": count,
         "up": up or 0,
@@ -381,5 +381,5 @@ def _change_figures(totals: tuple[Any, ...]) -> Page:
         "first": first,
         "second": second,
         "change": change,
-        "interval_95": None if reach is None else [change - reach, change + reach],
+        "interval_95": list(mean_interval(change, error, count)) if is_known else None,
     }

@@ -13,9 +13,9 @@ from pydantic import BeforeValidator, Field
 
 from nemo_gym.client.server_client import base_url
 from nemo_gym.common.paths import find
+from nemo_gym.common.statistics import PASS_THRESHOLD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, PortError
-from nemo_gym.rollouts.metrics import PASS_THRESHOLD
 from nemo_gym.server.request_checks import ServerLimits, is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serve_until_interrupted
 from nemo_gym.viewer.app import ViewerApp

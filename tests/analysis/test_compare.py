@@ -27,11 +27,11 @@ def test_the_difference_is_paired_by_task(tmp_path: Path, hashed: bool) -> None:
     after = [record(task, reward, hashed=hashed) for task, reward in enumerate((1, 0, 0, 1))][::-1]
     found = compared(tmp_path, before, [*after, record(9, 1, hashed=hashed)])
     assert (found.tasks, found.only_before, found.only_after) == (4, 0, 1)
-    assert (found.mean_before, found.mean_after) == (0.375, 0.5)
-    assert found.difference.mean == pytest.approx(0.125)
-    low, high = found.difference.interval_95 or (0, 0)
+    assert (found.rewards.mean_before, found.rewards.mean_after) == (0.375, 0.5)
+    assert found.rewards.difference.mean == pytest.approx(0.125)
+    low, high = found.rewards.difference.interval_95 or (0, 0)
     assert low < 0 < high
-    assert (found.up, found.down) == (2, 1)
+    assert (found.rewards.up, found.rewards.down) == (2, 1)
     assert [flip.task_index for flip in found.gained] == [0, 3]
     assert [(flip.task_index, flip.prompt) for flip in found.lost] == [(2, "question 2")]
 
@@ -51,7 +51,7 @@ def test_the_sign_test_counts_uneven_splits(tmp_path: Path, up: int, down: int, 
         [record(task, one) for task, (one, _) in enumerate(rewards)],
         [record(task, other) for task, (_, other) in enumerate(rewards)],
     )
-    assert found.sign_test == pytest.approx(p)
+    assert found.rewards.sign_test == pytest.approx(p)
 
 
 def test_failures_that_were_made_good_do_not_count(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
-import pytest
-
-from nemo_gym.common.metrics import Family, Histogram, RequestStats, exposition, parse_exposition
+from nemo_gym.common.metrics import Family, decode_families, encode_families, exposition
+from nemo_gym.common.statistics import Histogram
 
 
 def test_a_histogram_counts_each_value_in_all_buckets_above_it() -> None:
@@ -9,7 +8,7 @@ def test_a_histogram_counts_each_value_in_all_buckets_above_it() -> None:
         histogram.add(value)
     family = Family("took", "histogram", "How long.")
     family.add_histogram(histogram, stage="verify")
-    assert exposition([family]).splitlines() == [
+    assert exposition([family]).decode().splitlines() == [
         "# HELP took How long.",
         "# TYPE took histogram",
         'took_bucket{stage="verify",le="1"} 2',
@@ -23,23 +22,14 @@ def test_a_histogram_counts_each_value_in_all_buckets_above_it() -> None:
 def test_label_values_are_escaped() -> None:
     family = Family("up", "gauge", "")
     family.add(1, name='a "b"\\\n')
-    assert family.lines == [r'up{name="a \"b\"\\\n"} 1']
+    assert exposition([family]).decode().splitlines()[-1] == r'up{name="a \"b\"\\\n"} 1'
 
 
-def test_pages_of_several_workers_join_to_one_family_each() -> None:
+def test_metrics_of_several_workers_join_to_one_family_each() -> None:
     pages = []
     for worker in "01":
         family = Family("up", "counter", "Is it?")
         family.add(1, worker=worker)
-        pages.append(exposition([family, Family("nothing", "gauge", "")]))
-    joined = exposition(found for page in pages for found in parse_exposition(page))
-    assert joined == '# HELP up Is it?\n# TYPE up counter\nup{worker="0"} 1\nup{worker="1"} 1\n'
-
-
-@pytest.mark.parametrize(("failure", "outcomes"), [(None, {"ok": 1}), ("model", {"ok": 0, "model": 1})])
-def test_a_request_is_in_flight_until_it_ends(failure: str | None, outcomes: dict[str, int]) -> None:
-    stats = RequestStats()
-    started = stats.start()
-    assert stats.in_flight == 1
-    stats.end(started, failure)
-    assert (stats.in_flight, stats.outcomes("ok")) == (0, outcomes)
+        pages.append(encode_families([family, Family("nothing", "gauge", "")]))
+    joined = exposition(found for page in pages for found in decode_families(page))
+    assert joined == b'# HELP up Is it?\n# TYPE up counter\nup{worker="0"} 1\nup{worker="1"} 1\n'

@@ -1,4 +1,4 @@
-"""The figures of a rollout are the same whether its reply is a live object or bytes."""
+"""The metrics of a rollout are the same whether its reply is a live object or bytes."""
 
 from enum import Enum
 from typing import Any
@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import BaseVerifyResponse
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.attempts import scored_record
-from nemo_gym.rollouts.types import RowId, Scored, add_row_fields, figures_of, results_of
+from nemo_gym.rollouts.types import RowId, Scored, add_row_fields, record_metrics, results_of
 from nemo_gym.testing import example_row, response_of, says
 
 USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
@@ -45,14 +45,14 @@ class Computed(BaseVerifyResponse):
 
 @pytest.mark.parametrize("kind", [Plain, Graded, Renamed, Computed])
 @pytest.mark.parametrize("usage", [USAGE, None])
-def test_figures_of_a_live_reply_are_those_of_its_json(kind: type[BaseVerifyResponse], usage: Any) -> None:
+def test_metrics_of_a_live_reply_are_those_of_its_json(kind: type[BaseVerifyResponse], usage: Any) -> None:
     fields = example_row(response={**says("hello"), "usage": usage}, reward=0.5, extra=7)
     live = ServerReply("agent", 200, kind.model_validate(fields))
     scored = scored_record(live)
     decoded = scored_record(ServerReply("agent", 200, scored.record))
-    assert (scored.record, scored.figures) == (decoded.record, decoded.figures)
+    assert (scored.record, scored.metrics) == (decoded.record, decoded.metrics)
     assert set(scored.fields) == set(decoded.fields)
-    assert scored.figures.values["reward"] == 0.5
+    assert scored.metrics.values["reward"] == 0.5
 
 
 CUT_OFF: list[dict[str, Any]] = [
@@ -66,14 +66,14 @@ CUT_OFF: list[dict[str, Any]] = [
 def test_a_rollout_that_was_cut_off_is_known_live_and_by_its_record(ending: dict[str, Any]) -> None:
     live = Plain.model_validate(example_row(response={**says("hello"), **ending}, reward=0.5))
     scored = scored_record(ServerReply("agent", 200, live))
-    assert scored.figures.is_cut_off == figures_of(orjson.loads(scored.record)).is_cut_off == (ending in CUT_OFF)
+    assert scored.metrics.is_cut_off == record_metrics(orjson.loads(scored.record)).is_cut_off == (ending in CUT_OFF)
 
 
 def test_an_answer_that_is_a_list_is_a_vote_live_and_by_its_record() -> None:
     live = Plain.model_validate(example_row(response=says("hello"), reward=0.5, extracted_answer=["a", "b"]))
     scored = scored_record(ServerReply("agent", 200, live))
-    assert scored.figures.values["extracted_answer"] == ["a", "b"]
-    assert scored.figures == figures_of(orjson.loads(scored.record))
+    assert scored.metrics.values["extracted_answer"] == ["a", "b"]
+    assert scored.metrics == record_metrics(orjson.loads(scored.record))
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
@@ -110,7 +110,7 @@ def test_a_reply_that_is_not_json_is_an_internal_failure(reply: bytes) -> None:
 @pytest.mark.parametrize("claimed", [["reward"], ["score"], "reward", {}, 7, None])
 def test_a_reply_cannot_say_which_fields_are_those_of_its_row(claimed: Any) -> None:
     scored = scored_record(reply_with(claimed))
-    assert (scored.figures.values["reward"], scored.figures.values["score"]) == (1.0, 2.0)
+    assert (scored.metrics.values["reward"], scored.metrics.values["score"]) == (1.0, 2.0)
     assert "_row_fields" not in scored.fields
     assert b"_row_fields" not in scored.record
 

@@ -102,9 +102,9 @@ async def test_a_collector_gets_no_secret_that_only_the_worker_knows_and_a_train
         record = orjson.loads(written.record)
         assert (record["reward"], record["said"], record["_masked"]) == (1, "**** 7", True)
         assert b"pineapple" not in written.record
-        assert written.figures.values["said"] == "**** 7"
+        assert written.metrics.values["said"] == "**** 7"
         assert isinstance(given, Scored)
-        assert orjson.loads(given.record)["said"] == given.figures.values["said"] == "pineapple 7"
+        assert orjson.loads(given.record)["said"] == given.metrics.values["said"] == "pineapple 7"
     else:
         assert b"pineapple" not in orjson.dumps([written.message, written.response])
 
@@ -117,12 +117,12 @@ async def test_an_outcome_arrives_as_if_it_had_been_made_here() -> None:
             scored = await attempt(pool, row(3, reply='{"reward": 0.5, "n": 7}'))
             assert isinstance(scored, Scored)
             assert (scored.id.task_index, orjson.loads(scored.record)["n"], scored.attempts) == (3, 7, 2)
-            assert (scored.figures.values["reward"], scored.figures.values["n"]) == (0.5, 7)
+            assert (scored.metrics.values["reward"], scored.metrics.values["n"]) == (0.5, 7)
             large = await attempt(
                 pool, row(5, reply='{"reward": 1, "response": {"usage": {"input_tokens": 1%s}}}' % ("0" * 30))
             )
             assert isinstance(large, Scored)
-            assert large.figures.tokens[0] == 1e30
+            assert large.metrics.tokens[0] == 1e30
             failed = await attempt(pool, row(4, reply="not JSON"))
             assert isinstance(failed, NoResult)
             assert (failed.id.task_index, failed.cause, failed.attempt) == (4, "internal", 2)

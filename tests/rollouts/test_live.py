@@ -9,10 +9,13 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.metrics import Family, encode_families
+from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.live import live_folder
+from nemo_gym.rollouts.live import live_folder, server_metrics
 from nemo_gym.testing import example_row, rows_of, running_servers
 from nemo_gym.viewer.live import LiveRun, cancel, find_runs, statuses
 from tests.jsonl import write_lines
@@ -150,3 +153,29 @@ async def test_a_collection_that_does_not_answer_has_not_ended() -> None:
         with pytest.raises(GymError, match="did not answer"):
             await cancel(find_runs(), b'{"run": "silent", "number": 1}')
     assert await cancel(find_runs(), b'{"run": "silent", "number": 1}') == {"cancelled": False}
+
+
+@pytest.mark.parametrize(("status", "is_read"), [(b"200 OK", True), (b"503 Busy", False)])
+async def test_metrics_of_a_running_ng_run_are_those_of_its_head_server(status: bytes, is_read: bool) -> None:
+    families = [Family("nemo_gym_worker_up", "gauge", "1 if the worker answered.")]
+    families[0].add(1, worker="0")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = encode_families(families)
+        length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        writer.write(b"HTTP/1.1 " + status + b"\r\n" + length + body)
+        writer.close()
+
+    head = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with head:
+        port = head.sockets[0].getsockname()[1]
+        async with ServerClient(head_server_config=BaseServerConfig(host="127.0.0.1", port=port)) as client:
+            assert await server_metrics(client) == (families if is_read else [])
+
+
+async def test_without_servers_and_with_a_silent_head_there_are_no_metrics() -> None:
+    async with ServerClient(head_server_config=BaseServerConfig(host="127.0.0.1", port=1)) as client:
+        assert await server_metrics(client) == []
+    async with ServerClient() as client:
+        assert await server_metrics(client) == []

@@ -1,4 +1,4 @@
-"""Figures are those of the records, whatever the order in which they land, and tasks are dropped once complete."""
+"""Metrics are those of the records, whatever the order in which they land, and tasks are dropped once complete."""
 
 import json
 import random
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.types import figures_of
+from nemo_gym.rollouts.types import record_metrics
+from nemo_gym.server.metrics import StageLoad
 
 
 def record(task: int | None, reward: float, **fields: Any) -> dict[str, Any]:
@@ -270,6 +271,20 @@ def flat(value: Any, path: str = "") -> dict[str, float]:
 def test_any_number_of_tokens_that_an_endpoint_reports_can_be_written() -> None:
     metrics = RunningMetrics(num_repeats=1)
     record = {"reward": 1.0, "response": {"usage": {"input_tokens": 10**30, "output_tokens": 2}}}
-    metrics.add_scored(figures_of(record), task_index=0, attempts=1, retries=0, seconds=1.0)
+    metrics.add_scored(record_metrics(record), task_index=0, attempts=1, retries=0, seconds=1.0)
     tokens = orjson.loads(orjson.dumps(metrics.summary()))["tokens"]
     assert (tokens["input"]["total"], tokens["output"]["total"]) == (1e30, 2)
+
+
+def test_only_requests_since_the_start_of_a_collection_count_by_stage() -> None:
+    def load(requests: int, seconds: float) -> StageLoad:
+        return StageLoad(in_flight=0, requests=requests, seconds=seconds)
+
+    before = {"model": load(2, 1.0), "tool": load(1, 3.0)}
+    now = {"model": load(5, 2.5), "tool": load(1, 3.0), "verify": load(1, 0.1), "agent": load(9, 9.0)}
+    metrics = RunningMetrics()
+    metrics.add_stages(before, now)
+    assert metrics.summary()["stages"] == {
+        "model": {"requests": 3, "seconds": 1.5},
+        "verify": {"requests": 1, "seconds": 0.1},
+    }

@@ -13,9 +13,9 @@ from nemo_gym.analysis.compare import read_tasks
 from nemo_gym.analysis.export import ExportConfig, export_rollouts
 from nemo_gym.analysis.profile import ProfileConfig, profile_rollouts
 from nemo_gym.analysis.reverify import ReverifyReport, completable
-from nemo_gym.rollouts.aggregation import write_aggregate_metrics
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.metrics import write_aggregate_metrics
 from nemo_gym.rollouts.repeated_lines import RepeatedLines
 from nemo_gym.rollouts.types import hash_row
 from nemo_gym.testing import example_row, running_servers, says

@@ -23,13 +23,15 @@ from nemo_gym.rollouts.row_protocol import (
     outcome_frame,
     read_outcome,
 )
-from nemo_gym.rollouts.types import Figures, NoResult, Outcome, Row, RowId, Scored
+from nemo_gym.rollouts.types import NoResult, Outcome, RecordMetrics, Row, RowId, Scored
 from tests.polling import PATIENCE_S
 from tests.raw_server import raw_server
 
 NUMBER = 0
 ROW = Row(RowId(3, 0, "0" * 16), "agent", b"{}")
-SCORED = Scored(ROW.id, b'{"reward":0.5,"said":"hello"}', Figures({"reward": 0.5, "said": "hello"}, (1, 2, 3, 6)))
+SCORED = Scored(
+    ROW.id, b'{"reward":0.5,"said":"hello"}', RecordMetrics({"reward": 0.5, "said": "hello"}, (1, 2, 3, 6))
+)
 FAILED = NoResult(ROW.id, "tool", "it broke", server="weather", started_at=5.0, seconds=1.5)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -124,7 +126,7 @@ def check(outcome: Outcome) -> None:
     assert line.count(b"\n") == 1
     if isinstance(outcome, Scored):
         assert math.isfinite(written["reward"])
-        assert written["reward"] == outcome.figures.values["reward"]
+        assert written["reward"] == outcome.metrics.values["reward"]
 
 
 async def outcome_from_worker_that_sends(sent: bytes, *, times: int = 1) -> list[Outcome]:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from prometheus_client.parser import text_string_to_metric_families
 
 from nemo_gym.client.server_client import CookieJar, ServerReply, base_url, get_from_head
+from nemo_gym.common.metrics import exposition
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import HeadServerError, PortError, RolloutError, StartupError
 from nemo_gym.runtime.launcher import Launcher
@@ -212,7 +213,7 @@ async def test_every_worker_of_one_server_has_metrics_and_a_profile_of_its_own(
     config = config_of(one=environment("busy", **settings))
     config.update(num_workers=2, profiling_enabled=True, profiling_results_dirpath=relative(tmp_path))
     async with Launcher(config, echo=lambda _line: None) as launcher:
-        page = (await launcher.metrics()).decode()
+        page = exposition(await launcher.metrics()).decode()
     assert 'nemo_gym_worker_up{worker="0"} 1' in page
     assert 'nemo_gym_sessions{server="one",worker="1"} 0' in page
     assert sorted(os.listdir(tmp_path)) == [

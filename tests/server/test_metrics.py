@@ -1,16 +1,15 @@
 """What `/metrics` tells: rollouts by outcome, time by stage, what is in flight, sessions, lag, pools, the process."""
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nemo_gym.client.server_client import CookieJar, ServerReply
-from nemo_gym.common.metrics import parse_exposition
 from nemo_gym.errors import RolloutError
 from nemo_gym.runtime.stack import Stack, StackSpec
+from nemo_gym.server.metrics import stage_loads
 from nemo_gym.server.uvicorn_runner import serving
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.testing import bind, server_spec
@@ -33,9 +32,8 @@ def weather_stack(**model: Any) -> Stack:
 
 def values(page: bytes, name: str) -> dict[str, float]:
     """The values of one metric by their labels."""
-    lines = [line for family in parse_exposition(page.decode()) for line in family.lines]
-    found = (re.fullmatch(rf"{name}(\{{.*\}})? (\S+)", line) for line in lines)
-    return {match[1] or "": float(match[2]) for match in found if match}
+    lines = (line.rpartition(" ") for line in page.decode().splitlines() if not line.startswith("#"))
+    return {key.removeprefix(name): float(value) for key, _, value in lines if key.partition("{")[0] == name}
 
 
 def matching(page: bytes, name: str, *labels: str) -> float:
@@ -47,12 +45,13 @@ async def test_rollouts_are_counted_by_outcome_and_stages_by_time() -> None:
     async with weather_stack() as stack:
         for _ in range(3):
             await stack.client.call("agent", "/run", ROW, answer=ServerReply)
-        page = stack.apps["weather"].pages["/metrics"]()
+        page, loads = stack.apps["weather"].pages["/metrics"](), stage_loads(stack.apps["weather"].families())
     assert values(page, "nemo_gym_rollouts_total") == {'{agent="agent",outcome="scored",worker="0"}': 3}
     # this environment sets up nothing, so nobody calls its seed_session
     for stage, count in {"rollout": 3, "seed": 0, "model": 6, "tool": 3, "verify": 3}.items():
         counts = [value for key, value in values(page, "nemo_gym_stage_seconds_count").items() if f'"{stage}"' in key]
-        assert sum(counts) == count, stage
+        assert sum(counts) == loads[stage]["requests"] == count, stage
+        assert (loads[stage]["seconds"] > 0, loads[stage]["in_flight"]) == (count > 0, 0)
     assert matching(page, "nemo_gym_rollouts_in_flight") == 0
     assert matching(page, "nemo_gym_sessions", 'server="weather"') == 0
 
@@ -73,6 +72,7 @@ async def test_what_is_in_flight_shows_and_a_cancelled_request_is_no_success() -
         page = stack.apps["waiting"].pages["/metrics"]
         calls = [asyncio.create_task(stack.client.post("waiting", "/hang", json={})) for _ in range(5)]
         await until(lambda: matching(page(), "nemo_gym_requests_in_flight", '"/hang"') == 5)
+        assert stage_loads(stack.apps["waiting"].families())["tool"]["in_flight"] == 5
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)

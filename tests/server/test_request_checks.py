@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, tool
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient, base_url
+from nemo_gym.common.metrics import Family
 from nemo_gym.runtime.head_server import HeadServer
 from nemo_gym.server.request_checks import ServerLimits, is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serving
@@ -146,8 +147,8 @@ async def test_refusals_show_text_and_say_nothing_untrue() -> None:
     ("headers", "status"), [({"Host": "evil.example"}, 421), ({"Origin": "http://evil.example"}, 403)]
 )
 async def test_the_head_server_refuses_them_too(headers: dict[str, str], status: int) -> None:
-    async def metrics() -> bytes:
-        return b"up 1\n"
+    async def metrics() -> list[Family]:
+        return []
 
     head = HeadServer(config_yaml=lambda: "a: 1", instances=list, health=dict, metrics=metrics)
     with bind("127.0.0.1", 0) as listening:

@@ -22,7 +22,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.attempts import attempt
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.types import Row, RowId, Scored, figures_of
+from nemo_gym.rollouts.types import Row, RowId, Scored, record_metrics
 from nemo_gym.testing import TRANSPORTS, Transport, client_for, example_row, running_servers, says
 from tests.stacks import scripted_servers, weather
 
@@ -198,7 +198,7 @@ async def test_a_record_carries_the_fields_of_its_row_but_they_are_no_results() 
     record = await played(weather_servers(), row)
     assert (record["answer"], record["level"], record["_row_fields"]) == ("coat", 3, ["answer", "level"])
     assert record["_row_hash"] == "0" * 16
-    assert not {"answer", "level"} & set(figures_of(record).values)
+    assert not {"answer", "level"} & set(record_metrics(record).values)
 
 
 async def test_an_environment_can_keep_the_fields_of_its_rows_out_of_records() -> None:

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.rollouts.estimators import ClusteredMean, LogHistogram, majority_at_k, pass_at_k, student_t_95
+from nemo_gym.common.statistics import (
+    ClusteredMean,
+    LogHistogram,
+    Moments,
+    RequestStats,
+    describe_columns,
+    majority_at_k,
+    pass_at_k,
+    quantile,
+    student_t_95,
+)
 
 
 @pytest.mark.parametrize(
@@ -184,3 +194,32 @@ def test_equal_samples_added_at_once_have_no_error() -> None:
     for _ in range(3):
         estimate.add_samples([0.1] * 7)
     assert (estimate.mean, estimate.standard_error) == (0.1, 0.0)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
+def test_moments_are_those_of_the_numbers(numbers: list[float]) -> None:
+    found = Moments.of(numbers)
+    assert (found.total, found.min, found.max) == (len(numbers), min(numbers), max(numbers))
+    assert found.mean == pytest.approx(statistics.fmean(numbers))
+    assert found.deviation(of_population=True) == pytest.approx(statistics.pstdev(numbers), rel=1e-6, abs=1e-6)
+    if len(numbers) > 1:
+        assert found.deviation() == pytest.approx(statistics.stdev(numbers), rel=1e-6, abs=1e-6)
+
+
+def test_columns_of_one_row_have_no_spread() -> None:
+    assert describe_columns([{"a": 2}]) == {"mean/a": 2.0, "max/a": 2, "min/a": 2, "median/a": 2, "std/a": 0.0}
+    assert "std/b" not in describe_columns([{"a": 1, "b": 1}, {"a": 2}])
+
+
+@pytest.mark.parametrize(("failure", "outcomes"), [(None, {"ok": 1}), ("model", {"ok": 0, "model": 1})])
+def test_a_request_is_in_flight_until_it_ends(failure: str | None, outcomes: dict[str, int]) -> None:
+    stats = RequestStats()
+    started = stats.start()
+    assert stats.in_flight == 1
+    stats.end(started, failure)
+    assert (stats.in_flight, stats.outcomes("ok")) == (0, outcomes)
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.5, 3.0), (0.99, 4.0), (1.0, 4.0)])
+def test_a_quantile_is_one_of_the_values(share: float, value: float) -> None:
+    assert quantile([4.0, 1.0, 3.0, 2.0], share) == value
