@@ -1,7 +1,7 @@
 """Compare two files of rollouts task by task: the paired difference of the rewards, and which tasks flipped."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
@@ -115,8 +115,8 @@ class Comparison:
             "sign_test": rewards.sign_test,
             "tasks_up": rewards.up,
             "tasks_down": rewards.down,
-            "gained": [_as_json(flip) for flip in self.gained],
-            "lost": [_as_json(flip) for flip in self.lost],
+            "gained": [asdict(flip) for flip in self.gained],
+            "lost": [asdict(flip) for flip in self.lost],
             "failed_before": self.failed_before,
             "failed_after": self.failed_after,
         }
@@ -199,7 +199,3 @@ def _flips(pairs: list[tuple[Task, Task]], threshold: float, *, to_pass: bool) -
     for one, other in pairs:
         if one.passes(threshold) is not to_pass and other.passes(threshold) is to_pass:
             yield Flip(one.index, one.mean, other.mean, one.prompt)
-
-
-def _as_json(flip: Flip) -> dict[str, Any]:
-    return {"task_index": flip.task_index, "before": flip.before, "after": flip.after, "prompt": flip.prompt}

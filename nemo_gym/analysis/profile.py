@@ -1,9 +1,9 @@
 """Profiles of stored rollouts: how hard each row of a dataset is for a model, and the files that public tools read."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 from pydantic import BaseModel
@@ -14,19 +14,16 @@ from nemo_gym.analysis.records import StoredLine, StoredRolloutsError, read_roll
 from nemo_gym.common.atomic_files import atomic_write, check_writable, read_jsonl, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.common.statistics import PASS_THRESHOLD, Moments
-from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import AGENT_REF_KEY_NAME, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.rollouts.metrics import RunningMetrics
+from nemo_gym.rollouts.metrics import RunningMetrics, strip_record
 from nemo_gym.rollouts.output_files import metrics_path, plots_path, sibling_path
-from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, results_of, task_index_of
+from nemo_gym.rollouts.types import agent_of, results_of, rollout_key
 from nemo_gym.server.aggregate_metrics import compute_aggregate_metrics
 
 SHOWN_ROWS = 5
-RolloutKey = tuple[int, int]
-"""The index of the task and that of the rollout."""
-_OF_THE_COLLECTOR = ("_task_index", REPEAT_INDEX_KEY_NAME, "_attempts", "_retries", "_seconds")
 
 
 class ProfileConfig(CommandConfig):
@@ -215,12 +212,12 @@ class RewardProfiler:
             expected[task] += 1
         by_agent: dict[str, list[tuple[JsonObject, JsonObject]]] = defaultdict(list)
         for row, record in pairs:
-            by_agent[_agent_of(row) or _agent_of(record) or ""].append((row, record))
+            by_agent[agent_of(row) or agent_of(record) or ""].append((row, record))
         groups: list[JsonObject] = []
         agents: list[JsonObject] = []
         for agent, found in by_agent.items():
-            samples = {_key(row)[0]: row for row, _ in reversed(found)}
-            metrics = compute_aggregate_metrics([_measured(record) for _, record in found])
+            samples = {rollout_key(row)[0]: row for row, _ in reversed(found)}
+            metrics = compute_aggregate_metrics([strip_record(results_of(record)) for _, record in found])
             for group in metrics.group_level_metrics:
                 task = group[TASK_INDEX_KEY_NAME]
                 groups.append({**group, "sample": samples[task], **_completion(group["num_rollouts"], expected[task])})
@@ -251,31 +248,14 @@ class RewardProfiler:
         return groups, agents
 
 
-def _by_key(records: Sequence[JsonObject], what: str) -> dict[RolloutKey, JsonObject]:
-    found: dict[RolloutKey, JsonObject] = {}
+def _by_key(records: Sequence[JsonObject], what: str) -> dict[tuple[int, int], JsonObject]:
+    found: dict[tuple[int, int], JsonObject] = {}
     for record in records:
-        key = _key(record)
+        key = rollout_key(record)
         if key in found:
             raise ValueError(f"Duplicate {what} for rollout key {key}")
         found[key] = record
     return found
-
-
-def _key(record: Mapping[str, Any]) -> RolloutKey:
-    rollout = record.get(ROLLOUT_INDEX_KEY_NAME, record.get(REPEAT_INDEX_KEY_NAME))
-    return task_index_of(record) or 0, rollout or 0
-
-
-def _agent_of(record: Mapping[str, Any]) -> str | None:
-    reference = record.get(AGENT_REF_KEY_NAME)
-    return reference.get("name") if isinstance(reference, dict) else None
-
-
-def _measured(record: JsonObject) -> JsonObject:
-    """Return the fields of the verifier and the agent, without those of the row and the collector."""
-    task, rollout = _key(record)
-    kept = {name: value for name, value in results_of(record).items() if name not in _OF_THE_COLLECTOR}
-    return {**kept, TASK_INDEX_KEY_NAME: task, ROLLOUT_INDEX_KEY_NAME: rollout}
 
 
 def _completion(have: int, expected: int) -> JsonObject:

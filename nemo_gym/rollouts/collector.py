@@ -185,7 +185,7 @@ class RolloutCollectionHelper:
         metrics = self.running_metrics = RunningMetrics(num_repeats=config.max_repeats)
 
         def on_written(outcome: Outcome) -> None:
-            record_outcome(metrics, outcome)
+            metrics.add_outcome(outcome)
             if report is not None:
                 report(outcome)
 
@@ -328,19 +328,3 @@ def _window(config: RolloutCollectionConfig, client: ServerClient, most: int, *,
 
 def _descriptors_per_rollout(client: ServerClient) -> int:
     return DESCRIPTORS_PER_LOCAL_ROLLOUT if client.local else DESCRIPTORS_PER_REMOTE_ROLLOUT
-
-
-def record_outcome(metrics: RunningMetrics, outcome: Outcome) -> None:
-    """Count an outcome that is on disk."""
-    if isinstance(outcome, Scored):
-        metrics.add_scored(
-            outcome.metrics,
-            task_index=outcome.id.task_index,
-            attempts=outcome.attempts,
-            retries=outcome.retries,
-            seconds=outcome.seconds,
-        )
-    elif outcome.is_final:
-        metrics.add_failure(
-            outcome.cause, code=outcome.code, task_index=outcome.id.task_index, attempts=outcome.attempt
-        )

@@ -37,9 +37,12 @@ from nemo_gym.rollouts.repeated_lines import RepeatedLines, SeenRollouts
 from nemo_gym.rollouts.types import (
     ANSWER_FIELDS,
     METADATA_FIELDS,
-    REPEAT_INDEX_KEY_NAME,
+    Outcome,
     RecordMetrics,
+    Scored,
+    agent_of,
     record_metrics,
+    rollout_key,
     task_index_of,
 )
 from nemo_gym.server.aggregate_metrics import AggregateMetrics, AggregateMetricsRequest
@@ -57,7 +60,7 @@ BATCH_SIZE = 1024
 MAX_RECORDS = 200_000
 """The most records of one agent in one request for its own metrics."""
 _DROPPED = METADATA_FIELDS | {
-    *("responses_create_params", "ng_agent_observations", "ng_model_call_capture", "ng_trajectory")
+    *("responses_create_params", "response", "ng_agent_observations", "ng_model_call_capture", "ng_trajectory")
 }
 """Fields that are not metrics of the environment."""
 
@@ -75,7 +78,7 @@ class RunningMetrics:
         self._open: dict[int | None, TaskTotals] = {}
         """The tasks that are not complete. A record without an index is a task of its own."""
         self._estimates = TaskEstimates()
-        self._tokens: dict[str, tuple[float, int]] = {}
+        self._token_sums: dict[str, tuple[float, int]] = {}
         """Sum and number of the counts of each kind."""
         self._rewarded, self._reward_total = 0, 0.0
         self._not_booleans: set[str] = set()
@@ -87,7 +90,7 @@ class RunningMetrics:
         self._latency = LogHistogram()
         self._batch: list[Mapping[str, Any]] = []
         """The values of rollouts that are not added up yet, their tokens, and how long they took."""
-        self._token_batch: list[Sequence[Any]] = []
+        self._tokens: list[Sequence[Any]] = []
         self._seconds: list[float] = []
         self.blocked: dict[str, dict[str, float]] = {}
         """The handlers that blocked the event loop, if the servers are in this process."""
@@ -96,23 +99,30 @@ class RunningMetrics:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add a scored rollout by its record. Records from elsewhere have no metadata."""
-        self.add_scored(
-            record_metrics(record),
-            task_index=task_index_of(record),
-            attempts=record.get("_attempts", 0),
-            retries=record.get("_retries", 0),
-            seconds=record.get("_seconds"),
-        )
+        self._attempts += record.get("_attempts", 0)
+        self._retries += record.get("_retries", 0)
+        self._add_scored(record_metrics(record), task_index_of(record), record.get("_seconds"))
 
-    def add_scored(
-        self, metrics: RecordMetrics, *, task_index: int | None, attempts: int, retries: int, seconds: float | None
-    ) -> None:
-        """Add a scored rollout."""
+    def add_outcome(self, outcome: Outcome) -> None:
+        """Add a rollout that ended. One without a result is an outcome of its task, but has no metrics; an attempt
+        that is repeated is none."""
+        index = outcome.id.task_index
+        if isinstance(outcome, Scored):
+            self._attempts += outcome.attempts
+            self._retries += outcome.retries
+            self._add_scored(outcome.metrics, index, outcome.seconds)
+        elif outcome.is_final:
+            self._attempts += outcome.attempt
+            self.failed[outcome.cause] += 1
+            if outcome.cause == "judge" and outcome.code is not None:
+                self.judge_failures[outcome.code] += 1
+            if self.num_repeats != 1:
+                self._end_rollout(index, self._open.get(index) or TaskTotals())
+
+    def _add_scored(self, metrics: RecordMetrics, task_index: int | None, seconds: float | None) -> None:
         values = metrics.values
         self.scored += 1
         self.cut_off += metrics.is_cut_off
-        self._attempts += attempts
-        self._retries += retries
         if seconds is not None:
             self._seconds.append(seconds)
         if kind := values.get(JUDGE_FAILURE_FIELD):
@@ -120,7 +130,7 @@ class RunningMetrics:
         if self.num_repeats != 1:
             self._add_to_task(task_index, values)
         if metrics.tokens:
-            self._token_batch.append(metrics.tokens)
+            self._tokens.append(metrics.tokens)
         self._batch.append(values)
         if len(self._batch) == BATCH_SIZE:
             self._add_batch()
@@ -133,19 +143,19 @@ class RunningMetrics:
                 if name in values:
                     task.vote(_vote(values[name]), is_pass=is_pass)
                     break
-        self._add_outcome(index, task)
+        self._end_rollout(index, task)
 
     def _add_batch(self) -> None:
         """Add the rollouts of the batch, name by name."""
         batch, self._batch = self._batch, []
         seconds, self._seconds = self._seconds, []
+        tokens, self._tokens = self._tokens, []
         if seconds:
             self._latency.add(*seconds)
-        tokens, self._token_batch = self._token_batch, []
         for name, counts in zip(TOKENS, zip(*tokens, strict=True), strict=False):
             if numbers := only_numbers(counts):
-                total, count = self._tokens.get(name, (0, 0))
-                self._tokens[name] = total + sum(numbers), count + len(numbers)
+                total, count = self._token_sums.get(name, (0, 0))
+                self._token_sums[name] = total + sum(numbers), count + len(numbers)
         columns = number_columns(batch)
         self._not_booleans.update(name for name, values in columns.items() if set(map(type, values)) != {bool})
         if rewards := columns.get("reward"):
@@ -155,18 +165,7 @@ class RunningMetrics:
         if self.num_repeats == 1:
             self._estimates.add_single_rollouts(columns, pass_threshold=self.pass_threshold)
 
-    def add_failure(
-        self, cause: Cause, *, code: str | None = None, task_index: int | None = None, attempts: int = 0
-    ) -> None:
-        """Add a rollout without a result: an outcome of its task, but no metrics."""
-        self.failed[cause] += 1
-        self._attempts += attempts
-        if cause == "judge" and code is not None:
-            self.judge_failures[code] += 1
-        if self.num_repeats != 1:
-            self._add_outcome(task_index, self._open.get(task_index) or TaskTotals())
-
-    def _add_outcome(self, index: int | None, task: TaskTotals) -> None:
+    def _end_rollout(self, index: int | None, task: TaskTotals) -> None:
         task.outcomes += 1
         if index is not None and task.outcomes != self.num_repeats:
             self._open[index] = task
@@ -203,7 +202,6 @@ class RunningMetrics:
         fields = {
             name: each.summary(is_proportion=name not in numbers) for name, each in sorted(estimates.fields.items())
         }
-        tokens = {name: self._tokens[name] for name in TOKENS if name in self._tokens}
         return {
             "scored": self.scored,
             "failed": self.failed.total(),
@@ -215,14 +213,20 @@ class RunningMetrics:
             "pass_threshold": self.pass_threshold,
             **{name: each.summary(is_proportion=True) for name, each in estimates.chances().items()},
             "fields": fields,
-            "tokens": {
-                name: {"mean": total / count, "total": _as_64_bits(total)} for name, (total, count) in tokens.items()
-            },
+            "tokens": self._token_summary(),
             "latency_s": self._latency.summary(),
             "attempts": self._attempts,
             "retries": self._retries,
             **({"blocked_handlers": self.blocked} if self.blocked else {}),
             **({"stages": self.stages} if self.stages else {}),
+        }
+
+    def _token_summary(self) -> dict[str, dict[str, float]]:
+        sums = [(name, *self._token_sums[name]) for name in TOKENS if name in self._token_sums]
+        # JSON holds integers of 64 bits, but an endpoint may report any number of tokens
+        return {
+            name: {"mean": total / count, "total": total if abs(total) < 2**63 else float(total)}
+            for name, total, count in sums
         }
 
     def table(self) -> str:
@@ -238,11 +242,6 @@ def _vote(answer: Any) -> str | bytes | None:
     if isinstance(answer, str):
         return process_redactor().values(answer)
     return process_redactor().json(orjson.dumps(answer, option=orjson.OPT_SORT_KEYS))
-
-
-def _as_64_bits(total: float) -> float:
-    """Return a number that fits JSON: an endpoint may report any number of tokens."""
-    return total if abs(total) < 2**63 else float(total)
 
 
 def _lines(summary: Mapping[str, Any], *, numbers: Container[str]) -> Iterator[str]:
@@ -347,28 +346,25 @@ def _records_by_agent(all_records: Iterable[JsonObject], agent_name: str | None)
     masked = 0
     for record in all_records:
         masked += MASKED_FIELD in record
-        reference = record.get(AGENT_REF_KEY_NAME)
-        agent = agent_name or (reference.get("name") if isinstance(reference, dict) else None)
+        agent = agent_name or agent_of(record)
         if agent is not None:
-            found.setdefault(agent, []).append(_stripped(record))
+            found.setdefault(agent, []).append(strip_record(record))
     if masked:
         logger.warning(
             "secrets are masked in %d records: metrics that are computed from their texts may be wrong", masked
         )
     for records in found.values():
-        records.sort(key=lambda record: (record[TASK_INDEX_KEY_NAME], record[ROLLOUT_INDEX_KEY_NAME]))
+        records.sort(key=rollout_key)
     return found
 
 
-def _stripped(record: JsonObject) -> JsonObject:
+def strip_record(record: Mapping[str, Any]) -> JsonObject:
+    """Return a record as `/aggregate_metrics` takes it: with its indices and usage, without its conversation."""
     response = record.get("response")
     usage = {"response": {"usage": response["usage"]}} if isinstance(response, dict) and response.get("usage") else {}
-    kept = {name: value for name, value in record.items() if name not in _DROPPED and name != "response"}
-    indices = {
-        TASK_INDEX_KEY_NAME: task_index_of(record) or 0,
-        ROLLOUT_INDEX_KEY_NAME: record.get(ROLLOUT_INDEX_KEY_NAME, record.get(REPEAT_INDEX_KEY_NAME)) or 0,
-    }
-    return {**kept, **usage, **indices}
+    kept = {name: value for name, value in record.items() if name not in _DROPPED}
+    task, rollout = rollout_key(record)
+    return {**kept, **usage, TASK_INDEX_KEY_NAME: task, ROLLOUT_INDEX_KEY_NAME: rollout}
 
 
 def _records(paths: Iterable[Path], *, warn: bool) -> Iterator[JsonObject]:

@@ -11,7 +11,13 @@ import msgspec
 import orjson
 
 from nemo_gym.common.redaction import MASKED_FIELD
-from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, ROW_FIELDS, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import (
+    AGENT_REF_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    ROW_FIELDS,
+    TASK_INDEX_FIELD,
+    TASK_INDEX_KEY_NAME,
+)
 from nemo_gym.errors import Cause, RolloutError
 
 REPEAT_INDEX_KEY_NAME = "_repeat_index"
@@ -60,6 +66,18 @@ def task_index_of(record: Mapping[str, Any]) -> Any:
     """The index of a record's row, in either spelling; None if it has none."""
     index = record.get(TASK_INDEX_FIELD)
     return record.get(TASK_INDEX_KEY_NAME) if index is None else index
+
+
+def rollout_key(record: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the indices of a record's row and repeat, in either spelling; 0 if it has none."""
+    repeat = record.get(ROLLOUT_INDEX_KEY_NAME, record.get(REPEAT_INDEX_KEY_NAME))
+    return task_index_of(record) or 0, repeat or 0
+
+
+def agent_of(record: Mapping[str, Any]) -> str | None:
+    """Return the name of the agent that a row or record refers to."""
+    reference = record.get(AGENT_REF_KEY_NAME)
+    return reference.get("name") if isinstance(reference, dict) else None
 
 
 def hash_row(line: bytes) -> str:

@@ -158,11 +158,8 @@ def compute_pass_majority_metrics(
         values = [[one[name] for one in task if name in one] for task in scores]
         is_binary = all(value in (0, 1) for task in values for value in task)
         for k in range(1, max_k + 1):
-            _put(
-                metrics,
-                f"pass@{k}/{name}",
-                (_best_of(task, k, is_binary=is_binary) for task in values if len(task) >= k),
-            )
+            best = (_best_of(task, k, is_binary=is_binary) for task in values if len(task) >= k)
+            _put(metrics, f"pass@{k}/{name}", best)
             _put(metrics, f"pass@1[avg-of-{k}]/{name}", (fmean(task[:k]) for task in values if task))
             if answer_key is not None:
                 answered = zip(tasks, scores, strict=True)
@@ -213,12 +210,10 @@ def _by_run(scores: Scores, name: str, max_k: int) -> list[float]:
 
 def _add_spread_across_runs(metrics: dict[str, Any], max_k: int) -> None:
     for name, runs in metrics["per_sample_aggregate"].items():
-        for k in range(2, max_k + 1):
-            first = runs[:k]
-            if len(first) > 1:
-                key = f"pass@1[avg-of-{k}]/{name}"
-                metrics[f"{key}/std_dev_across_runs"] = stdev(first)
-                metrics[f"{key}/std_err_across_runs"] = stdev(first) / math.sqrt(len(first))
+        for k in range(2, max_k + 1) if len(runs) > 1 else ():
+            key, spread = f"pass@1[avg-of-{k}]/{name}", stdev(runs[:k])
+            metrics[f"{key}/std_dev_across_runs"] = spread
+            metrics[f"{key}/std_err_across_runs"] = spread / math.sqrt(len(runs[:k]))
 
 
 def compute_subset_metrics(

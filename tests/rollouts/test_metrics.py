@@ -8,16 +8,22 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nemo_gym.config.secrets import Secrets, set_process_secrets
+from nemo_gym.errors import Cause
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.types import record_metrics
+from nemo_gym.rollouts.types import NoResult, RowId, Scored, record_metrics
 from nemo_gym.server.metrics import StageLoad
 
 
 def record(task: int | None, reward: float, **fields: Any) -> dict[str, Any]:
     marks = {} if task is None else {"_task_index": task}
     return {"reward": reward, **fields, **marks}
+
+
+def failure(cause: Cause, task: int = 0) -> NoResult:
+    return NoResult(RowId(task, 0, "0" * 16), cause, "It failed.")
 
 
 def metrics_of(records: list[dict[str, Any]], **options: Any) -> RunningMetrics:
@@ -36,7 +42,7 @@ def test_a_field_is_averaged_over_the_records_that_have_it() -> None:
     assert (summary["fields"]["right"]["standard_error"], summary["fields"]["right"]["interval_95"]) == (None, None)
 
 
-def test_what_is_no_number_is_no_figure() -> None:
+def test_what_is_no_number_is_no_metric() -> None:
     odd = {
         "text": "7",
         "none": None,
@@ -151,15 +157,15 @@ def test_tokens_time_and_attempts_are_told() -> None:
     assert (summary["attempts"], summary["retries"]) == (200, 100)
 
 
-def test_failures_are_counted_by_cause_and_complete_a_task_without_a_figure() -> None:
+def test_failures_are_counted_by_cause_and_complete_a_task_without_metrics() -> None:
     metrics = RunningMetrics(num_repeats=2)
     metrics.add(record(0, 1.0))
-    metrics.add_failure("model", task_index=0)
-    metrics.add_failure("timeout", task_index=1)
-    metrics.add_failure("timeout", task_index=1)
-    metrics.add_failure("input")
+    failures: list[tuple[int, Cause]] = [(0, "model"), (1, "timeout"), (1, "timeout"), (2, "input")]
+    for task, cause in failures:
+        metrics.add_outcome(failure(cause, task))
     assert metrics.failed == {"model": 1, "timeout": 2, "input": 1}
-    assert metrics._open == {}
+    metrics.add_outcome(replace(failure("model", 0), is_final=False))
+    assert list(metrics._open) == [2]
     summary = metrics.summary()
     assert summary["failures_by_cause"] == {"input": 1, "model": 1, "timeout": 2}
     assert (summary["tasks"], summary["reward"]["mean"], "pass@2" in summary) == (1, 1.0, False)
@@ -219,7 +225,7 @@ def test_asking_half_way_changes_nothing() -> None:
 
 def test_the_table_tells_all_of_it() -> None:
     metrics = metrics_of([record(task, task % 2, overlap=0.5, _seconds=1.0, _attempts=1) for task in (0, 1, 1, 0)])
-    metrics.add_failure("judge")
+    metrics.add_outcome(failure("judge"))
     table = metrics.table()
     for reply in (
         "4 scored rollouts of 2 tasks",
@@ -233,7 +239,7 @@ def test_the_table_tells_all_of_it() -> None:
     assert len({len(line) for line in table.splitlines() if line.startswith(("reward", "pass@", "overlap"))}) == 1
 
 
-def test_the_table_has_no_secrets_and_one_line_for_each_figure() -> None:
+def test_the_table_has_no_secrets_and_one_line_for_each_metric() -> None:
     set_process_secrets(Secrets(frozenset(("pineapple",))))
     fields = {"a pineapple": 2, "forged\nreward": 7, "\x1b[2J": 3, "judge_failure": "no pineapple\n9 scored rollouts"}
     table = metrics_of([record(0, 1.0, **fields)]).table()
@@ -271,7 +277,7 @@ def flat(value: Any, path: str = "") -> dict[str, float]:
 def test_any_number_of_tokens_that_an_endpoint_reports_can_be_written() -> None:
     metrics = RunningMetrics(num_repeats=1)
     record = {"reward": 1.0, "response": {"usage": {"input_tokens": 10**30, "output_tokens": 2}}}
-    metrics.add_scored(record_metrics(record), task_index=0, attempts=1, retries=0, seconds=1.0)
+    metrics.add_outcome(Scored(RowId(0, 0, "0" * 16), orjson.dumps({}), record_metrics(record)))
     tokens = orjson.loads(orjson.dumps(metrics.summary()))["tokens"]
     assert (tokens["input"]["total"], tokens["output"]["total"]) == (1e30, 2)
 
