@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from nemo_gym.analysis.plots import Panel, figure, plots_of
-from nemo_gym.analysis.records import StoredRolloutsError, prompt_digest, read_records, read_rollouts
+from nemo_gym.analysis.records import prompt_digest
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.paths import find
 from nemo_gym.common.statistics import PASS_THRESHOLD, PairedDifference
 from nemo_gym.common.words import shorten
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.stored_records import StoredRolloutsError, read_records, read_rollouts
 from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, task_index_of
 
 Key = str | int | bytes

@@ -13,7 +13,7 @@ from typing import IO, Any, Literal, NamedTuple, Self
 import orjson
 from pydantic import Field, ValidationError, model_validator
 
-from nemo_gym.analysis.records import StoredLine, StoredRollout, StoredRolloutsError, prompt_digest, read_rollouts
+from nemo_gym.analysis.records import StoredRollout, prompt_digest
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import MASKED_FIELD
@@ -24,6 +24,7 @@ from nemo_gym.errors import GymError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.participants import ENVIRONMENT, HARNESS, POLICY, USER, policy_records
 from nemo_gym.rollouts.output_files import export_path
+from nemo_gym.rollouts.stored_records import StoredLine, StoredRolloutsError, read_rollouts
 from nemo_gym.rollouts.token_traces import TokenTraceError
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
 from nemo_gym.training.samples import VIEWS, TrainingSample, group_advantages, reward_of, samples_of

@@ -1,6 +1,6 @@
 """Profiles of stored rollouts: how hard each row of a dataset is for a model, and the files that public tools read."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,6 @@ from pydantic import BaseModel
 
 from nemo_gym.analysis.dataset_rows import Dataset, RowNotFoundError
 from nemo_gym.analysis.plots import RolloutPlots, figure, stages_of
-from nemo_gym.analysis.records import StoredLine, StoredRolloutsError, read_rollouts
 from nemo_gym.common.atomic_files import atomic_write, check_writable, read_jsonl, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.common.statistics import PASS_THRESHOLD, Moments
@@ -20,6 +19,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.metrics import RunningMetrics, strip_record
 from nemo_gym.rollouts.output_files import metrics_path, plots_path, sibling_path
+from nemo_gym.rollouts.stored_records import StoredLine, StoredRolloutsError, read_rollouts
 from nemo_gym.rollouts.types import agent_of, results_of, rollout_key
 from nemo_gym.server.aggregate_metrics import compute_aggregate_metrics
 
@@ -207,9 +207,7 @@ class RewardProfiler:
     ) -> tuple[list[JsonObject], list[JsonObject]]:
         """Return the metrics of each task and of each agent."""
         pairs = self.align_rows_and_results(rows, results, allow_partial_rollouts)
-        expected: dict[int, int] = defaultdict(int)
-        for task, _ in _by_key(rows, "materialized input row"):
-            expected[task] += 1
+        expected = Counter(rollout_key(row)[0] for row in rows)
         by_agent: dict[str, list[tuple[JsonObject, JsonObject]]] = defaultdict(list)
         for row, record in pairs:
             by_agent[agent_of(row) or agent_of(record) or ""].append((row, record))

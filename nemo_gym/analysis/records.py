@@ -2,68 +2,17 @@
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 from pydantic import Field, ValidationError
 
-from nemo_gym.common.words import json_type
-from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject, TextOrList, WireModel
 from nemo_gym.llm_api.responses import NeMoGymResponseInputItem, NeMoGymToolParam
-from nemo_gym.rollouts.repeated_lines import RepeatedLines, SeenRollouts
 from nemo_gym.rollouts.types import is_cut_off
 
 logger = logging.getLogger(__name__)
-
-
-class StoredRolloutsError(ConfigError):
-    """A file of rollouts, or the dataset given with it, does not hold what the job needs."""
-
-
-class StoredLine(NamedTuple):
-    """One record, and where it is."""
-
-    offset: int
-    place: str
-    """The file and the line, for messages."""
-    record: dict[str, Any]
-    number: int = 0
-    """Of the line, from 1."""
-
-
-def read_records(path: Path) -> Iterator[StoredLine]:
-    """The records of a JSONL file. Half a line at its end is passed over: a run may still be at work on it."""
-    offset = 0
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            place = f"{path}, line {number}"
-            try:
-                record = orjson.loads(line) if line.strip() else None
-            except ValueError as error:
-                if line.endswith(b"\n"):
-                    raise StoredRolloutsError(f"{place} is not JSON: {error}.") from error
-                logger.warning("%s is half a record and passed over", place)
-                return
-            if isinstance(record, dict):
-                yield StoredLine(offset, place, record, number)
-            elif record is not None:
-                raise StoredRolloutsError(f"{place} is {json_type(record)}, expected a JSON object.")
-            offset += len(line)
-
-
-def read_rollouts(path: Path, *, warn: bool = True) -> Iterator[StoredLine]:
-    """The records of a JSONL file, each rollout once. Lines that repeat one are passed over, with a warning."""
-    seen, repeated = SeenRollouts(), RepeatedLines()
-    for stored in read_records(path):
-        if seen.is_repeated(stored.record):
-            repeated.add(stored.number)
-        else:
-            yield stored
-    if warn:
-        repeated.warn(path)
 
 
 class Prompt(WireModel):

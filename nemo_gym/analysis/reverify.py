@@ -14,7 +14,7 @@ import orjson
 from pydantic import Field, ValidationError
 
 from nemo_gym.analysis.dataset_rows import ChangedRows, Dataset
-from nemo_gym.analysis.records import StoredFailure, StoredLine, StoredRollout, read_records, read_rollouts
+from nemo_gym.analysis.records import StoredFailure, StoredRollout
 from nemo_gym.analysis.replayed_calls import replayed_calls
 from nemo_gym.analysis.verify_stored import verified
 from nemo_gym.client.server_client import ServerClient
@@ -28,6 +28,7 @@ from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import Cause, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.output_files import failures_path, scored_path
+from nemo_gym.rollouts.stored_records import StoredLine, read_records, read_rollouts
 from nemo_gym.rollouts.types import (
     METADATA_FIELDS,
     REPEAT_INDEX_KEY_NAME,

@@ -39,7 +39,6 @@ from nemo_gym.common import tracing
 from nemo_gym.common.cookies import CookieJar as CookieJar
 from nemo_gym.common.cookies import server_of
 from nemo_gym.common.deadline import fresh_deadline, timeout
-from nemo_gym.common.metrics import Family
 from nemo_gym.common.paths import nearest
 from nemo_gym.common.retry import RETRY_STATS_HEADER, add_retry_header, is_unsent, retry
 from nemo_gym.errors import (
@@ -56,6 +55,7 @@ from nemo_gym.llm_api.json_codec import encode_body
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from nemo_gym.common.metrics import Family
     from nemo_gym.config.types import BaseServerConfig
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class LocalServer(Protocol):
     def does_nothing(self, path: str, body: Any) -> bool: ...
     def release(self, token: str) -> Awaitable[object] | None: ...
     def blocked(self) -> dict[str, dict[str, float]]: ...
-    def families(self) -> list[Family]:
+    def families(self) -> "list[Family]":
         """Return the metrics of its worker."""
 
 

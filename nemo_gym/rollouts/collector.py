@@ -204,7 +204,7 @@ class RolloutCollectionHelper:
                 write_materialized_inputs(config, completed, materialized_inputs_path(output))
             caller = client or self.setup_server_client()
             stages_before = stage_loads(await server_metrics(caller))
-            status = partial(self._status, output, metrics, caller)
+            status = partial(self._status, output, metrics)
             try:
                 async with published(self._live, status, caller):
                     await self._make_missing(config, store, completed, caller, num_rows=fingerprint.rows)
@@ -257,9 +257,8 @@ class RolloutCollectionHelper:
             finally:
                 await grouped.close()
 
-    def _status(self, output: Path, metrics: RunningMetrics, client: ServerClient) -> dict[str, Any]:
+    def _status(self, output: Path, metrics: RunningMetrics) -> dict[str, Any]:
         """How far `run_from_config` is."""
-        head = client.global_config_dict.get("head_server") if not client.local else None
         return {
             "output": str(output.absolute()),
             "total": self.total,
@@ -267,7 +266,6 @@ class RolloutCollectionHelper:
             "failed": dict(metrics.failed),
             "mean_reward": metrics.mean_reward(),
             "max_in_flight": int(self._limiter.window.size) if self._limiter else None,
-            "head": {"host": head["host"], "port": head["port"]} if head else None,
         }
 
     def run_examples(

@@ -29,6 +29,7 @@ from nemo_gym.rollouts.row_protocol import RowRequest
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
 from nemo_gym.rollouts.worker_link import WorkerLink
 from nemo_gym.runtime.head_server import fetch_metrics
+from nemo_gym.server.metrics import STAGES, stage_loads, worker_loads
 
 logger = logging.getLogger(__name__)
 
@@ -162,9 +163,8 @@ async def published(
         with contextlib.closing(writer), contextlib.suppress(OSError, TimeoutError, ValueError):
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 asked = orjson.loads(await reader.readline())
-                await live.update_stages()
-                reply = _reply(asked, token, live, status, client)
-                writer.write(msgspec.json.encode(reply, enc_hook=str))
+                reply = await _reply(asked, token, live, status, client)
+                writer.write(orjson.dumps(reply, default=str))
                 await writer.drain()
 
     async with contextlib.AsyncExitStack() as stack:
@@ -187,24 +187,21 @@ def _register(port: int, token: str) -> Path:
     return place
 
 
-def _reply(
+async def _reply(
     asked: Any, token: str, live: LiveRollouts, status: Callable[[], dict[str, Any]], client: ServerClient
 ) -> dict[str, Any]:
     if not isinstance(asked, dict) or not hmac.compare_digest(str(asked.get("token")).encode(), token.encode()):
         return {"error": "The token is wrong."}
     if "cancel" in asked:
         return {"cancelled": isinstance(asked["cancel"], int) and live.cancel(asked["cancel"])}
-    return {**status(), **live.snapshot(), "pid": os.getpid(), "metrics": local_metrics(client)}
-
-
-def local_metrics(client: ServerClient) -> list[Family]:
-    """Return the metrics of the servers in this process, if there are any."""
-    return next((families for server in client.local.values() if (families := server.families())), [])
+    families, _ = await asyncio.gather(server_metrics(client), live.update_stages())
+    stages = {stage: load for stage, load in stage_loads(families).items() if stage in STAGES}
+    return {**status(), **live.snapshot(), "pid": os.getpid(), "workers": worker_loads(families), "stages": stages}
 
 
 async def server_metrics(client: ServerClient) -> list[Family]:
     """Return the metrics of the servers that a client calls: in this process, or those of a running `ng_run`."""
     head = client.head_server_config
     if client.local or head is None:
-        return local_metrics(client)
+        return next((families for server in client.local.values() if (families := server.families())), [])
     return await fetch_metrics(client.http, base_url(head.host, head.port), token=client.token)

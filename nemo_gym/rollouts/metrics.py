@@ -33,7 +33,7 @@ from nemo_gym.config.types import is_server_ref
 from nemo_gym.errors import AggregationError, Cause
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.output_files import aggregate_metrics_path
-from nemo_gym.rollouts.repeated_lines import RepeatedLines, SeenRollouts
+from nemo_gym.rollouts.stored_records import read_rollouts
 from nemo_gym.rollouts.types import (
     ANSWER_FIELDS,
     METADATA_FIELDS,
@@ -306,9 +306,8 @@ async def write_aggregate_metrics(
     try:
         agents = [agent_name] if agent_name else client.names("responses_api_agents")
         own = [agent for agent in agents if not always and await _has_own_metrics(client, agent)]
-        by_agent = (
-            _records_by_agent(_records(inputs or [output], warn=bool(inputs)), agent_name) if always or own else {}
-        )
+        stored = (line for path in inputs or [output] for line in read_rollouts(path, warn=bool(inputs)))
+        by_agent = _records_by_agent((line.record for line in stored), agent_name) if always or own else {}
         found = [await _own_metrics(client, agent, by_agent[agent]) for agent in by_agent if always or agent in own]
     except Exception as error:
         raise AggregationError(f"The aggregate metrics of {output} are not computed: {error}") from error
@@ -365,18 +364,3 @@ def strip_record(record: Mapping[str, Any]) -> JsonObject:
     kept = {name: value for name, value in record.items() if name not in _DROPPED}
     task, rollout = rollout_key(record)
     return {**kept, **usage, TASK_INDEX_KEY_NAME: task, ROLLOUT_INDEX_KEY_NAME: rollout}
-
-
-def _records(paths: Iterable[Path], *, warn: bool) -> Iterator[JsonObject]:
-    """Yield the records of each file, each rollout once."""
-    for path in paths:
-        seen, repeated = SeenRollouts(), RepeatedLines()
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                record = orjson.loads(line) if line.strip() else None
-                if record is not None and seen.is_repeated(record):
-                    repeated.add(number)
-                elif record is not None:
-                    yield record
-        if warn:
-            repeated.warn(path)

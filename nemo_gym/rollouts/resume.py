@@ -16,8 +16,8 @@ from nemo_gym.rollouts.dataset import DatasetFingerprint
 from nemo_gym.rollouts.manifest import make_manifest, question, read_manifest, write_manifest
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.output_files import archive_paths, manifest_path
-from nemo_gym.rollouts.repeated_lines import RepeatedLines
 from nemo_gym.rollouts.store import CompletedIndex, JsonlFile, RolloutStore
+from nemo_gym.rollouts.stored_records import RepeatedLines
 
 logger = logging.getLogger(__name__)
 

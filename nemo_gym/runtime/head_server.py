@@ -26,6 +26,7 @@ MAX_REGISTRATION_BYTES = 16 * 2**20
 SCRAPE_TIMEOUT_S = 3.0
 """Shorter than the ten seconds that Prometheus waits by default, so that one stuck worker hides only itself."""
 
+FindMetrics = Callable[[], Awaitable[list[Family]]]
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 
 
@@ -57,27 +58,20 @@ class HeadServer:
         config_yaml: Callable[[], str],
         instances: Callable[[], list[ServerInstanceDisplayConfig]],
         health: Callable[[], dict[str, str]],
-        metrics: Callable[[], Awaitable[list[Family]]],
+        metrics: FindMetrics,
         workers: Callable[[], list[dict[str, Any]]] | None = None,
         register: Callable[[bytes], dict[str, Any]] | None = None,
         token: str | None = None,
         limits: ServerLimits | None = None,
     ) -> None:
         started_at = time.time()
-
-        async def prometheus_text() -> bytes:
-            return exposition(await metrics())
-
-        async def metrics_json() -> bytes:
-            return encode_families(await metrics())
-
         self._responses: dict[str, Callable[[], Any]] = {
             "/global_config_dict_yaml": config_yaml,
             "/server_instances": instances,
             "/health": lambda: {"status": "ok", "servers": health()},
             "/run": lambda: {**run_identity(), "started_at": started_at},
-            "/metrics": prometheus_text,
-            "/metrics.json": metrics_json,
+            "/metrics": lambda: _encoded(metrics, exposition),
+            "/metrics.json": lambda: _encoded(metrics, encode_families),
             **({} if workers is None else {"/workers": workers}),
         }
         self._register = register
@@ -117,6 +111,10 @@ class HeadServer:
             raise RefusedError(422, str(error)) from error
         except ConfigError as error:
             raise RefusedError(409, str(error)) from error
+
+
+async def _encoded(metrics: FindMetrics, encode: Callable[[list[Family]], bytes]) -> bytes:
+    return encode(await metrics())
 
 
 async def run_metrics(urls: Mapping[str, str], *, token: str | None) -> list[Family]:

@@ -1,33 +1,17 @@
-"""The live runs of this user on this machine, as their collectors report them, with the load of their workers."""
+"""The live runs of this user on this machine, as their collectors report them."""
 
 import asyncio
 import contextlib
 import os
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import orjson
 
-from nemo_gym.client.head import base_url, run_token
-from nemo_gym.client.pool import HttpClient
-from nemo_gym.common.metrics import Family
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.rollouts.live import live_folder
-from nemo_gym.runtime.head_server import fetch_metrics
-from nemo_gym.server.metrics import StageLoad, stage_loads
 
 ASK_TIMEOUT_S = 5.0
-_STAGES = ("seed", "model", "tool", "verify")
-_LOAD = {
-    "nemo_gym_rollouts_in_flight": "rollouts",
-    "process_cpu_seconds_total": "cpu_seconds",
-    "process_resident_memory_bytes": "memory_bytes",
-    "process_open_fds": "open_files",
-    "nemo_gym_worker_up": "is_up",
-}
-"""The metrics that say how busy a worker is."""
 
 
 class LiveRun:
@@ -43,13 +27,12 @@ class LiveRun:
         return self.place.stem
 
     async def status(self) -> dict[str, Any] | None:
-        """What the collector reports, and what its workers do. None if it has ended."""
+        """Return what the collector reports. None if it has ended."""
         try:
             found = await self._ask({})
         except (OSError, TimeoutError, ValueError):
             return None
-        local = msgspec.convert(found.pop("metrics"), list[Family])
-        return {"id": self.id, **found, **workers_of(local or await _head_metrics(found.get("head")))}
+        return {"id": self.id, **found}
 
     async def cancel(self, number: int) -> bool:
         """Cancel a rollout; False if it, or the whole collection, has ended already."""
@@ -98,28 +81,6 @@ async def cancel(runs: list[LiveRun], body: bytes) -> dict[str, Any]:
         raise ConfigError("The request does not name a run and the number of a rollout.") from error
     run = next((run for run in runs if run.id == run_id), None)
     return {"cancelled": run is not None and isinstance(number, int) and await run.cancel(number)}
-
-
-def workers_of(families: list[Family]) -> dict[str, Any]:
-    """Return the load of each worker, and the requests by stage."""
-    workers: dict[str, dict[str, float]] = defaultdict(dict)
-    for family in families:
-        if (name := _LOAD.get(family.name)) is not None:
-            for _, labels, value in family.samples:
-                load = workers[labels.get("worker", "")]
-                load[name] = load.get(name, 0.0) + value
-    loads = stage_loads(families)
-    idle = StageLoad(in_flight=0, requests=0, seconds=0.0)
-    stages = {stage: loads.get(stage, idle) for stage in _STAGES} if families else {}
-    return {"workers": [{"worker": name, **load} for name, load in sorted(workers.items())], "stages": stages}
-
-
-async def _head_metrics(head: dict[str, Any] | None) -> list[Family]:
-    """Return the metrics of the run whose servers a collector uses."""
-    if head is None:
-        return []
-    async with HttpClient() as http:
-        return await fetch_metrics(http, base_url(head["host"], head["port"]), token=run_token(head["port"]))
 
 
 def _is_alive(pid: int) -> bool:

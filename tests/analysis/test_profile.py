@@ -17,11 +17,11 @@ from nemo_gym.analysis.profile import (
     profile_rewards,
     profile_rollouts,
 )
-from nemo_gym.analysis.records import StoredRolloutsError
 from nemo_gym.errors import ConfigError
 from nemo_gym.reward_profile import RewardProfiler
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.stored_records import StoredRolloutsError
 from nemo_gym.rollouts.types import hash_row
 from nemo_gym.testing import example_row, rows_of, running_servers
 from tests.commands import ng

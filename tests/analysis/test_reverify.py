@@ -8,7 +8,6 @@ import orjson
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.analysis.records import StoredRolloutsError
 from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import ConfigError
@@ -16,6 +15,7 @@ from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.attempts import attempt
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.stored_records import StoredRolloutsError
 from nemo_gym.rollouts.types import NoResult, Row, RowId, hash_row
 from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
 from nemo_gym.testing import (

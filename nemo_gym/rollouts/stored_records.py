@@ -1,18 +1,19 @@
-"""Lines of an output with rollouts that earlier lines have already, as after appending the same file twice. Only the
-first line of a rollout counts."""
+"""Files of rollouts, read again line by line. A rollout counts once: a line that repeats one, as after appending the
+same file twice, is skipped."""
 
 import hashlib
 import logging
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from nemo_gym.common.words import count_of
+from nemo_gym.common.words import count_of, json_type
 from nemo_gym.config.keys import TASK_INDEX_FIELD
+from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME
 
 logger = logging.getLogger(__name__)
@@ -69,3 +70,50 @@ class SeenRollouts:
             return True
         self._digests.add(digest)
         return False
+
+
+class StoredRolloutsError(ConfigError):
+    """A file of rollouts, or the dataset given with it, does not hold what the job needs."""
+
+
+class StoredLine(NamedTuple):
+    """One record, and where it is."""
+
+    offset: int
+    place: str
+    """The file and the line, for messages."""
+    record: dict[str, Any]
+    number: int = 0
+    """Of the line, from 1."""
+
+
+def read_records(path: Path) -> Iterator[StoredLine]:
+    """Yield the records of a JSONL file. Half a line at its end is skipped: a run may still be writing it."""
+    offset = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            place = f"{path}, line {number}"
+            try:
+                record = orjson.loads(line) if line.strip() else None
+            except ValueError as error:
+                if line.endswith(b"\n"):
+                    raise StoredRolloutsError(f"{place} is not JSON: {error}.") from error
+                logger.warning("%s is half a record and passed over", place)
+                return
+            if isinstance(record, dict):
+                yield StoredLine(offset, place, record, number)
+            elif record is not None:
+                raise StoredRolloutsError(f"{place} is {json_type(record)}, expected a JSON object.")
+            offset += len(line)
+
+
+def read_rollouts(path: Path, *, warn: bool = True) -> Iterator[StoredLine]:
+    """Yield the records of a JSONL file, each rollout once. Lines that repeat one are skipped, with a warning."""
+    seen, repeated = SeenRollouts(), RepeatedLines()
+    for stored in read_records(path):
+        if seen.is_repeated(stored.record):
+            repeated.add(stored.number)
+        else:
+            yield stored
+    if warn:
+        repeated.warn(path)
