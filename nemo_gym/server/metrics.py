@@ -135,15 +135,15 @@ def stage_loads(families: Iterable[Family]) -> dict[str, StageLoad]:
     samples: dict[str, list[Sample]] = defaultdict(list)
     for family in families:
         samples[family.name] += family.samples
-    known = (*STAGES, "rollout", "agent") if samples else ()
-    loads = {stage: StageLoad(in_flight=0, requests=0, seconds=0.0) for stage in known}
+    loads = {stage: StageLoad(in_flight=0, requests=0, seconds=0.0) for stage in STAGES} if samples else {}
     stages: dict[tuple[str, str], str] = {}
     for name, labels, value in samples["nemo_gym_stage_seconds"]:
         stage = stages[labels["server"], labels["path"]] = labels["stage"]
+        load = loads.setdefault(stage, StageLoad(in_flight=0, requests=0, seconds=0.0))
         if name.endswith("_sum"):
-            loads[stage]["seconds"] += value
+            load["seconds"] += value
         elif name.endswith("_count"):
-            loads[stage]["requests"] += int(value)
+            load["requests"] += int(value)
     for _, labels, value in samples["nemo_gym_requests_in_flight"]:
         loads[stages[labels["server"], labels["path"]]]["in_flight"] += int(value)
     return loads

@@ -15,11 +15,12 @@ from omegaconf import DictConfig
 from prometheus_client.parser import text_string_to_metric_families
 
 from nemo_gym.client.server_client import CookieJar, ServerReply, base_url, get_from_head
-from nemo_gym.common.metrics import exposition
+from nemo_gym.common.metrics import decode_families, exposition
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import HeadServerError, PortError, RolloutError, StartupError
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.supervisor import MAX_DEATHS, Restarts
+from nemo_gym.server.metrics import worker_loads
 from tests.commands import free_port
 from tests.polling import until
 
@@ -194,6 +195,9 @@ async def test_the_head_server_reports_the_metrics_of_every_worker() -> None:
         await pid_of(launcher, "alone")
         url = base_url(launcher.config.head_server.host, launcher.config.head_server.port)
         page = (await asyncio.to_thread(get_from_head, url, "/metrics")).decode()
+        families = decode_families(await asyncio.to_thread(get_from_head, url, "/metrics.json"))
+    assert {labels["worker"] for family in families for _, labels, _ in family.samples} == {"0", "1", "head"}
+    assert [load["is_up"] for load in worker_loads(families) if load["worker"] != "head"] == [1, 1]
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
     assert {sample.labels["worker"] for sample in samples if sample.name == "process_open_fds"} == {"0", "1", "head"}
     assert [sample.value for sample in samples if sample.name == "nemo_gym_worker_up"] == [1, 1]
