@@ -29,6 +29,12 @@ _THINK_TAG = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _FONT = re.compile(r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal|up)?|boldsymbol|bm|mbox|operatorname)\s*\{([^{}]*)\}")
 _FONT_DEPTH = 3
 """How deep font commands may be nested in each other."""
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
+_INVISIBLE = re.compile(
+    r"[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    r"\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
+)
+"""Characters that are not shown, such as zero-width spaces. Some of them are letters."""
 _NUMBER = re.compile(r"(?:(?<!\w)-)?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
@@ -92,6 +98,16 @@ def without_thinking(text: str) -> str:
         if not is_thinking:
             kept.append(piece)
     return "".join(kept)
+
+
+def visible(text: str) -> str:
+    """Remove characters that are not shown, such as zero-width spaces and marks of direction."""
+    return _INVISIBLE.sub("", text)
+
+
+def says_something(text: str) -> bool:
+    """True if there is a letter or a digit in the text. Some invisible characters are letters: see `visible`."""
+    return _LETTER_OR_DIGIT.search(text) is not None
 
 
 def boxes(text: str) -> list[str]:

@@ -12,6 +12,8 @@ from resources_servers.calendar.times import Window, minutes_of, window_of
 Event = Mapping[str, Any]
 
 _LIST = re.compile(r"\[\s*\{")
+_EMPTY_LIST = re.compile(r"(?<![-*+]\s)\[\s*\]")
+"""Not the box of a task in a Markdown list."""
 
 
 def checked_event(event: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def final_list(text: str) -> list[Any]:
     if not starts:
         return []
     entries, end = json.JSONDecoder().raw_decode(text, starts[-1])
-    return [] if "[]" in text[end:] else list(entries)
+    return [] if _EMPTY_LIST.search(text, end) else list(entries)
 
 
 def fits(entries: Sequence[Event], expected: Mapping[str, Event]) -> bool:

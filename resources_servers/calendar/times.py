@@ -35,10 +35,12 @@ class Window(NamedTuple):
 
 
 def window_of(constraint: Any) -> Window:
-    """What a constraint allows. Anything that is not of a known form allows everything."""
+    """What a constraint allows; without one, everything. Raises ValueError if it is not of a known form."""
+    if constraint is None or constraint == "":
+        return Window()
     found = _CONSTRAINT.fullmatch(constraint) if isinstance(constraint, str) else None
     if found is None:
-        return Window()
+        raise ValueError(f"constraint is {constraint!r:.100}; expected null or before, after, at or between times")
     kind, limit, first, last = found.groups()
     if kind is None:
         return Window(minutes_of(first), minutes_of(last))

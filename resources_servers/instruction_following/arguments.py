@@ -1,10 +1,13 @@
-"""Types of the arguments of instructions, and what a text says. A row with a missing, unknown or invalid argument is
+"""Types of the arguments of instructions, and a text as it is shown. A row with a missing, unknown or invalid argument is
 refused."""
 
 import re
 from typing import Annotated, Any, Literal
+from unicodedata import normalize
 
 from pydantic import AfterValidator, BeforeValidator, Field
+
+from nemo_gym.answers import says_something, visible
 
 Relation = Literal["at least", "less than"]
 
@@ -15,22 +18,25 @@ Index = Annotated[int, Field(strict=True, ge=0)]
 Ordinal = Annotated[int, Field(strict=True, ge=1)]
 """A position, counted from 1."""
 
-_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
-_INVISIBLE = re.compile(
-    r"[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
-    r"\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
-)
-"""Characters that are not shown, such as zero-width spaces. Some of them are letters."""
+_LINE_BREAK = re.compile("\r\n?|[\v\f\x85\u2028\u2029]")
+_NORMALIZED_AT_ONCE = 256
+"""Characters. Normalizing a run of combining marks takes quadratic time."""
+
+SENTENCE_ENDS = "。｡\uff0e\uff01\uff1f।॥\u06d4\u0589።؟"
+"""Marks at the end of a sentence that are not ASCII."""
 
 
-def visible(text: str) -> str:
-    """The text without characters that are not shown."""
-    return _INVISIBLE.sub("", text)
+def as_shown(text: str) -> str:
+    """The text without characters that are not shown, and with `\\n` for every kind of line break."""
+    return _LINE_BREAK.sub("\n", visible(text))
 
 
-def says_something(text: str) -> bool:
-    """True if there is a letter or a digit in the text."""
-    return _LETTER_OR_DIGIT.search(text) is not None
+def plain(text: str) -> str:
+    """The text with characters such as full-width letters and marks replaced by the usual ones."""
+    if text.isascii():
+        return text
+    starts = range(0, len(text), _NORMALIZED_AT_ONCE)
+    return "".join(normalize("NFKC", text[start : start + _NORMALIZED_AT_ONCE]) for start in starts)
 
 
 def _spoken(text: str) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from nemo_gym.answers import LONG_TEXT
-from resources_servers.instruction_following.arguments import is_plain, says_something, visible
+from nemo_gym.answers import LONG_TEXT, says_something, visible
+from resources_servers.instruction_following.arguments import as_shown, is_plain
 from resources_servers.instruction_following.languages import CHECKS as LANGUAGE_CHECKS
 from resources_servers.instruction_following.languages import language_of
 from resources_servers.instruction_following.layout import CHECKS as LAYOUT_CHECKS
@@ -77,7 +77,7 @@ def parsed_arguments(name: str, given: Mapping[str, Any] | None) -> dict[str, An
 
 def followed(text: str, instructions: Iterable[Instruction]) -> list[bool]:
     """Whether the text follows each of the instructions. One without a letter or a digit follows none."""
-    shown = visible(text)
+    shown = as_shown(text)
     return [
         says_something(shown) and CHECKS[name](shown, **parsed_arguments(name, arguments))
         for name, arguments in instructions

@@ -1,24 +1,18 @@
 """Instructions about the format of a text: paragraphs, lists, marks. Every check takes time linear in the text, except
 that of a postscript, whose marker is a pattern."""
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from resources_servers.instruction_following.arguments import (
-    Count,
-    Exactly,
-    Ordinal,
-    Text,
-    compiled,
-    says_something,
-)
+from nemo_gym.answers import says_something, strict_json
+from resources_servers.instruction_following.arguments import Count, Exactly, Ordinal, Text, compiled, plain
 
 DIVIDER = re.compile(r"\s?(?:\*\*\*|\* \* \*)\s?")
 _HIGHLIGHTS = (re.compile(r"\*([^\n*]*)\*"), re.compile(r"\*\*([^\n*]*)\*\*"))
+_FIRST_WORD = re.compile(r"[^\W_](?:[^\s.,?!'\"*_`~:;]*)")
 _FENCES = ("```json", "```Json", "```JSON", "```")
 POSTSCRIPTS = {"P.S.": r"p\.\s?s\.", "P.P.S": r"p\.\s?p\.\s?s"}
 """Markers that are not patterns, and the patterns used for them."""
@@ -63,8 +57,8 @@ def has_first_word_in_paragraph(
     count = sum(map(says_something, pieces))
     if count != num_paragraphs or nth_paragraph > count:
         return False
-    words = pieces[nth_paragraph - 1].split(maxsplit=1)
-    return bool(words) and re.split("[.,?!'\"]", words[0].lstrip("'\""))[0].lower() == first_word.lower()
+    found = _FIRST_WORD.search(plain(pieces[nth_paragraph - 1]))
+    return found is not None and found[0].lower() == first_word.lower()
 
 
 def has_placeholders(text: str, /, *, num_placeholders: Count) -> bool:
@@ -96,8 +90,9 @@ def _is_bullet(line: str) -> bool:
 
 
 def has_highlights(text: str, /, *, num_highlights: Count) -> bool:
-    insides = (inside for mark in _HIGHLIGHTS for inside in mark.findall(text))
-    return sum(map(says_something, insides)) >= num_highlights
+    """`***this***` is one highlight, although both marks find it."""
+    found = (match for mark in _HIGHLIGHTS for match in mark.finditer(text))
+    return len({match.span(1) for match in found if says_something(match[1])}) >= num_highlights
 
 
 def has_sections(text: str, /, *, section_spliter: Text, num_sections: Count) -> bool:
@@ -110,14 +105,10 @@ def is_json(text: str, /) -> bool:
     bare = text.strip()
     fence = next((fence for fence in _FENCES if bare.startswith(fence)), "")
     try:
-        json.loads(bare.removeprefix(fence).removesuffix("```"), parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        strict_json(bare.removeprefix(fence).removesuffix("```"))
+    except ValueError:
         return False
     return True
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def has_title(text: str, /) -> bool:

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable
 
-from resources_servers.instruction_following.arguments import Exactly, FirstSpoken, Ordinal, Spoken, says_something
+from nemo_gym.answers import says_something
+from resources_servers.instruction_following.arguments import SENTENCE_ENDS, Exactly, FirstSpoken, Ordinal, Spoken
 from resources_servers.instruction_following.layout import DIVIDER
 from resources_servers.instruction_following.words import bare_words, is_word, spoken_words
 
@@ -37,7 +38,7 @@ _RULES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
         (r'\."', '".'),
         (r'!"', '"!'),
         (r'\?"', '"?'),
-        (r"([.?!])", rf"\1{_BREAK}"),
+        (rf"([.?!{SENTENCE_ENDS}])", rf"\1{_BREAK}"),
     )
 ]
 

@@ -1,17 +1,21 @@
 """Instructions about tokens, which are words and punctuation marks as NLTK separates them, and about sentences as its
 Punkt model does. Importing NLTK takes a second, so only the process that counts tokens does it."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from resources_servers.instruction_following.arguments import Count, Relation, satisfies, says_something
+from nemo_gym.answers import says_something
+from resources_servers.instruction_following.arguments import SENTENCE_ENDS, Count, Relation, satisfies
 from resources_servers.instruction_following.punkt import read_table
 
 if TYPE_CHECKING:
     from nltk.tokenize import NLTKWordTokenizer  # type: ignore[import-untyped]
     from nltk.tokenize.punkt import PunktSentenceTokenizer  # type: ignore[import-untyped]
+
+_SENTENCE_ENDS = re.compile(f"[{SENTENCE_ENDS}]")
 
 
 def tokens(text: str) -> list[str]:
@@ -58,7 +62,9 @@ def _remove_time_limit() -> None:
 
 
 def has_sentence_count(text: str, /, *, num_sentences: Count, relation: Relation) -> bool:
-    return satisfies(sum(map(says_something, punkt_sentences(text))), relation, num_sentences)
+    """Counts Punkt sentences, and those of other scripts, which Punkt does not know."""
+    pieces = (piece for sentence in punkt_sentences(text) for piece in _SENTENCE_ENDS.split(sentence))
+    return satisfies(sum(map(says_something, pieces)), relation, num_sentences)
 
 
 def has_capital_words(text: str, /, *, capital_frequency: Count, capital_relation: Relation) -> bool:

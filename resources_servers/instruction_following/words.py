@@ -3,12 +3,13 @@ except those of `PATTERNED`, whose arguments are patterns."""
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Annotated
 
 from pydantic import Field
 
+from nemo_gym.answers import says_something
 from resources_servers.instruction_following.arguments import (
     Count,
     Exactly,
@@ -20,18 +21,27 @@ from resources_servers.instruction_following.arguments import (
     StrippedPattern,
     Text,
     WholeWord,
+    as_shown,
+    plain,
     satisfies,
-    says_something,
-    visible,
 )
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"[^\W_]+")
 _LOWER_CASE_WORD = re.compile(r"\b[a-z]+\b")
 _LETTER = re.compile(r"[A-Za-z]")
-_PUNCTUATION = re.compile(r"[^\w\s]")
+_PUNCTUATION = re.compile(r"[^\w\s]|_")
+_MARKDOWN = "*_`~"
+_EMPHASIS = re.compile(f"[{_MARKDOWN}]+")
 _WITHOUT_EDGES = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
 _BETWEEN_SENTENCES = re.compile(r'[.!?"“”\n]+')
-_COMMAS = frozenset(",،、")
+_COMMAS = frozenset(",،、\u055d፣\u07f8\u1802\u1808\ua4fe\ua60d\ua6f5\u2e32\u2e34\u2e41\u2e4c\u2e4e\u201a\ua4f9")
+_FULL_STOPS = frozenset(".。।॥\u06d4\u0589።\u1803\u1809\u104b\u17d4\u0f0d\u0701\u0702\u2e3c\ua4ff\ua60e\ua6f3\ua4f8")
+_EXCLAMATION_MARKS = frozenset("!\u00a1\u055c\u07f9\u1944\u2755\u2757\u01c3")
+"""Punctuation marks of all scripts, and what looks the same."""
+_CYRILLIC = "\u0430\u0432\u0435\u0455\u0456\u0458\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u04bb\u0501"
+_GREEK = "\u03b1\u03b2\u03b5\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7"
+_TO_LATIN = str.maketrans(_CYRILLIC + _GREEK, "abesijkmhopctyxhd" + "abeikvoptux")
+"""Letters that look like Latin ones, as small or as capital letters."""
 _CONSTRAINED = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
@@ -42,16 +52,24 @@ def spoken_words(text: str) -> list[str]:
 
 def bare_words(text: str) -> list[str]:
     """The words of a text in lower case, without punctuation marks in front of them and behind."""
-    return [found[0].lower() for word in text.split() if (found := _WITHOUT_EDGES.search(word))]
+    return [found[0].lower() for word in plain(text).split() if (found := _WITHOUT_EDGES.search(word))]
 
 
-def _plain(text: str) -> str:
-    """The text with characters such as full-width letters and marks replaced by the usual ones."""
-    return unicodedata.normalize("NFKC", text)
+def _readings(text: str) -> Iterator[str]:
+    """The text as it can be read: with usual characters, and with Markdown marks dropped or as spaces."""
+    usual = " ".join(map(_in_one_script, plain(text).split()))
+    yield usual
+    yield _EMPHASIS.sub("", usual)
+    yield _EMPHASIS.sub(" ", usual)
+
+
+def _in_one_script(word: str) -> str:
+    """A word that mixes Latin letters with others that look the same, in Latin letters alone."""
+    return word.lower().translate(_TO_LATIN) if not word.isascii() and _LETTER.search(word) else word
 
 
 def has_keywords(text: str, /, *, keywords: Annotated[list[Pattern], Field(min_length=1)]) -> bool:
-    return all(keyword.search(text) for keyword in keywords)
+    return all(_matches(keyword, text) for keyword in keywords)
 
 
 def has_keyword_count(text: str, /, *, keyword: StrippedPattern, frequency: Count, relation: Relation) -> bool:
@@ -67,16 +85,16 @@ def has_keywords_once_and_twice(text: str, /, *, keyword1: Pattern, keyword2: Pa
 
 
 def lacks_words(text: str, /, *, forbidden_words: Annotated[list[WholeWord], Field(min_length=1)]) -> bool:
-    plain = _plain(text)
-    return not any(word.search(plain) for word in forbidden_words)
+    return not any(word.search(reading) for reading in _readings(text) for word in forbidden_words)
 
 
 def lacks_word(text: str, /, *, keyword: Spoken) -> bool:
-    return not re.search(rf"(?<!\w){re.escape(keyword.strip())}(?!\w)", _plain(text), re.IGNORECASE)
+    word = re.compile(rf"(?<!\w){re.escape(keyword.strip())}(?!\w)", re.IGNORECASE)
+    return not any(map(word.search, _readings(text)))
 
 
 def has_letter_count(text: str, /, *, letter: Letter, let_frequency: Count, let_relation: Relation) -> bool:
-    return satisfies(text.lower().count(letter), let_relation, let_frequency)
+    return satisfies(plain(text).lower().count(letter), let_relation, let_frequency)
 
 
 def has_ascii_letter_count(text: str, /, *, N: Count, relation: Relation) -> bool:  # noqa: N803
@@ -84,17 +102,16 @@ def has_ascii_letter_count(text: str, /, *, N: Count, relation: Relation) -> boo
 
 
 def has_word_count(text: str, /, *, num_words: Count, relation: Relation) -> bool:
-    words = sum(map(says_something, _WORD.findall(text)))
-    return satisfies(words, relation, num_words)
+    return satisfies(_matches(_WORD, text), relation, num_words)
 
 
 def has_few_lower_case_words(text: str, /, *, N: Count) -> bool:  # noqa: N803
-    return _matches(_LOWER_CASE_WORD, text) <= N
+    return _matches(_LOWER_CASE_WORD, text.replace("_", " ")) <= N
 
 
 def has_no_consecutive_initials(text: str, /) -> bool:
     """No word begins with the letter that comes right after the first letter of the word before it."""
-    initials = [ord(word.lower()[0]) for word in text.split()]
+    initials = [ord(word[0]) for word in bare_words(text)]
     return all(second - first != 1 for first, second in pairwise(initials))
 
 
@@ -115,21 +132,21 @@ def has_unique_words(text: str, /) -> bool:
 
 
 def ends_as_it_starts(text: str, /) -> bool:
-    """The first word is also the last, with nothing after it."""
+    """The first word is also the last, with nothing after it but the end of emphasis."""
     words = bare_words(text)
-    return len(words) > 1 and words[0] == words[-1] and says_something(text.rstrip()[-1])
+    return len(words) > 1 and words[0] == words[-1] and says_something(text.rstrip().rstrip(_MARKDOWN)[-1])
 
 
 def lacks_comma(text: str, /) -> bool:
-    return _COMMAS.isdisjoint(_plain(text))
+    return _COMMAS.isdisjoint(plain(text))
 
 
 def lacks_full_stop(text: str, /) -> bool:
-    return "." not in _plain(text)
+    return _FULL_STOPS.isdisjoint(plain(text))
 
 
 def lacks_exclamation_mark(text: str, /) -> bool:
-    return "!" not in _plain(text)
+    return _EXCLAMATION_MARKS.isdisjoint(plain(text))
 
 
 def begins_with_word(text: str, /, *, first_word: Spoken) -> bool:
@@ -142,11 +159,13 @@ def ends_with_word(text: str, /, *, last_word: Spoken) -> bool:
 
 def is_word(word: str, written: str) -> bool:
     """True if both are the same word, ignoring case and punctuation."""
-    return _PUNCTUATION.sub("", word).lower() == _PUNCTUATION.sub("", written).lower()
+    return _PUNCTUATION.sub("", plain(word)).lower() == _PUNCTUATION.sub("", plain(written)).lower()
 
 
 def ends_with_phrase(text: str, /, *, end_phrase: Text) -> bool:
-    return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
+    """In quotation marks or emphasized, or not."""
+    written, phrase = text.strip().lower(), end_phrase.strip().lower()
+    return any(written.strip(marks).endswith(phrase) for marks in ('"', f'"“”{_MARKDOWN}'))
 
 
 def is_quoted(text: str, /) -> bool:
@@ -214,11 +233,13 @@ def _stretches(text: str, first: str, last: str) -> list[list[str]]:
 
 
 def _matches(pattern: re.Pattern[str], text: str) -> int:
-    return len(pattern.findall(text))
+    """The number of matches, in the text with usual characters unless the pattern itself has others."""
+    usual = unicodedata.is_normalized("NFKC", pattern.pattern)
+    return len(pattern.findall(plain(text) if usual else text))
 
 
 def _bare(text: str) -> str:
-    return visible(text).strip().lower()
+    return as_shown(text).strip().lower()
 
 
 CHECKS: dict[str, Callable[..., bool]] = {

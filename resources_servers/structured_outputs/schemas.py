@@ -5,7 +5,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from nemo_gym.answers import strict_json
+from nemo_gym.answers import strict_json, without_thinking
+from resources_servers.structured_outputs.keywords import complete
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -20,15 +21,24 @@ def warm_up() -> None:
 
 
 def fits(text: str, schema_text: str) -> bool:
-    """Whether the whole text is JSON that fits the schema, made strict. Nothing fits a schema that is not valid."""
+    """Whether the answer is JSON that fits the schema, made strict. Nothing fits a schema that is not valid."""
     from referencing.exceptions import Unresolvable
 
     try:
-        instance = strict_json(text)
+        instance = _answer(text)
         validator = _validator(schema_text)
         return validator is not None and validator.is_valid(instance)
     except (ValueError, RecursionError, ArithmeticError, re.error, Unresolvable):
         return False
+
+
+def _answer(text: str) -> Any:
+    """The JSON value of the whole text; if it has none, that of the text without thoughts. So a `<think>` within a
+    string of the answer is no thought."""
+    try:
+        return strict_json(text)
+    except ValueError:
+        return strict_json(without_thinking(text))
 
 
 @lru_cache(maxsize=SCHEMAS_KEPT)
@@ -40,6 +50,7 @@ def _validator(schema_text: str) -> "Draft202012Validator | None":
     try:
         schema = strict_json(schema_text)
         make_strict(schema)
+        complete(schema)
         Draft202012Validator.check_schema(schema)
     except (ValueError, RecursionError, ArithmeticError, SchemaError):
         return None

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import BaseModel, Field, PrivateAttr, model_validator
 from starlette.exceptions import HTTPException
 
-from nemo_gym.answers import last_text
+from nemo_gym.answers import last_text, says_something, visible, without_thinking
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -113,7 +113,7 @@ class WorkplaceAssistantResourcesServer(SimpleResourcesServer):
 
     async def verify(self, body: WorkplaceAssistantVerifyRequest, compute: Compute) -> float:
         expected = self._solved_office(body.ground_truth)
-        if expected is self._office and not last_text(body.response):
+        if expected is self._office and not says_something(visible(without_thinking(last_text(body.response)))):
             return 0.0
         calls = made_calls(body)
         if not replay_may_take_long(calls):
