@@ -1,6 +1,7 @@
 """Rows from a seed: a conversation about a day. A calendar that fits exists, for the events are placed first."""
 
 import json
+import re
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -8,19 +9,21 @@ from typing import Any
 from nemo_gym.row_generators import distinct_rows
 from resources_servers.calendar.schedule import scheduled
 from resources_servers.calendar.state import fits, overlap
-from resources_servers.calendar.times import clock, spoken, window_of
+from resources_servers.calendar.times import clock, minutes_of, spoken, window_of
 
 OPENS, CLOSES = 10 * 60, 16 * 60
 QUARTER = 15
 MOST_LUCK = 0.1
 """The share of free times for the newest event that may be right."""
+FARTHEST = 8
+"""Quarters of an hour between a time and the one by which it is named."""
+_TIME = re.compile(r"[0-9]+(?::[0-9]{2})?[ap]m")
 SYSTEM = (
     "You keep the user's calendar for one day. In every reply show the whole calendar as a JSON list and ask nothing "
     "back. Each entry has `event_id` (integer), `event_name` (string), `start_time` (24-hour HH:MM) and `duration` "
     'in minutes, such as [{"event_id": 0, "event_name": "Lunch", "start_time": "12:00", "duration": 45}]. '
     "The calendar is empty at first. All events are between 10am and 4pm, and no two overlap. What the user says "
-    "about the time of an event holds from then on; move other events if you must, each within its own limits. "
-    "'Before 11am' means that an event ends by then, 'after 2pm' that it starts no earlier."
+    "about the time of an event holds from then on; move other events if you must, each within its own limits."
 )
 NAMES = (
     *("Dentist", "Gym", "Phone call with the bank", "Lunch with Ada", "Piano lesson", "Car inspection"),
@@ -28,10 +31,10 @@ NAMES = (
     *("Parents' evening", "Yoga", "Passport photo", "Budget review", "House viewing", "Choir practice"),
 )
 REQUESTS = {
-    "before": "Event {id} has to end before {end}.",
-    "after": "Please have event {id} start after {start}.",
-    "between": "Can event {id} be between {start} and {end}?",
-    "at": "Event {id} starts at {start}, please.",
+    "before": "Event {id} has to end no later than {end}.",
+    "after": "Please have event {id} start no earlier than {start}.",
+    "between": "Can event {id} start no earlier than {start} and end no later than {end}?",
+    "at": "Event {id} starts exactly {start}, please.",
 }
 
 
@@ -49,17 +52,26 @@ def _row(chance: Random, level: int) -> dict[str, Any]:
 
 
 def _is_met_blindly(row: dict[str, Any]) -> bool:
-    """True if the last request can be met without reading it: by the calendar shown last, by moving the newest event
-    to the first, last or just any free time, or by all events in some order without pauses."""
+    """True if the last request can be met without understanding it: by the calendar shown last, by moving the newest
+    event to a time that the request names, to the first, last or just any free time, or by all events in some order
+    without pauses."""
     events = row["exp_cal_state"]
-    shown = json.loads(row["responses_create_params"]["input"][-2]["content"])
-    free = _free_moves(shown, events[str(len(events) - 1)])
+    shown, request = (turn["content"] for turn in row["responses_create_params"]["input"][-2:])
+    newest = events[str(len(events) - 1)]
+    free = _free_moves(json.loads(shown), newest)
     lucky = sum(fits(calendar, events) for calendar in free)
     return (
-        any(fits(calendar, events) for calendar in (shown, free[0], free[-1]))
+        any(fits(calendar, events) for calendar in (json.loads(shown), free[0], free[-1]))
+        or any(_may_touch(newest, minutes_of(time)) for time in _TIME.findall(request))
         or lucky > MOST_LUCK * len(free)
         or _fit_without_pauses(list(events.values()), OPENS)
     )
+
+
+def _may_touch(event: dict[str, Any], moment: int) -> bool:
+    """True if the event may start or end at a moment."""
+    window, duration = window_of(event["constraint"]), event["duration"]
+    return window.allows(moment, moment + duration) or window.allows(moment - duration, moment)
 
 
 def _free_moves(shown: list[dict[str, Any]], newest: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -124,7 +136,15 @@ def _constraint(chance: Random, number: int, start: int, duration: int, *, is_la
     slack = [QUARTER * chance.randint(0, 1 if is_last else 4) for _ in range(2)]
     first = start if kind == "at" else max(OPENS, start - slack[0])
     last = min(CLOSES, start + duration + slack[1])
-    times = {"start": spoken(first), "end": spoken(last)}
     forms = {"before": "before {end}", "after": "after {start}", "between": "between {start} and {end}"}
-    constraint = forms.get(kind, "at {start}").format(**times)
-    return constraint, REQUESTS[kind].format(id=number, **times)
+    constraint = forms.get(kind, "at {start}").format(start=spoken(first), end=spoken(last))
+    request = REQUESTS[kind].format(id=number, start=_relative(chance, first), end=_relative(chance, last))
+    return constraint, request
+
+
+def _relative(chance: Random, minutes: int) -> str:
+    """A time, by how far it is from another one."""
+    distance = QUARTER * chance.randint(1, FARTHEST)
+    if chance.random() < 0.5:
+        return f"{distance} minutes after {spoken(minutes - distance)}"
+    return f"{distance} minutes before {spoken(minutes + distance)}"

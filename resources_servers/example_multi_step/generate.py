@@ -1,4 +1,5 @@
-"""Rows from a seed: a list of terms with synonyms, and a question about one of the terms."""
+"""Rows from a seed: a list of terms with synonyms, and a question about one of the terms. There are so many terms that
+choosing any of them is right in fewer than one of twenty rows."""
 
 from collections.abc import Iterator
 from random import Random
@@ -27,6 +28,18 @@ SYNONYMS = {
     "Shy": ("Timid", "Bashful", "Reserved", "Coy", "Meek", "Reticent"),
     "Tired": ("Weary", "Drained", "Bushed", "Drowsy", "Spent", "Fatigued"),
     "Walk": ("Stroll", "Amble", "Saunter", "Trudge", "March", "Wander"),
+    "Afraid": ("Scared", "Fearful", "Anxious", "Alarmed", "Panicky", "Terrified"),
+    "Brave": ("Bold", "Valiant", "Daring", "Gallant", "Heroic", "Plucky"),
+    "Soft": ("Fluffy", "Downy", "Plush", "Velvety", "Silky", "Cushiony"),
+    "Cry": ("Weep", "Sob", "Wail", "Whimper", "Bawl", "Blubber"),
+    "Dirty": ("Grimy", "Filthy", "Muddy", "Soiled", "Grubby", "Stained"),
+    "Empty": ("Vacant", "Bare", "Hollow", "Void", "Deserted", "Blank"),
+    "Hot": ("Scorching", "Boiling", "Sweltering", "Torrid", "Blazing", "Sizzling"),
+    "Hungry": ("Famished", "Starving", "Ravenous", "Peckish", "Unfed", "Esurient"),
+    "Loud": ("Noisy", "Deafening", "Blaring", "Booming", "Thunderous", "Raucous"),
+    "Rich": ("Wealthy", "Affluent", "Loaded", "Moneyed", "Opulent", "Prosperous"),
+    "Strange": ("Odd", "Peculiar", "Weird", "Curious", "Bizarre", "Uncanny"),
+    "Tiny": ("Minute", "Miniature", "Wee", "Microscopic", "Minuscule", "Teeny"),
 }
 QUESTIONS = {
     "Angry": ("His jaw was set and his fists were clenched. How was he?", "She slammed the door. How was she?"),
@@ -41,11 +54,27 @@ QUESTIONS = {
     "Shy": ("He hid behind his mother when guests came. What is he?", "She blushes when spoken to. What is she?"),
     "Tired": ("After two nights without sleep, what was he?", "Her eyes kept closing. What was she?"),
     "Walk": ("They went along the river on foot, in no hurry. What did they do?", "He took no bus. What did he do?"),
+    "Afraid": (
+        "The stairs creaked and he pulled up the blanket. How was he?",
+        "She dared not look down. How was she?",
+    ),
+    "Brave": ("He went back into the burning house. What was he?", "She faced the bear alone. What was she?"),
+    "Soft": ("His head sank into the pillow. What was it?", "The fur of the kitten felt like feathers. How was it?"),
+    "Cry": ("Tears ran down his face. What did he do?", "She needed a handkerchief at the farewell. What did she do?"),
+    "Dirty": ("He came in from the ditch. How were his boots?", "You cannot see through the pane. What is it?"),
+    "Empty": ("There was nothing left in the box. What was it?", "Every seat was free. What was the hall?"),
+    "Hot": ("You could fry an egg on the roof. How was it?", "The tar on the road was melting. What was the day?"),
+    "Hungry": ("He had not eaten for two days. How was he?", "Her stomach growled. How was she?"),
+    "Loud": ("We held our ears when the band began. What was it?", "The engine woke the street. What was it?"),
+    "Rich": ("She owns three castles. What is she?", "He lights his pipe with bank notes. What is he?"),
+    "Strange": ("A cow stood on the roof. What was the sight?", "Nobody had seen a bird like it. What was it?"),
+    "Tiny": ("You need a lens to see the beetle. What is it?", "The house fitted into a matchbox. What was it?"),
 }
+FEWEST_TERMS = 21
 
 
 def generate_rows(seed: int, count: int, difficulty: float | str | None = None) -> Iterator[dict[str, Any]]:
-    """Each difficulty adds a synonym to every term, and two terms to the list."""
+    """Each difficulty adds a synonym to every term."""
     tools = tool_schemas_of(MultiStepResourcesServer)
     made = distinct_rows(
         "example_multi_step",
@@ -58,7 +87,7 @@ def generate_rows(seed: int, count: int, difficulty: float | str | None = None) 
 
 
 def _row(chance: Random, level: int, tools: list[dict[str, Any]]) -> dict[str, Any]:
-    terms = chance.sample(list(SYNONYMS), 2 * level + 1)
+    terms = chance.sample(list(SYNONYMS), chance.randint(FEWEST_TERMS, len(SYNONYMS)))
     chosen = terms[0]
     pairs = [(term, synonym) for term in terms for synonym in chance.sample(SYNONYMS[term], level + 1)]
     chance.shuffle(pairs)

@@ -1,4 +1,4 @@
-"""Rows from a seed: numbers to add to a counter."""
+"""Rows from a seed: numbers to add to a counter or to take away from it, some of them several times."""
 
 from collections.abc import Iterator
 from random import Random
@@ -8,11 +8,20 @@ from nemo_gym.base_resources_server import tool_schemas_of
 from nemo_gym.row_generators import distinct_rows
 from resources_servers.example_stateful_counter.app import StatefulCounterResourcesServer
 
+STEPS = {
+    1: "add {}",
+    2: "add {} twice",
+    3: "add {} three times",
+    -1: "take {} away",
+    -2: "take {} away twice",
+    -3: "take {} away three times",
+}
+"""How often a number is added, and how that is said."""
 ASKS = ("and tell me what the counter says.", "and read the counter.", "and tell me the count.")
 
 
 def generate_rows(seed: int, count: int, difficulty: float | str | None = None) -> Iterator[dict[str, Any]]:
-    """There is one more number than the difficulty; from 3 on some are negative."""
+    """There is one more number than the difficulty. Adding each number once is never right."""
     tools = tool_schemas_of(StatefulCounterResourcesServer)
     return distinct_rows(
         "example_stateful_counter",
@@ -24,16 +33,19 @@ def generate_rows(seed: int, count: int, difficulty: float | str | None = None) 
 
 
 def _row(chance: Random, level: int, tools: list[dict[str, Any]]) -> dict[str, Any]:
-    lowest = 1 if level < 3 else -20
-    numbers = [chance.choice([number for number in range(lowest, 50) if number]) for _ in range(level + 1)]
+    numbers = chance.sample(range(1, 50), level + 1)
+    times = [chance.choice(list(STEPS)) for _ in numbers]
+    change = sum(number * often for number, often in zip(numbers, times, strict=True))
+    if change in {0, sum(numbers), *numbers}:
+        return _row(chance, level, tools)
     start = chance.randint(0, 20)
-    added = ", then ".join(f"add {number}" for number in numbers)
-    prompt = f"{added.capitalize()}, {chance.choice(ASKS)}"
+    steps = ", then ".join(STEPS[often].format(number) for number, often in zip(numbers, times, strict=True))
+    prompt = f"{steps.capitalize()}, {chance.choice(ASKS)}"
     return {
         "responses_create_params": {
             "input": [{"role": "user", "content": prompt}],
             "tools": tools,
         },
         "initial_count": start,
-        "expected_count": start + sum(numbers),
+        "expected_count": start + change,
     }

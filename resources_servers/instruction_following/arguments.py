@@ -1,5 +1,5 @@
-"""Types of the arguments of instructions, and a text as it is shown. A row with a missing, unknown or invalid argument is
-refused."""
+"""Types of the arguments of instructions, and a text as it is shown. A row with a missing, unknown or invalid argument
+is refused."""
 
 import re
 from typing import Annotated, Any, Literal

@@ -1,5 +1,7 @@
 """Rows from a seed: a topic, and as many instructions as the difficulty says. The gold response is built to follow
-them all."""
+them all.
+
+One of the instructions is such that neither the prompt nor any fixed text follows it, whatever the others are."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +16,13 @@ TOPICS = (
     *("a snowed-in farm", "a glass workshop", "a chess club", "a lighthouse", "a vegetable stall", "a mill pond"),
 )
 TASKS = ("Describe {}.", "Write about {}.", "Tell a visitor about {}.", "Write a short text on {}.")
-WORDS = ("amber", "basket", "copper", "drizzle", "ember", "feather", "gravel", "hollow", "ivory", "juniper", "kettle")
+WORDS = (
+    *("acorn", "amber", "basket", "bramble", "candle", "copper", "dagger", "drizzle", "easel", "feather", "ferret"),
+    *("goblet", "gravel", "hammock", "hollow", "icicle", "ivory", "jasmine", "juniper", "kettle", "lantern", "lichen"),
+    *("mallet", "marble", "needle", "nettle", "orchid", "otter", "parsnip", "pebble", "quarry", "quilt", "ribbon"),
+    *("saddle", "thistle", "umbrella", "velvet", "walnut", "yarrow", "zinc"),
+)
+"""None is part of another, or of any text below: they are counted."""
 AVOIDED = ("very", "really", "always", "never", "maybe", "suddenly", "beautiful", "amazing")
 SENTENCES = (
     "The place is quiet in the morning and busy by noon.",
@@ -24,6 +32,7 @@ SENTENCES = (
     "Most of what you see was built by hand.",
     "Children know every corner of it.",
 )
+EIGHT_WORDS = ("some", "people", "still", "come", "here", "to", "sit", "down")
 FILLER = "There is more to say about it and no hurry to say it."
 END_PHRASES = ("That is all I know.", "Come and see for yourself.", "The rest is for another day.")
 
@@ -33,11 +42,15 @@ class Draft:
     """A text that instructions add to."""
 
     sentences: list[str]
+    words: list[str]
+    """Words for instructions to take from, each once."""
     heading: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Lines after the text."""
     closing: list[str] = field(default_factory=list)
-    """Lines after the notes."""
+    """Lines after all else."""
+    blocks: list[str] = field(default_factory=list)
+    """Paragraphs after the notes, with blank lines between them."""
     paragraphs: int = 1
     least_words: int = 0
     is_quoted: bool = False
@@ -48,7 +61,8 @@ class Draft:
         share = -(-len(self.sentences) // self.paragraphs)
         parts = [" ".join(self.sentences[start : start + share]) for start in range(0, len(self.sentences), share)]
         body = "\n***\n".join(parts)
-        text = "\n".join([*self.heading, body, *self.notes, *self.closing])
+        first = "\n".join([*self.heading, body, *self.notes])
+        text = "\n".join(["\n\n".join([first, *self.blocks]), *self.closing])
         return f'"{text}"' if self.is_quoted else text
 
 
@@ -60,14 +74,60 @@ class Instruction(NamedTuple):
     text: str
 
 
-def _existence(chance: Random, draft: Draft) -> Instruction:
-    words = chance.sample(WORDS, 2)
+def _once_and_twice(_chance: Random, draft: Draft) -> Instruction:
+    once, twice = draft.words.pop(), draft.words.pop()
+    draft.sentences += [f"One {once} is all that is left.", f"There is a {twice} at the gate and a {twice} inside."]
+    text = f"Use the word '{once}' exactly once and the word '{twice}' exactly twice."
+    return Instruction("count:count_increment_word", {"keyword1": once, "keyword2": twice}, text)
+
+
+def _repeated_phrase(chance: Random, draft: Draft) -> Instruction:
+    first, last, count = draft.words.pop(), draft.words.pop(), chance.randint(2, 4)
+    phrase = f"{first} and stone and {last}"
+    draft.notes += [phrase] * (count - 1) + [f"{first} and wood and {last}"]
+    text = (
+        f"Write the phrase '{phrase}' {count} times, each on a line of its own. Replace one word of it the last time, "
+        f"but neither its first nor its last one."
+    )
+    return Instruction("copy:repeat_phrase", {"phrase": phrase, "small_n": count}, text)
+
+
+def _nth_paragraph(chance: Random, draft: Draft) -> Instruction:
+    word, count = draft.words.pop(), chance.randint(3, 7)
+    place = chance.randint(2, count)
+    draft.blocks += ["Nobody minds the weather."] * (count - 1)
+    draft.blocks[place - 2] = f"{word.capitalize()} is what they sell on Sundays."
+    text = f"Write {count} paragraphs with a blank line between them, and begin number {place} with the word '{word}'."
+    arguments = {"num_paragraphs": count, "nth_paragraph": place, "first_word": word}
+    return Instruction("length_constraints:nth_paragraph_first_word", arguments, text)
+
+
+def _position(chance: Random, draft: Draft) -> Instruction:
+    word, sentence, place = draft.words.pop(), chance.randint(1, 3), chance.randint(3, 7)
+    before = " ".join(EIGHT_WORDS[: place - 1]).capitalize()
+    draft.sentences.insert(sentence - 1, f"{before} {word} and talk.")
+    text = f"Make '{word}' word number {place} of sentence number {sentence}."
+    return Instruction("keywords:keyword_specific_position", {"keyword": word, "n": sentence, "m": place}, text)
+
+
+def _composition(chance: Random, draft: Draft) -> Instruction:
+    count, length = chance.randint(2, 4), chance.randint(4, 8)
+    draft.sentences, draft.paragraphs = [" ".join(EIGHT_WORDS[:length]).capitalize() + "."] * (3 * count), 3
+    text = (
+        f"Write three parts with a line of three asterisks (***) between them, each of {count} sentences with "
+        f"{length} words each."
+    )
+    return Instruction("count:counting_composition", {"n_sent": count, "n_words": length}, text)
+
+
+def _existence(_chance: Random, draft: Draft) -> Instruction:
+    words = [draft.words.pop(), draft.words.pop()]
     draft.sentences.append(f"There is {words[0]} and {words[1]} in the memory of it.")
     return Instruction("keywords:existence", {"keywords": words}, f"Use the words '{words[0]}' and '{words[1]}'.")
 
 
 def _frequency(chance: Random, draft: Draft) -> Instruction:
-    word, count = chance.choice(WORDS), chance.randint(2, 4)
+    word, count = draft.words.pop(), chance.randint(2, 4)
     draft.sentences += [f"Here is {word} again."] * count
     arguments = {"keyword": word, "frequency": count, "relation": "at least"}
     return Instruction("keywords:frequency", arguments, f"Use the word '{word}' at least {count} times.")
@@ -145,6 +205,10 @@ def _paragraphs(chance: Random, draft: Draft) -> Instruction:
     return Instruction("length_constraints:number_paragraphs", {"num_paragraphs": draft.paragraphs}, text)
 
 
+ANCHORS: tuple[Callable[[Random, Draft], Instruction], ...] = (_once_and_twice, _repeated_phrase, _nth_paragraph)
+"""Neither the prompt nor a fixed text follows them."""
+LONE_ANCHORS: tuple[Callable[[Random, Draft], Instruction], ...] = (*ANCHORS, _position, _composition)
+"""The same for a row of one instruction. Some of them would be undone by others."""
 MAKERS: tuple[Callable[[Random, Draft], Instruction], ...] = (
     *(_paragraphs, _existence, _frequency, _forbidden, _no_comma, _no_exclamation, _bullets, _title, _highlights),
     *(_placeholders, _postscript, _end, _quotation, _words),
@@ -159,9 +223,11 @@ def generate_rows(seed: int, count: int, difficulty: float | str | None = None) 
 
 
 def _row(chance: Random, level: int) -> dict[str, Any]:
-    draft = Draft(chance.sample(SENTENCES, 3))
-    chosen = sorted(chance.sample(range(len(MAKERS)), level))
-    instructions = [MAKERS[place](chance, draft) for place in chosen]
+    draft = Draft(chance.sample(SENTENCES, 3), words=chance.sample(WORDS, len(WORDS)))
+    anchor = chance.choice(LONE_ANCHORS if level == 1 else ANCHORS)
+    others = [make for make in MAKERS if anchor is not _nth_paragraph or make is not _paragraphs]
+    chosen = sorted(chance.sample(range(len(others)), level - 1))
+    instructions = [make(chance, draft) for make in (*(others[place] for place in chosen), anchor)]
     task = chance.choice(TASKS).format(chance.choice(TOPICS))
     prompt = " ".join([task, *(instruction.text for instruction in instructions)])
     return {

@@ -1,4 +1,7 @@
-"""Rows from a seed: facts in sentences, a schema for them, and the facts as JSON."""
+"""Rows from a seed: facts in sentences, a schema for them, and the facts as JSON.
+
+The prompt shows the schema. The row's own schema also has the facts, as `const`, so that a reply that fits the schema
+but says nothing of the document is not rewarded."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,7 +15,10 @@ LAST_NAMES = ("Abbott", "Berger", "Conti", "Duarte", "Ekman", "Farkas", "Gruber"
 CITIES = ("Bergen", "Cadiz", "Dresden", "Galway", "Lyon", "Porto", "Tartu", "Uppsala", "Varna", "Zadar")
 GOODS = ("rye bread", "soap", "candles", "walnut oil", "wool blankets", "honey", "pencils", "tea", "baskets")
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-TASK = "Describe the shop. Reply with one JSON object that fits this schema, and with nothing else:"
+TASK = (
+    "Describe the shop. Copy names, words and numbers as they are in the document, lists in its order. Reply with one "
+    "JSON object that fits this schema, and with nothing else:"
+)
 
 
 class Fact(NamedTuple):
@@ -97,12 +103,13 @@ def _row(chance: Random, level: int) -> dict[str, Any]:
     facts = [make(chance) for make in makers]
     chance.shuffle(facts)
     names = [fact.name for fact in facts]
-    schema = {"type": "object", "properties": {fact.name: fact.schema for fact in facts}, "required": names}
+    shown = {"type": "object", "properties": {fact.name: fact.schema for fact in facts}, "required": names}
+    known = {fact.name: {**fact.schema, "const": fact.value} for fact in facts}
     document = " ".join(fact.text for fact in facts)
-    prompt = f"# Document\n{document}\n\n# Task\n{TASK}\n{json.dumps(schema)}"
+    prompt = f"# Document\n{document}\n\n# Task\n{TASK}\n{json.dumps(shown)}"
     return {
         "responses_create_params": {"input": [{"role": "user", "content": prompt}]},
-        "schema_str": json.dumps(schema),
+        "schema_str": json.dumps({**shown, "properties": known}),
         "schema_type": "json",
         "gold_response": json.dumps({fact.name: fact.value for fact in facts}),
     }
