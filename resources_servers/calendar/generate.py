@@ -12,11 +12,12 @@ from resources_servers.calendar.state import fits, overlap
 from resources_servers.calendar.times import clock, minutes_of, spoken, window_of
 
 OPENS, CLOSES = 10 * 60, 16 * 60
-QUARTER = 15
-MOST_LUCK = 0.1
+STEP = 5
+"""Minutes. All times are multiples of it."""
+MOST_LUCK = 0.05
 """The share of free times for the newest event that may be right."""
-FARTHEST = 8
-"""Quarters of an hour between a time and the one by which it is named."""
+FARTHEST = 24
+"""Steps between a time and the one by which it is named."""
 _TIME = re.compile(r"[0-9]+(?::[0-9]{2})?[ap]m")
 SYSTEM = (
     "You keep the user's calendar for one day. In every reply show the whole calendar as a JSON list and ask nothing "
@@ -77,7 +78,7 @@ def _may_touch(event: dict[str, Any], moment: int) -> bool:
 def _free_moves(shown: list[dict[str, Any]], newest: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """The calendars in which the newest event is at another free time, or where it was."""
     others = [entry for entry in shown if entry["event_id"] != newest["event_id"]]
-    starts = range(OPENS, CLOSES - newest["duration"] + 1, QUARTER)
+    starts = range(OPENS, CLOSES - newest["duration"] + 1, STEP)
     moved = [[*others, {**newest, "start_time": clock(start)}] for start in starts]
     return [calendar for calendar in moved if not overlap(calendar)]
 
@@ -117,9 +118,9 @@ def _turns(request: str, known: dict[str, dict[str, Any]]) -> list[dict[str, str
 def _day(chance: Random, count: int) -> list[tuple[int, str, int, str | None, str]]:
     """Events with places of their own, numbered in any order, each with what the user says about its time."""
     durations = [chance.choice((30, 45, 60)) for _ in range(count)]
-    free = (CLOSES - OPENS - sum(durations)) // QUARTER
+    free = (CLOSES - OPENS - sum(durations)) // STEP
     pauses = sorted(chance.randint(0, free) for _ in range(count))
-    starts = [OPENS + QUARTER * pause + sum(durations[:place]) for place, pause in enumerate(pauses)]
+    starts = [OPENS + STEP * pause + sum(durations[:place]) for place, pause in enumerate(pauses)]
     numbers, names = chance.sample(range(count), count), chance.sample(NAMES, count)
     events = [
         (number, name, duration, *_constraint(chance, number, start, duration, is_last=number == count - 1))
@@ -133,7 +134,7 @@ def _constraint(chance: Random, number: int, start: int, duration: int, *, is_la
     if not is_last and chance.random() < 0.2:
         return None, ""
     kind = chance.choice(list(REQUESTS))
-    slack = [QUARTER * chance.randint(0, 1 if is_last else 4) for _ in range(2)]
+    slack = [STEP * chance.randint(0, 2 if is_last else 12) for _ in range(2)]
     first = start if kind == "at" else max(OPENS, start - slack[0])
     last = min(CLOSES, start + duration + slack[1])
     forms = {"before": "before {end}", "after": "after {start}", "between": "between {start} and {end}"}
@@ -144,7 +145,7 @@ def _constraint(chance: Random, number: int, start: int, duration: int, *, is_la
 
 def _relative(chance: Random, minutes: int) -> str:
     """A time, by how far it is from another one."""
-    distance = QUARTER * chance.randint(1, FARTHEST)
+    distance = STEP * chance.randint(1, FARTHEST)
     if chance.random() < 0.5:
         return f"{distance} minutes after {spoken(minutes - distance)}"
     return f"{distance} minutes before {spoken(minutes + distance)}"

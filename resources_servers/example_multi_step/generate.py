@@ -1,5 +1,5 @@
-"""Rows from a seed: a list of terms with synonyms, and a question about one of the terms. There are so many terms that
-choosing any of them is right in fewer than one of twenty rows."""
+"""Rows from a seed: a list of terms with synonyms, and questions about two of the terms. There are so many pairs of
+terms that guessing one is of no use."""
 
 from collections.abc import Iterator
 from random import Random
@@ -10,10 +10,10 @@ from nemo_gym.row_generators import distinct_rows
 from resources_servers.example_multi_step.app import MultiStepResourcesServer
 
 SYSTEM = (
-    "Every line below pairs a term with one of its synonyms. Decide which term the question is about. For each "
-    "synonym of that term, from the top of the list to the bottom, ask get_synonym_value for its value. Then hand all "
-    "the values in with one call of extract_synonym_values, in the order of the list. The term itself is not one of "
-    "its synonyms: leave it out."
+    "Every line below pairs a term with one of its synonyms. Each question is about one of the terms: decide which. "
+    "For each synonym of the two terms, from the top of the list to the bottom, ask get_synonym_value for its value. "
+    "Then hand all the values in with one call of extract_synonym_values, in the order of the list. A term is not one "
+    "of its own synonyms: leave it out."
 )
 SYNONYMS = {
     "Angry": ("Irate", "Cross", "Livid", "Furious", "Fuming", "Incensed"),
@@ -70,11 +70,11 @@ QUESTIONS = {
     "Strange": ("A cow stood on the roof. What was the sight?", "Nobody had seen a bird like it. What was it?"),
     "Tiny": ("You need a lens to see the beetle. What is it?", "The house fitted into a matchbox. What was it?"),
 }
-FEWEST_TERMS = 21
+FEWEST_TERMS = 10
 
 
 def generate_rows(seed: int, count: int, difficulty: float | str | None = None) -> Iterator[dict[str, Any]]:
-    """Each difficulty adds a synonym to every term."""
+    """Each difficulty adds a synonym to every term, and two terms to the list."""
     tools = tool_schemas_of(MultiStepResourcesServer)
     made = distinct_rows(
         "example_multi_step",
@@ -87,25 +87,25 @@ def generate_rows(seed: int, count: int, difficulty: float | str | None = None) 
 
 
 def _row(chance: Random, level: int, tools: list[dict[str, Any]]) -> dict[str, Any]:
-    terms = chance.sample(list(SYNONYMS), chance.randint(FEWEST_TERMS, len(SYNONYMS)))
-    chosen = terms[0]
+    terms = chance.sample(list(SYNONYMS), FEWEST_TERMS + 2 * level)
+    chosen = terms[:2]
     pairs = [(term, synonym) for term in terms for synonym in chance.sample(SYNONYMS[term], level + 1)]
     chance.shuffle(pairs)
     listed = "\n".join(f"{term}: {synonym}" for term, synonym in pairs)
-    expected = [synonym for term, synonym in pairs if term == chosen]
+    expected = [synonym for term, synonym in pairs if term in chosen]
     return {
         "responses_create_params": {
             "input": [
                 {"role": "system", "content": f"{SYSTEM}\n\n{listed}"},
-                {"role": "user", "content": chance.choice(QUESTIONS[chosen])},
+                {"role": "user", "content": " ".join(chance.choice(QUESTIONS[term]) for term in chosen)},
             ],
             "tools": tools,
             "parallel_tool_calls": False,
         },
         "expected_synonyms": expected,
         "expected_synonym_values": [_value(synonym) for synonym in expected],
-        "minefield_label": chosen,
-        "minefield_label_value": _value(chosen),
+        "minefield_label": chosen[0],
+        "minefield_label_value": _value(chosen[0]),
     }
 
 

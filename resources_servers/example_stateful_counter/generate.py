@@ -12,9 +12,11 @@ STEPS = {
     1: "add {}",
     2: "add {} twice",
     3: "add {} three times",
+    4: "add {} four times",
     -1: "take {} away",
     -2: "take {} away twice",
     -3: "take {} away three times",
+    -4: "take {} away four times",
 }
 """How often a number is added, and how that is said."""
 ASKS = ("and tell me what the counter says.", "and read the counter.", "and tell me the count.")

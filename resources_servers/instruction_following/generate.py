@@ -93,21 +93,13 @@ def _repeated_phrase(chance: Random, draft: Draft) -> Instruction:
 
 
 def _nth_paragraph(chance: Random, draft: Draft) -> Instruction:
-    word, count = draft.words.pop(), chance.randint(3, 7)
+    word, count = draft.words.pop(), chance.randint(3, 10)
     place = chance.randint(2, count)
     draft.blocks += ["Nobody minds the weather."] * (count - 1)
     draft.blocks[place - 2] = f"{word.capitalize()} is what they sell on Sundays."
     text = f"Write {count} paragraphs with a blank line between them, and begin number {place} with the word '{word}'."
     arguments = {"num_paragraphs": count, "nth_paragraph": place, "first_word": word}
     return Instruction("length_constraints:nth_paragraph_first_word", arguments, text)
-
-
-def _position(chance: Random, draft: Draft) -> Instruction:
-    word, sentence, place = draft.words.pop(), chance.randint(1, 3), chance.randint(3, 7)
-    before = " ".join(EIGHT_WORDS[: place - 1]).capitalize()
-    draft.sentences.insert(sentence - 1, f"{before} {word} and talk.")
-    text = f"Make '{word}' word number {place} of sentence number {sentence}."
-    return Instruction("keywords:keyword_specific_position", {"keyword": word, "n": sentence, "m": place}, text)
 
 
 def _composition(chance: Random, draft: Draft) -> Instruction:
@@ -207,8 +199,8 @@ def _paragraphs(chance: Random, draft: Draft) -> Instruction:
 
 ANCHORS: tuple[Callable[[Random, Draft], Instruction], ...] = (_once_and_twice, _repeated_phrase, _nth_paragraph)
 """Neither the prompt nor a fixed text follows them."""
-LONE_ANCHORS: tuple[Callable[[Random, Draft], Instruction], ...] = (*ANCHORS, _position, _composition)
-"""The same for a row of one instruction. Some of them would be undone by others."""
+LONE_ANCHORS: tuple[Callable[[Random, Draft], Instruction], ...] = (*ANCHORS, _composition)
+"""The same for a row of one instruction. The last of them would be undone by others."""
 MAKERS: tuple[Callable[[Random, Draft], Instruction], ...] = (
     *(_paragraphs, _existence, _frequency, _forbidden, _no_comma, _no_exclamation, _bullets, _title, _highlights),
     *(_placeholders, _postscript, _end, _quotation, _words),

@@ -94,18 +94,19 @@ RICH: tuple[Callable[[Random], Fact], ...] = (_open_days, _code, _owner, _produc
 
 
 def generate_rows(seed: int, count: int, difficulty: float | str | None = None) -> Iterator[dict[str, Any]]:
-    """Each difficulty adds a field; from 2 on there are also lists, patterns and objects, one more each time."""
+    """Each difficulty adds a field; from 2 on there are also lists, patterns and objects, one more each time. The
+    document has facts that the schema does not ask for."""
     return distinct_rows("structured_outputs", _row, seed=seed, count=count, difficulty=difficulty)
 
 
 def _row(chance: Random, level: int) -> dict[str, Any]:
-    makers = [*chance.sample(FLAT, min(3 + level // 2, len(FLAT))), *chance.sample(RICH, level - 1)]
-    facts = [make(chance) for make in makers]
-    chance.shuffle(facts)
+    told = [make(chance) for make in (*chance.sample(FLAT, len(FLAT)), *chance.sample(RICH, level - 1))]
+    asked = min(3 + level // 2, len(FLAT))
+    facts = chance.sample(told[:asked] + told[len(FLAT) :], asked + level - 1)
     names = [fact.name for fact in facts]
     shown = {"type": "object", "properties": {fact.name: fact.schema for fact in facts}, "required": names}
     known = {fact.name: {**fact.schema, "const": fact.value} for fact in facts}
-    document = " ".join(fact.text for fact in facts)
+    document = " ".join(fact.text for fact in chance.sample(told, len(told)))
     prompt = f"# Document\n{document}\n\n# Task\n{TASK}\n{json.dumps(shown)}"
     return {
         "responses_create_params": {"input": [{"role": "user", "content": prompt}]},
