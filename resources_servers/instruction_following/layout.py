@@ -12,7 +12,7 @@ from resources_servers.instruction_following.arguments import Count, Exactly, Or
 
 DIVIDER = re.compile(r"\s?(?:\*\*\*|\* \* \*)\s?")
 _HIGHLIGHTS = (re.compile(r"\*([^\n*]*)\*"), re.compile(r"\*\*([^\n*]*)\*\*"))
-_FIRST_WORD = re.compile(r"[^\W_](?:[^\s.,?!'\"*_`~:;]*)")
+_FIRST_WORD = re.compile(r"[^\W_][^\s.,?!'\"“”\u2018\u2019«»、。*_`~:;]*")
 _FENCES = ("```json", "```Json", "```JSON", "```")
 POSTSCRIPTS = {"P.S.": r"p\.\s?s\.", "P.P.S": r"p\.\s?p\.\s?s"}
 """Markers that are not patterns, and the patterns used for them."""
