@@ -4,7 +4,7 @@ import re
 
 from pydantic import Field
 
-from nemo_gym.answers import last_text
+from nemo_gym.answers import last_text, without_thinking
 from nemo_gym.base_resources_server import (
     BaseNextMessageRequest,
     BaseSeedSessionRequest,
@@ -40,10 +40,10 @@ class CodeResourcesServer(SimpleResourcesServer):
         game.secret, game.max_guesses = body.secret, body.max_guesses
 
     async def next_message(self, body: BaseNextMessageRequest, game: Game) -> str | None:
-        """Judge the last number of the model's message; nothing more to say when the game is over."""
+        """Judge the last number of the model's message, thoughts aside; nothing more to say when the game is over."""
         if body.turn == 0:
             return f"My code has {len(game.secret)} digits. You have {game.max_guesses} guesses. What is the first?"
-        guess = (_GUESS.findall(last_text(body.response)) or [""])[-1]
+        guess = (_GUESS.findall(without_thinking(last_text(body.response))) or [""])[-1]
         game.guesses += 1
         game.is_found = guess == game.secret
         if game.is_found or game.guesses >= game.max_guesses:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from nemo_gym.answers import all_text
+from nemo_gym.answers import all_text, without_thinking
 from nemo_gym.base_resources_server import (
     BaseSeedSessionRequest,
     BaseVerifyRequest,
@@ -151,12 +151,22 @@ class ServiceDeskResourcesServer(SimpleResourcesServer):
 
 def keeps_promises(said: str, credit_eur: int, technician_day: Day | None) -> bool:
     """True if the lines that begin with "Confirmed:" name exactly the credit and the day, and no other amount of money
-    is named anywhere."""
-    confirmed = "\n".join(_CONFIRMED.findall(said))
-    days = {day.capitalize() for day in _DAY.findall(confirmed)}
+    is named anywhere. A confirmation in `<think>` tags was not made, but may not be wrong either."""
+    spoken = confirmations(without_thinking(said))
     credit = {str(credit_eur)} if credit_eur else set()
-    is_day_right = days == ({technician_day} if technician_day else set())
-    return is_day_right and amounts(confirmed) == credit and amounts(said) <= credit
+    day = {technician_day} if technician_day else set()
+    is_day_right = days(spoken) == day and days(confirmations(said)) <= day
+    return is_day_right and amounts(spoken) == credit and amounts(said) <= credit
+
+
+def confirmations(said: str) -> str:
+    """What is said after "Confirmed:", one line each."""
+    return "\n".join(_CONFIRMED.findall(said))
+
+
+def days(text: str) -> set[str]:
+    """The days that a text names."""
+    return {day.capitalize() for day in _DAY.findall(text)}
 
 
 def amounts(text: str) -> set[str]:

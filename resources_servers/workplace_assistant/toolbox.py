@@ -1,11 +1,11 @@
 """All tools by name: calling one, and replaying the calls of a rollout."""
 
 import inspect
-import json
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from nemo_gym.answers import strict_json
 from resources_servers.workplace_assistant import (
     analytics_tools,
     calendar_tools,
@@ -102,17 +102,10 @@ def replay_may_take_long(calls: list[ToolCall]) -> bool:
 
 def parsed(arguments: str) -> dict[str, Any]:
     """The arguments of a call. Raises a ValueError if they are not a JSON object; one with `NaN` in it is none."""
-    try:
-        found = json.loads(arguments, parse_constant=_refuse)
-    except RecursionError:
-        raise ValueError("expected fewer levels") from None
+    found = strict_json(arguments)
     if not isinstance(found, dict):
         raise ValueError("expected a JSON object")
     return found
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def replay(office: Office, calls: Iterable[ToolCall]) -> Office:

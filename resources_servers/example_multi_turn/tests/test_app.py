@@ -53,6 +53,7 @@ async def test_a_game_that_finds_the_code_is_rewarded(row: dict[str, Any]) -> No
         pytest.param("I give up.", id="no guess"),
         pytest.param("42 or 24", id="the last number counts"),
         pytest.param("0042", id="too long"),
+        pytest.param("<think>42</think>Let me see.", id="only thought of"),
         pytest.param("٤٢", id="other digits"),
         pytest.param(" ".join(f"{code:02}" for code in range(100)), id="all codes at once"),
     ],

@@ -193,6 +193,9 @@ async def test_a_tool_of_the_customer_is_not_the_desks() -> None:
         ("Confirmed: technician on Monday or Friday", 0, "Monday", False),
         ("Would Monday suit you, or Friday?\nConfirmed: technician on Friday", 0, "Friday", True),
         ("€ " * 50_000 + "1." * 50_000, 0, None, False),
+        ("<think>\nConfirmed: 4 EUR.\n</think>Bye.", 4, None, False),
+        ("<think>x</think>\nConfirmed: 4 EUR.", 4, None, True),
+        ("Confirmed: Monday.\n</think>\nConfirmed: Tuesday.", 0, "Tuesday", False),
     ],
 )
 def test_promises(text: str, credit: int, day: Any, kept: bool) -> None:

@@ -118,6 +118,86 @@ def test_what_fits_a_schema(schema: Any, reply: str, fitting: bool) -> None:
     assert fits(reply, schema if isinstance(schema, str) else json.dumps(schema)) is fitting
 
 
+UNTYPED = {"properties": {"a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fitting", "other"),
+    [
+        (UNTYPED, ['{"a": "x"}'], ["5", "[]", "null", "true", '""', "{}", '{"a": 5}']),
+        (of(a={"properties": {"b": {}}}), ['{"a": {"b": 5}}'], ['{"a": 5}', '{"a": []}']),
+        ({"items": UNTYPED}, ["[]", '[{"a": "x"}]'], ["5", "{}", "[5]"]),
+        ({"anyOf": [UNTYPED, {"type": "null"}]}, ["null", '{"a": "x"}'], ["5"]),
+        ({"allOf": [UNTYPED]}, ['{"a": "x"}'], ["5"]),
+        ({"$ref": "#/$defs/x", "$defs": {"x": UNTYPED}}, ['{"a": "x"}'], ["5"]),
+        ({"type": ["object", "null"], "anyOf": [{"required": ["a"]}]}, ["null", '{"a": 1}'], ["5", "{}"]),
+        ({"required": ["a"]}, ['{"a": 1}'], ["5", "{}"]),
+        ({"minimum": 3}, ["4"], ["2", '"x"', "true", "null"]),
+        ({"minLength": 2}, ['"ab"'], ['"a"', "5", "[1, 2]"]),
+        ({"minLength": 2, "minItems": 1}, ['"ab"', "[1]"], ["5", "[]", "{}"]),
+        ({"enum": [1, "a"], "minimum": 0}, ["1", '"a"'], ["2"]),
+        ({"not": {"required": ["a"]}}, [], ["5", '{"a": 1}']),
+        ({"not": {"required": ["z"]}, "properties": {"a": {}}}, ['{"a": 1}'], ["5"]),
+        ({"if": {"type": "object"}, "then": {"required": ["a"]}}, ["5", '{"a": 1}'], ["{}"]),
+        ({"description": "anything"}, ["5", "{}"], []),
+    ],
+    ids=str,
+)
+def test_a_schema_without_a_type_means_the_one_that_its_keywords_are_for(
+    schema: Any, fitting: list[str], other: list[str]
+) -> None:
+    assert [reply for reply in fitting if not fits(reply, json.dumps(schema))] == []
+    assert [reply for reply in other if fits(reply, json.dumps(schema))] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found", "other"),
+    [
+        ("^x$", ["x"], ["x\n", "\nx", "x\r"]),
+        ("^[A-Z]{2}-[0-9]{4}$", ["AB-1234"], ["AB-1234\n", "\uff21\uff22-1234"]),
+        (r"^\d{4}$", ["2024"], ["\u0662\u0660\u0662\u0664", "\uff12\uff10\uff12\uff14", "2024\n"]),
+        (r"^\w+$", ["abc_1"], ["\u00e9", "a\n"]),
+        (r"^\S+$", ["ab"], ["a\u3000b", "a\ufeff"]),
+        (r"^\s$", ["\u00a0", "\n"], ["a"]),
+        ("^.$", ["a", "\U0001f600"], ["\n", "\r", "\u2028"]),
+        (r"^[\s\S]*$", ["a\n"], []),
+        (r"^a\$[$]$", ["a$$"], ["a$$\n"]),
+        ("^(a|b$)", ["b"], ["b\n"]),
+        ("a|b$", ["xa\n", "b"], ["b\n"]),
+        ("^$", [""], ["\n"]),
+        (r"^(\d)\1$", ["11"], ["12"]),
+        ("(?i)^ab$", ["AB"], ["AB\n"]),
+        ("a)(b", [], ["ab", "a)(b"]),
+    ],
+)
+def test_patterns_are_those_of_ecma_262(pattern: str, found: list[str], other: list[str]) -> None:
+    as_value, as_name = {"pattern": pattern}, {**of(), "patternProperties": {pattern: {}}}
+    for schema, reply in ((as_value, json.dumps), (as_name, lambda text: json.dumps({text: 1}))):
+        assert [text for text in found if not fits(reply(text), json.dumps(schema))] == []
+        assert [text for text in other if fits(reply(text), json.dumps(schema))] == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "fitting"),
+    [
+        ('<think>{"a": 1}</think>\n{"a": "x"}', True),
+        ('<think>a<think>b</think>{"a": "x"}', True),
+        ('hm</think>{"a": "x"}', True),
+        ('<Thinking>hm</Thinking>{"a": "x"}', True),
+        ('{"a": "<think>x"}', True),
+        ('{"a": "</think>"}', True),
+        ('<think>{"a": "x"}', False),
+        ('<think>{"a": "x"}</think>', False),
+        ('{"a": "x"}</think>', False),
+        ('{"a": "x"}<think>no</think>{"a": "y"}', False),
+        ('<think>hm</think>{"a": 1}', False),
+        ('<think>hm</think>```json\n{"a": "x"}\n```', False),
+    ],
+)
+def test_thoughts_are_not_the_answer(reply: str, fitting: bool) -> None:
+    assert fits(reply, json.dumps(of(a={"type": "string"}))) is fitting
+
+
 @pytest.mark.parametrize("place", ["http://127.0.0.1:9/schema.json", "file:///etc/hostname", "other.json"])
 def test_nothing_is_fetched(place: str) -> None:
     assert fits("1", json.dumps({"$ref": place})) is False

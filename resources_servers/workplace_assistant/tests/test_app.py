@@ -107,6 +107,10 @@ def long_event() -> dict[str, str]:
     [
         ([], [], 0.0),
         ([], [message(" ")], 0.0),
+        ([], [message("<think>x")], 0.0),
+        ([], [message("x</think> ")], 0.0),
+        ([], [message("<think>Nothing to do.</think>\u200b...")], 0.0),
+        ([], [message("<think>x</think>There is nothing to do.")], 1.0),
         ([], [calls("email_send_email", {"to": "x"})], 0.0),
         ([], [message("There is nothing to do.")], 1.0),
         ("nothing to do", [], 0.0),
