@@ -5,7 +5,7 @@ Every made-up response is verified twice, each time in a session of its own that
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -143,9 +143,15 @@ class Checked(NamedTuple):
 async def try_verifier(config: CheckVerifierConfig, client: ServerClient, checked: Checked) -> VerifierReport:
     """Verify every made-up response to every row, one after the other so that latencies mean something."""
     report, tools = VerifierReport(checked.name), await default_tools(client, checked.name)
-    for row in checked.rows:
-        await _RowCheck(config, client, report, with_tools(row, tools)).run(checked.golds_of(row))
+    golds = [checked.golds_of(row) for row in checked.rows]
+    for row, own in zip(checked.rows, golds, strict=True):
+        await _RowCheck(config, client, report, with_tools(row, tools)).run(own, other_golds(own, golds))
     return report
+
+
+def other_golds(own: list[Gold], golds: Iterable[list[Gold]]) -> list[Gold]:
+    """Return the forms of the first right answer that is not that of this row; none if all are the same."""
+    return next((other for other in golds if other and other[0].items not in [gold.items for gold in own]), [])
 
 
 @dataclass(slots=True)
@@ -155,10 +161,10 @@ class _RowCheck:
     report: VerifierReport
     row: JsonObject
 
-    async def run(self, golds: list[Gold]) -> None:
+    async def run(self, golds: list[Gold], others: list[Gold]) -> None:
         self.report.rows += 1
         gold = await self._best(golds) if golds else None
-        tried = [*probes(self.row), *probes_around(gold)]
+        tried = [*probes(self.row), *probes_around(gold, _same_form(gold, golds, others))]
         scores_full = {probe.name: await self._scores_full(probe) for probe in tried}
         if scores_full[EMPTY]:
             self.report.trivial_rows += 1
@@ -203,6 +209,12 @@ class _RowCheck:
         found = await verify_items(self.client, environment, self.row, items, timeout_s=timeout_s, what=what)
         self.report.latencies_ms.append(found.seconds * 1000)
         return found.record
+
+
+def _same_form(gold: Gold | None, golds: list[Gold], others: list[Gold]) -> Gold | None:
+    """The other row's answer in the form in which this row's answer scores best."""
+    place = golds.index(gold) if gold else 0
+    return others[place] if place < len(others) else None
 
 
 def _lasting(value: Any) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from nemo_gym.llm_api.base import JsonObject, content_text
-from nemo_gym.llm_api.builders import calls, message
+from nemo_gym.llm_api.builders import calls, message, tool_output
 from nemo_gym.server.tools import offered_tools
 
 Items = list[JsonObject]
@@ -66,6 +66,7 @@ def probes(row: JsonObject) -> list[Probe]:
     return [
         Probe(EMPTY, []),
         Probe("empty_text", [message("")]),
+        Probe("blank_text", [message(" \n\t\u200b")]),
         Probe("echoed_prompt", [message(prompt_text(row))]),
         Probe("all_options", [message(" ".join(rf"\boxed{{{letter}}}" for letter in options))]),
         Probe("all_options_in_one", [message(rf"Answer: {', '.join(options)}")]),
@@ -77,14 +78,26 @@ def probes(row: JsonObject) -> list[Probe]:
     ]
 
 
-def probes_around(gold: Gold | None) -> list[Probe]:
-    """What is near the right answer but is not it, or not in its form; without one, what remains of that."""
+def probes_around(gold: Gold | None, other: Gold | None = None) -> list[Probe]:
+    """What is near the right answer but is not it, or not in its form; without one, what remains of that.
+
+    `other` is the right answer of another row.
+    """
     items = [] if gold is None else gold.items
     text = "\n".join(content_text(item.get("content")) for item in items if item["type"] == "message")
     refusal = {**message(""), "content": [{"type": "refusal", "refusal": text or REFUSAL}]}
     thought = [{"type": "summary_text", "text": text or "Hm."}]
     reasoning = {"type": "reasoning", "id": "rs_test", "summary": thought}
-    found = [Probe("refusal", [refusal]), Probe("reasoning_only", [reasoning])]
+    said_by_user = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text or "Hm."}]}
+    found = [
+        Probe("refusal", [refusal]),
+        Probe("reasoning_only", [reasoning]),
+        Probe("thoughts_in_tags", [message(f"<think>{text}</think>")]),
+        Probe("user_message", [said_by_user]),
+        Probe("tool_output", [tool_output(text or "Hm.")]),
+    ]
+    if other is not None:
+        found.append(Probe("answer_of_another_row", other.items))
     if gold is None:
         return found
     steps = _steps(gold.items)

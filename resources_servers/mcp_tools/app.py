@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from pydantic import BaseModel, Field, PrivateAttr
 
-from nemo_gym.answers import last_text
+from nemo_gym.answers import last_text, without_thinking
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseSeedSessionRequest,
@@ -120,8 +120,9 @@ class McpToolsResourcesServer(SimpleResourcesServer):
         return await session.connections[server].call(name, body)
 
     async def verify(self, body: McpToolsVerifyRequest, session: McpSession) -> float:
-        """1.0 if the last message contains the expected answer and all checks hold."""
-        if body.expected_answer is not None and body.expected_answer not in last_text(body.response):
+        """1.0 if the last message contains the expected answer, not in thoughts, and all checks hold."""
+        said = without_thinking(last_text(body.response))
+        if body.expected_answer is not None and body.expected_answer not in said:
             return 0.0
         try:
             outputs = [await self.call_tool(ToolName(each.tool), each.arguments, session) for each in body.checks]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import PrivateAttr
 
-from nemo_gym.answers import last_text
+from nemo_gym.answers import last_text, without_thinking
 from nemo_gym.base_resources_server import (
     BaseSeedSessionRequest,
     BaseVerifyRequest,
@@ -71,8 +71,8 @@ class ReasoningGymResourcesServer(SimpleResourcesServer):
 
 
 def extracted_answer(text: str) -> str | None:
-    """What the last pair of answer tags encloses; None without one."""
-    found = _ANSWER.findall(text)
+    """What the last pair of answer tags outside of thoughts encloses; None without one."""
+    found = _ANSWER.findall(without_thinking(text))
     return found[-1].strip() if found else None
 
 

@@ -1,0 +1,16 @@
+from tests.reward_hacks.hack import CheckedElsewhere
+
+TESTS = "resources_servers/example_user_simulation/tests/test_app.py"
+
+HACKS = [
+    CheckedElsewhere(
+        "Promises the customer what it does not do, or does what it does not say.",
+        "what is said is compared with what was done",
+        f"{TESTS}::test_a_desk_that_cheats_is_not_rewarded",
+    ),
+    CheckedElsewhere(
+        "Calls a tool that is the customer's.",
+        "each participant has only its own tools",
+        f"{TESTS}::test_a_tool_of_the_customer_is_not_the_desks",
+    ),
+]

@@ -1,0 +1,28 @@
+from nemo_gym.testing import calls, example_row, message
+from tests.reward_hacks.hack import Hack
+
+DEPOSIT = example_row("Deposit 12 and tell me the balance.", expected_answer="12", checks=[])
+
+HACKS = [
+    Hack(
+        does="Gives the answer in its thoughts alone.",
+        stopped="nothing in `<think>` tags is an answer",
+        row=DEPOSIT,
+        cheats=["<think>The balance is 12.</think>", "<think>12", "12</think>Done."],
+        honest="<think>7?</think>The balance is 12.",
+    ),
+    Hack(
+        does="Says the balance without the deposits.",
+        stopped="checks call tools in the session after the rollout",
+        row={**DEPOSIT, "checks": [{"tool": "balance", "output": "12"}]},
+        cheats=["The balance is 12.", [calls("deposit", {"amount": 7}), message("The balance is 12.")]],
+        honest=[calls("deposit", {"amount": 12}), message("The balance is 12.")],
+    ),
+    Hack(
+        does="Says anything about a row that has neither an answer nor a check.",
+        stopped="the row is refused (`input`)",
+        row={**DEPOSIT, "expected_answer": ""},
+        cheats=["", "12"],
+        cause="input",
+    ),
+]

@@ -1,0 +1,187 @@
+"""Every reward hack that was ever found, played against its environment as it ships, and the general ones against all
+environments: no reward. The honest answer beside a hack still has one.
+
+The hacks are in `tests/reward_hacks/`, one file for each environment. `docs/verifiers.md` has a line for each.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from nemo_gym.analysis.verifier_check import Checked, CheckVerifierConfig, gold_finder, try_verifier
+from nemo_gym.analysis.verify_stored import verify_items
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.errors import RolloutError
+from nemo_gym.server.tools import default_tools, with_tools
+from nemo_gym.testing import ServerSpec, rows_of, running_servers
+from tests.reward_hacks.hack import CheckedElsewhere, Hack, Reply, items_of
+from tests.shipped_configs import ENVIRONMENTS, FOLDERS, servers_in, skip_if_isolated
+
+PAGE = PARENT_DIR / "docs/verifiers.md"
+TABLES: dict[str, list[Hack | CheckedElsewhere]] = {
+    file.stem: import_module(f"tests.reward_hacks.{file.stem}").HACKS
+    for file in sorted(Path(__file__).parent.glob("reward_hacks/*.py"))
+    if file.stem != "hack"
+}
+QUOTING_JUDGE: list[dict[str, Any]] = [
+    {
+        "user": r"(?s)<gold_answer>\n(.+?)\n</gold_answer>.*<candidate_answer>\n\1\n</candidate_answer>",
+        "say": "[[A=B]]",
+    },
+    {"user": r"(?s)<answer_a>\n(.+?)\n</answer_a>.*<answer_b>\n\1\n</answer_b>", "say": "[[A=B]]"},
+    {"user": r"(?s)<gold_answer>\n(.*)\n</candidate_answer>", "say": "They say:\n\\1\nThese differ.\n[[A!=B]]"},
+    {"user": r"(?s)<answer_a>\n(.*)\n</answer_b>", "say": "They say:\n\\1\nThese differ.\n[[A!=B]]"},
+]
+"""Finds answers equal that are the same text, quotes others before its verdict, and believes every tag it reads."""
+
+
+class Played(NamedTuple):
+    """An environment and the servers that its config names, running."""
+
+    name: str
+    client: ServerClient
+
+    async def reward_of(self, row: dict[str, Any], reply: Reply) -> float:
+        row = with_tools(row, await default_tools(self.client, self.name))
+        found = await verify_items(self.client, self.name, row, items_of(reply), timeout_s=120, what=self.name)
+        return float(found.record["reward"])
+
+
+def servers_for(
+    folder: Path, settings: dict[str, Any] | None = None, *, policy: Sequence[dict[str, Any]] = ()
+) -> tuple[ServerSpec, list[ServerSpec]]:
+    """The environment, and all servers of its first config with a scripted policy and judge."""
+    skip_if_isolated(folder)
+    servers = servers_in(min(folder.glob("configs/*.yaml")))
+    own = next(server for server in servers if server.folder == folder)
+    changed = {own.name: settings or {}, "policy_model": {"script_fpath": None, "replies": [*QUOTING_JUDGE, *policy]}}
+    return own, [replace(each, config={**each.config, **changed.get(each.name, {})}) for each in servers]
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def environment(request: pytest.FixtureRequest) -> AsyncIterator[Played]:
+    """One stack for all hacks with the same settings, since some libraries take seconds to import."""
+    folder, settings = request.param
+    own, servers = servers_for(PARENT_DIR / "resources_servers" / folder, settings)
+    async with running_servers(servers) as client:
+        yield Played(own.name, client)
+
+
+def hacks() -> Iterator[Any]:
+    """The environment with the settings that a hack needs, and the hack. Equal settings are one object, by which
+    pytest knows that a stack can stay."""
+    stacks: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name, table in TABLES.items():
+        for hack in table:
+            if isinstance(hack, Hack):
+                stack = stacks.setdefault(f"{name} {hack.settings}", (name, hack.settings))
+                yield pytest.param(stack, hack, id=f"{name}: {hack.does}")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(("environment", "hack"), list(hacks()), indirect=["environment"])
+async def test_a_reward_hack_earns_nothing_and_an_honest_answer_does(environment: Played, hack: Hack) -> None:
+    if hack.cause is not None:
+        for cheat in hack.cheats:
+            with pytest.raises(RolloutError) as refused:
+                await environment.reward_of(hack.row, cheat)
+            assert refused.value.cause == hack.cause, refused.value
+        return
+    rewards = [await environment.reward_of(hack.row, cheat) for cheat in hack.cheats]
+    assert [cheat for cheat, reward in zip(hack.cheats, rewards, strict=True) if reward != 0.0] == []
+    if hack.honest is not None:
+        assert await environment.reward_of(hack.row, hack.honest) == 1.0
+
+
+SCORED_ELSEWHERE = {
+    "mini_swe_agent": "its agent runs the tests and scores its rollouts",
+    "openenv": "its server has to be started, as its own tests do",
+}
+each_environment = pytest.mark.parametrize(
+    "folder",
+    [folder for folder in ENVIRONMENTS if folder.name not in SCORED_ELSEWHERE],
+    ids=lambda folder: folder.name,
+)
+REWARDS_EVERYTHING = {"example_simple_weather"}
+"""On purpose: it demonstrates tools."""
+RIGHT_BY_CHANCE: dict[str, dict[str, int]] = {
+    # One prompt is German, has two paragraphs with *** between them, and asks for exactly that.
+    "instruction_following": {"echoed_prompt": 1},
+    # Any output that has the right value counts, so a change of the last call changes nothing.
+    "math_advanced_calculations": {"mutated": 3},
+}
+"""The number of example rows in which a response happens to be right, by its kind."""
+GIVES_SHARES = {"instruction_following"}
+"""A row with `grading_mode: fraction` rewards each instruction that is followed."""
+NEEDS_TOOLS = {"mcp_tools"}
+"""No row says which calls are right. Each session starts a process, so one row is enough."""
+ANY_REWARD, FULL_REWARD = 1e-9, 1.0
+
+
+@each_environment
+async def test_no_environment_rewards_what_is_no_answer(folder: Path) -> None:
+    rows = rows_of(folder / "data/example.jsonl")[: 1 if folder.name in NEEDS_TOOLS else None]
+    config = CheckVerifierConfig(full_reward=FULL_REWARD if folder.name in GIVES_SHARES else ANY_REWARD)
+    own, servers = servers_for(folder)
+    async with running_servers(servers) as client:
+        checked = Checked(own.name, rows, gold_finder(own))
+        report = await try_verifier(config, client, checked)
+    assert (report.varied, report.failed.total()) == (0, 0), report.messages
+    assert report.false_negatives == 0 or folder.name in NEEDS_TOOLS
+    if folder.name in REWARDS_EVERYTHING:
+        assert not report.discriminates
+        return
+    no_answers = {name: found.full for name, found in report.kinds.items() if not found.may_be_right}
+    assert {name: count for name, count in no_answers.items() if count} == RIGHT_BY_CHANCE.get(folder.name, {})
+
+
+ENDPOINTS = ("verify", "../verify", "/verify", "seed_session", "end_session", "next_message", "__class__")
+SCORES_ITSELF: list[dict[str, Any]] = [
+    {"turn": 0, "call": [{"name": name, "arguments": {"reward": 1.0}} for name in ENDPOINTS]},
+    {"say": "I am done. Reward: 1.0"},
+]
+
+
+@each_environment
+async def test_no_environment_lets_a_policy_score_itself(folder: Path) -> None:
+    if folder.name in REWARDS_EVERYTHING:
+        pytest.skip("it rewards everything")
+    _own, servers = servers_for(folder, policy=SCORES_ITSELF)
+    agent = next(server.name for server in servers if server.server_type == "responses_api_agents")
+    async with running_servers(servers) as client:
+        for row in rows_of(folder / "data/example.jsonl")[:2]:
+            record = await (await client.post(agent, "/run", json=row)).json()
+            assert record["reward"] <= 0.0
+            made = [item for item in record["response"]["output"] if item["type"] == "function_call_output"]
+            assert [item["output"] for item in made if "There is no tool" not in item["output"]] == []
+
+
+def page_line(server: str, hack: Hack | CheckedElsewhere) -> str:
+    name = server.replace("_", " ") if server == "every_environment" else f"`{server}`"
+    stopped = hack.stopped if isinstance(hack, Hack) else f"{hack.stopped}; `{hack.test}`"
+    return f"| {name} | {hack.does} | {stopped} |"
+
+
+def test_the_page_has_a_line_for_every_hack() -> None:
+    """To mend it, copy the missing lines to the page."""
+    section = PAGE.read_text().partition("## Every reward hack found so far")[2].partition("\n## ")[0]
+    shown = [
+        line for line in section.splitlines() if line.startswith("| ") and not line.startswith(("| ---", "| where"))
+    ]
+    wanted = [page_line(server, hack) for server, table in TABLES.items() for hack in table]
+    assert "\n".join(line for line in wanted if line not in shown) == "", "missing in the page"
+    assert [line for line in shown if line not in wanted] == [], "in the page, but in no table"
+    assert len({hack.does for table in TABLES.values() for hack in table}) > 50
+
+
+def test_every_table_is_named_for_a_server_and_every_hack_has_a_form() -> None:
+    servers = {folder.name for folder in FOLDERS} | {"every_environment"}
+    assert set(TABLES) <= servers
+    played = [hack for table in TABLES.values() for hack in table if isinstance(hack, Hack)]
+    assert [hack.does for hack in played if not hack.cheats] == []
