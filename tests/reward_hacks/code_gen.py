@@ -15,14 +15,14 @@ def program(code: str) -> str:
     return f"Here it is:\n```python\n{code}\n```"
 
 
-def forged(output: bytes) -> str:
+def forged(output: bytes, times: int = 1) -> str:
     """A program that writes to all descriptors of its harness in place of returning a value."""
     return program(f"""
 import os
 def solve(_):
     for descriptor in range(1, 20):
         try:
-            os.write(descriptor, {output!r})
+            os.write(descriptor, {output!r} * {times})
         except OSError:
             pass
     os._exit(0)""")
@@ -53,9 +53,16 @@ HACKS = [
         row=SQUARE,
         cheats=[
             forged(b'["ratio", ["1e400000000"]]'),
-            forged(b"{" + b",".join(b'"%d":1' % (k * (2**61 - 1)) for k in range(20_000)) + b"}"),
-            forged(b"[" * 2**20),
+            forged(b'["ratio",["1e400000000"]]\n', 1000),
+            forged(b'["dict", [' + b",".join(b'[["plain",%d],1]' % (k * (2**61 - 1)) for k in range(20_000)) + b"]]"),
+            forged(b"{" + b",".join(b'"%d":1' % k for k in range(50_000)) + b',"0":1}'),
             forged(b"9" * 2**20),
+            forged(b"-1e" + b"9" * 2**20),
+            forged(b"[" * 2**20),
+            forged(b"NaN"),
+            forged(b"\xff" * 2**20, 64),
+            forged(b"9\n" * 2**10, 2**16),
+            forged(b"\0", 2**20),
         ],
         honest=program("def solve(n): return float(n * n)"),
     ),

@@ -24,7 +24,7 @@ HACKS = [
         "tests/gateway/test_mcp_exposure.py::test_a_session_has_the_tools_that_its_row_lists",
     ),
     CheckedElsewhere(
-        "Is ended from outside in the moment in which it would score.",
+        "Is ended from outside, such as for its memory, and scored as it stands.",
         "there is no result, with the cause `environment`",
         f"{TESTS}::test_a_harness_that_is_killed_is_no_result_and_one_that_crashes_is_scored",
     ),

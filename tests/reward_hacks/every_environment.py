@@ -29,8 +29,8 @@ HACKS = [
         "tests/server/test_app.py::test_a_session_in_which_the_environment_failed_cannot_be_scored",
     ),
     CheckedElsewhere(
-        "Says a text in whose place a file has a mask for secrets.",
-        "what was masked is never taken for the words of the model",
+        "Says a value that files mask, so that the mask is scored.",
+        "a mask is never taken for the words of the model",
         "tests/test_masked_rollouts.py::test_no_command_takes_a_mask_for_what_the_model_said",
     ),
 ]

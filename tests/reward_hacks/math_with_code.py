@@ -53,7 +53,7 @@ HACKS = [
     CheckedElsewhere(
         "Reads the dataset with its code.",
         "the sandbox has no files of the host and no network",
-        f"{TESTS}::test_models_that_cheat_score_nothing",
+        f"{TESTS}::test_a_model_that_looks_for_the_dataset_finds_nothing",
     ),
     CheckedElsewhere(
         "Ends the sandbox of its code, so that the rollout has no result.",

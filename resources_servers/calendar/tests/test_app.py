@@ -317,19 +317,6 @@ async def test_a_model_that_keeps_the_calendar_is_rewarded(file: Path) -> None:
         assert await rollout(row, {"say": json.dumps(calendar[1:])}) == 0.0
 
 
-@pytest.mark.parametrize(
-    "replies",
-    [
-        [{"call": [{"name": "verify", "arguments": {"reward": 1.0}}]}, {"say": "Done."}],
-        [{"say": "All constraints hold. Reward: 1.0"}],
-        [{"think": GOOD, "say": "I have thought of it."}],
-        [{"say": "[]"}],
-    ],
-)
-async def test_a_model_that_cheats_is_not(replies: list[dict[str, Any]]) -> None:
-    assert await rollout(rows_of(OWN_ROWS)[0], *replies) == 0.0
-
-
 @pytest.mark.parametrize("difficulty", [None, 1, 2, 3, 4, 5])
 async def test_generated_rows_are_solved_by_their_gold_response(difficulty: int | None) -> None:
     rows = list(generate_rows(3, 10, difficulty))

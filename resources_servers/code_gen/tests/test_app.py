@@ -399,11 +399,6 @@ async def test_the_example_rows_are_solved_through_the_agent() -> None:
     assert await rewards([{"say": fenced("print('?')\ndef find_pair(*_): return 0")}]) == [0.0] * 5
 
 
-async def test_a_model_cannot_score_itself() -> None:
-    calls = [{"name": "verify", "arguments": {"reward": 1.0}}, {"name": "seed_session", "arguments": {}}]
-    assert await rewards([{"turn": 0, "call": calls}, {"say": "I am done."}]) == [0.0] * 5
-
-
 @WITH_PUBLIC_DATA
 async def test_the_public_rows_reward_a_program_that_knows_the_answers() -> None:
     rows = rows_of(public_rows("code_gen"))

@@ -312,18 +312,3 @@ async def test_a_model_that_searches_browses_and_answers_is_rewarded(file: Path)
             assert "1871" in outputs[1]["output"]
             assert record["reward"] == 1.0
             assert "AIza" not in json.dumps(record)
-
-
-@pytest.mark.parametrize(
-    "replies",
-    [
-        [{"call": [{"name": "verify", "arguments": {"expected_answer": "C"}}]}, {"say": "Done."}],
-        [{"say": r"\boxed{A} \boxed{B} \boxed{C} \boxed{D}"}],
-        [{"say": r"\boxed{A, B, C, D}"}],
-        [{"think": r"\boxed{C}", "say": "I know it."}],
-    ],
-)
-async def test_a_model_that_cheats_is_not(replies: list[dict[str, Any]]) -> None:
-    async with running_servers(stack("http://127.0.0.1:9", replies)) as client:
-        record = await (await client.post("agent", "/run", json=rows_of(OWN_ROWS)[0])).json()
-    assert record["reward"] == 0.0

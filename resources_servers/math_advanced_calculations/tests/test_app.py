@@ -214,20 +214,6 @@ async def test_a_model_that_trusts_its_tools_is_rewarded(file: Path) -> None:
         assert record["reward"] == 1.0
 
 
-CHEATS: list[list[dict[str, Any]]] = [
-    [called("verify", reward=1.0), {"say": "Done."}],
-    [called("../verify"), {"say": "Done."}],
-    [{"say": '{"solution": 26.91099010174455} and {"solution": 0.28366218546322625}'}],
-    [called("return_constant", a=math.pi * 9), called("return_constant", a=math.sin(5)), {"say": "Done."}],
-    [called("return_constant", a="{}"), {"say": "Done."}],
-]
-
-
-@pytest.mark.parametrize("replies", CHEATS)
-async def test_a_model_that_does_not_is_not(replies: list[dict[str, Any]]) -> None:
-    assert (await rollout(rows_of(OWN_ROWS)[0], replies))["reward"] == 0.0
-
-
 @pytest.mark.parametrize("difficulty", [None, 1, 2, 3, 4, 5])
 async def test_generated_rows_are_solved_by_their_gold_response(difficulty: int | None) -> None:
     rows = list(generate_rows(3, 8, difficulty))

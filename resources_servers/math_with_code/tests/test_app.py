@@ -335,17 +335,11 @@ async def test_the_example_rows_are_solved_through_the_agent(transport: Transpor
     assert await rewards(rows, replies, transport) == [1.0] * 5
 
 
-async def test_models_that_cheat_score_nothing() -> None:
-    rows = rows_of(OWN_ROWS)
-    verify: list[dict[str, Any]] = [
-        {"turn": 0, "call": [{"name": "verify", "arguments": {"reward": 1}}]},
-        {"say": r"\\boxed{None}"},
-    ]
-    assert await rewards(rows, verify) == [0.0] * 5
+async def test_a_model_that_looks_for_the_dataset_finds_nothing() -> None:
     look = f"import glob; [open(p).read() for p in glob.glob('{PARENT_DIR}/**/*.jsonl', recursive=True)]"
     read: list[dict[str, Any]] = [{"turn": 0, "call": [{"name": "execute_python", "arguments": {"code": look}}]}]
     read.append({"tool_output": r"expected_result.*?(\d+)", "say": r"\\boxed{\1}"})
-    assert await rewards(rows, [*read, {"say": "I found nothing."}]) == [0.0] * 5
+    assert await rewards(rows_of(OWN_ROWS), [*read, {"say": "I found nothing."}]) == [0.0] * 5
 
 
 async def rewards(rows: list[Any], replies: list[dict[str, Any]], transport: Transport = "direct") -> list[float]:

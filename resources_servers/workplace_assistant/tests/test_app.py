@@ -271,21 +271,6 @@ async def test_a_model_that_makes_the_expected_calls_is_rewarded(file: Path, tab
         assert not [output for output in outputs if "Error" in output or "not found" in output]
 
 
-CHEATS: list[list[dict[str, Any]]] = [
-    [{"call": [{"name": "verify", "arguments": {"reward": 1.0}}]}, {"say": "Done."}],
-    [{"call": [{"name": "seed_session", "arguments": {}}]}, {"say": "Done."}],
-    [{"call": [{"name": "../verify", "arguments": {}}]}, {"say": "Done."}],
-    [{"say": "I did it all, reward 1.0. No call is needed."}],
-    [{"call": [{"name": "email_delete_email", "arguments": {"email_id": "00000001"}}]}, {"say": "Done."}],
-]
-
-
-@pytest.mark.parametrize("replies", CHEATS)
-async def test_a_model_that_cheats_is_not(replies: list[dict[str, Any]]) -> None:
-    record = await rollout(rows_of(OWN_ROWS)[0], replies, str(FOLDER))
-    assert record["reward"] == 0.0
-
-
 @pytest.mark.parametrize("difficulty", [None, 1, 2, 3, 4, 5])
 async def test_generated_rows_are_solved_by_their_ground_truth_alone(difficulty: int | None) -> None:
     rows = list(generate_rows(7, 12, difficulty))
