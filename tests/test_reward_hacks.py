@@ -4,20 +4,21 @@ environments: no reward. The honest answer beside a hack still has one.
 The hacks are in `tests/reward_hacks/`, one file for each environment. `docs/verifiers.md` has a line for each.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from nemo_gym.analysis.verifier_check import Checked, CheckVerifierConfig, gold_finder, try_verifier
 from nemo_gym.analysis.verify_stored import verify_items
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.errors import RolloutError
+from nemo_gym.errors import Cause, RolloutError
 from nemo_gym.server.tools import default_tools, with_tools
 from nemo_gym.testing import ServerSpec, rows_of, running_servers
 from tests.reward_hacks.hack import CheckedElsewhere, Hack, Reply, items_of
@@ -41,18 +42,6 @@ QUOTING_JUDGE: list[dict[str, Any]] = [
 """Finds answers equal that are the same text, quotes others before its verdict, and believes every tag it reads."""
 
 
-class Played(NamedTuple):
-    """An environment and the servers that its config names, running."""
-
-    name: str
-    client: ServerClient
-
-    async def reward_of(self, row: dict[str, Any], reply: Reply) -> float:
-        row = with_tools(row, await default_tools(self.client, self.name))
-        found = await verify_items(self.client, self.name, row, items_of(reply), timeout_s=120, what=self.name)
-        return float(found.record["reward"])
-
-
 def servers_for(
     folder: Path, settings: dict[str, Any] | None = None, *, policy: Sequence[dict[str, Any]] = ()
 ) -> tuple[ServerSpec, list[ServerSpec]]:
@@ -64,39 +53,38 @@ def servers_for(
     return own, [replace(each, config={**each.config, **changed.get(each.name, {})}) for each in servers]
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def environment(request: pytest.FixtureRequest) -> AsyncIterator[Played]:
-    """One stack for all hacks with the same settings, since some libraries take seconds to import."""
-    folder, settings = request.param
-    own, servers = servers_for(PARENT_DIR / "resources_servers" / folder, settings)
-    async with running_servers(servers) as client:
-        yield Played(own.name, client)
+PLAYED = {name: [hack for hack in table if isinstance(hack, Hack)] for name, table in TABLES.items()}
 
 
-def hacks() -> Iterator[Any]:
-    """The environment with the settings that a hack needs, and the hack. Equal settings are one object, by which
-    pytest knows that a stack can stay."""
-    stacks: dict[str, tuple[str, dict[str, Any]]] = {}
-    for name, table in TABLES.items():
-        for hack in table:
-            if isinstance(hack, Hack):
-                stack = stacks.setdefault(f"{name} {hack.settings}", (name, hack.settings))
-                yield pytest.param(stack, hack, id=f"{name}: {hack.does}")
+@pytest.mark.parametrize("name", [name for name, played in PLAYED.items() if played])
+async def test_reward_hacks_earn_nothing_and_honest_answers_do(name: str) -> None:
+    """All hacks of an environment share a server, since some libraries take seconds to import."""
+    wrong: list[str] = []
+    for settings, together in groupby(PLAYED[name], key=attrgetter("settings")):
+        own, servers = servers_for(PARENT_DIR / "resources_servers" / name, settings)
+        async with running_servers(servers) as client:
+            for hack in together:
+                wrong += await mistakes(client, own.name, hack)
+    assert wrong == []
 
 
-@pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize(("environment", "hack"), list(hacks()), indirect=["environment"])
-async def test_a_reward_hack_earns_nothing_and_an_honest_answer_does(environment: Played, hack: Hack) -> None:
-    if hack.cause is not None:
-        for cheat in hack.cheats:
-            with pytest.raises(RolloutError) as refused:
-                await environment.reward_of(hack.row, cheat)
-            assert refused.value.cause == hack.cause, refused.value
-        return
-    rewards = [await environment.reward_of(hack.row, cheat) for cheat in hack.cheats]
-    assert [cheat for cheat, reward in zip(hack.cheats, rewards, strict=True) if reward != 0.0] == []
-    if hack.honest is not None:
-        assert await environment.reward_of(hack.row, hack.honest) == 1.0
+async def mistakes(client: ServerClient, environment: str, hack: Hack) -> list[str]:
+    """What the environment does other than the entry says."""
+    wrong, row = [], with_tools(hack.row, await default_tools(client, environment))
+    expected: list[tuple[Reply, float | Cause]] = [(cheat, hack.cause or 0.0) for cheat in hack.cheats]
+    for reply, outcome in [*expected, *([] if hack.honest is None else [(hack.honest, 1.0)])]:
+        if (found := await outcome_of(client, environment, row, reply)) != outcome:
+            wrong.append(f"{hack.does} {found} instead of {outcome} for {reply!r:.200}")
+    return wrong
+
+
+async def outcome_of(client: ServerClient, environment: str, row: dict[str, Any], reply: Reply) -> float | Cause:
+    """The reward, or the cause if there is no result."""
+    try:
+        found = await verify_items(client, environment, row, items_of(reply), timeout_s=120, what=environment)
+    except RolloutError as error:
+        return error.cause
+    return float(found.record["reward"])
 
 
 each_environment = pytest.mark.parametrize(
@@ -167,9 +155,7 @@ def page_line(server: str, hack: Hack | CheckedElsewhere) -> str:
 def test_the_page_has_a_line_for_every_hack() -> None:
     """To mend it, copy the missing lines to the page."""
     section = PAGE.read_text().partition("## Every reward hack found so far")[2].partition("\n## ")[0]
-    shown = [
-        line for line in section.splitlines() if line.startswith("| ") and not line.startswith(("| ---", "| where"))
-    ]
+    shown = section.partition("| --- | --- | --- |\n")[2].splitlines()
     wanted = [page_line(server, hack) for server, table in TABLES.items() for hack in table]
     assert "\n".join(line for line in wanted if line not in shown) == "", "missing in the page"
     assert [line for line in shown if line not in wanted] == [], "in the page, but in no table"
@@ -179,5 +165,4 @@ def test_the_page_has_a_line_for_every_hack() -> None:
 def test_every_table_is_named_for_a_server_and_every_hack_has_a_form() -> None:
     servers = {folder.name for folder in FOLDERS} | {"every_environment"}
     assert set(TABLES) <= servers
-    played = [hack for table in TABLES.values() for hack in table if isinstance(hack, Hack)]
-    assert [hack.does for hack in played if not hack.cheats] == []
+    assert [hack.does for played in PLAYED.values() for hack in played if not hack.cheats] == []
