@@ -16,6 +16,8 @@ from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.common.paths import cache_dir as cache_dir
 from nemo_gym.common.paths import find as find
 from nemo_gym.compat.server_addresses import get_server_url as get_server_url
+from nemo_gym.compat.server_addresses import is_nemo_gym_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
+from nemo_gym.compat.server_addresses import is_nemo_gym_fastapi_worker as is_nemo_gym_fastapi_worker
 from nemo_gym.compat.server_addresses import setup_server_client as setup_server_client
 from nemo_gym.compute.pool import Compute as Compute
 from nemo_gym.compute.pool import ComputeError as ComputeError
@@ -30,8 +32,6 @@ from nemo_gym.gateway.mcp import session_tools as session_tools
 from nemo_gym.gateway.model_gateway import ModelGateway as ModelGateway
 from nemo_gym.server.base import BaseServer as BaseServer
 from nemo_gym.server.base import SimpleServer as SimpleServer
-from nemo_gym.server.base import is_nemo_gym_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
-from nemo_gym.server.base import is_nemo_gym_fastapi_worker as is_nemo_gym_fastapi_worker
 from nemo_gym.server.rollout_prefix import apply_rollout_prefix as apply_rollout_prefix
 from nemo_gym.server.rollout_prefix import rollout_path_prefix as rollout_path_prefix
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY

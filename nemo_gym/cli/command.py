@@ -109,12 +109,10 @@ def read_unchecked(initial: "DictConfig | None" = None) -> "DictConfig":
     cached = _cached_config()
     if cached is not None:
         return cached
-    from nemo_gym.config.directives import apply_directives, merge_dummy_models
-    from nemo_gym.config.sources import read_sources
+    from nemo_gym.config.sources import apply_directives, read_sources
 
     config = read_sources(sys.argv[1:], initial=initial).merge()
     apply_directives(config)
-    merge_dummy_models(config)
     return config
 
 

@@ -36,7 +36,7 @@ def check_compat() -> int:
     if not root.is_dir():
         raise ConfigError(f"{root} is not a folder.")
     os.environ[EXTRA_ROOTS_ENV_VAR] = str(_root_of(root.resolve()))
-    from nemo_gym.analysis.compat_check import check_folder
+    from nemo_gym.compat.folder_check import check_folder
 
     reports = check_folder(root)
     for report in reports:

@@ -11,14 +11,11 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.common.paths import nearest
-from nemo_gym.config.keys import KeyPath
-from nemo_gym.config.tree import dotted, nodes, value_at
+from nemo_gym.config.keys import DIRECTIVES, DUMMY_MODEL, KeyPath
+from nemo_gym.config.tree import dotted, value_at
 from nemo_gym.errors import ConfigError, InheritPathNotFoundError
 
-INHERIT, COPY, DELETE = "_inherit_from", "_copy", "_delete_key"
-DIRECTIVES = (INHERIT, COPY, DELETE)
-_KEYS = {(key,) for key in DIRECTIVES}
-DUMMY_MODEL = "dummy_model"
+INHERIT, COPY, DELETE = DIRECTIVES
 MODELS = "responses_api_models"
 
 _TEXT_FORM = re.compile(r"\$\{(inherit_from|copy):\s*([^}]+?)\s*\}")
@@ -30,22 +27,21 @@ class _Source(NamedTuple):
 
 
 def apply_directives(config: DictConfig) -> dict[str, str]:
-    """Apply all directives, in place. Returns the removed blocks, each with the first block that inherits from it."""
-    raw: Any = OmegaConf.to_container(config, resolve=False)
-    if not any(path[-1:] in _KEYS or _text_form(value) for path, value in nodes(raw)):
-        return {}
-    resolver = _Resolver(raw)
-    found = resolver.resolved(raw, ())
+    """Apply all directives and merge dummy models, in place. Return the removed blocks, each with the first block that
+    inherits from it."""
+    resolver = _Resolver(OmegaConf.to_container(config, resolve=False))
+    found = resolver.resolved(resolver.raw, ())
     for name in sorted(resolver.removed, key=lambda name: -name.count(".")):
         *outer, last = name.split(".")
         value_at(found, tuple(outer), {}).pop(last, None)
     for key in list(config):
         del config[key]
     config.merge_with(found)
+    _merge_dummy_models(config)
     return resolver.removed
 
 
-def merge_dummy_models(config: DictConfig) -> None:
+def _merge_dummy_models(config: DictConfig) -> None:
     """Put the settings of `dummy_model` under those of the implementation beside it, in place.
 
     A configuration without a model may define such a dummy, so that another file can replace it.
@@ -67,8 +63,8 @@ def _text_form(value: Any) -> re.Match[str] | None:
 class _Resolver:
     """Resolves blocks depth first, so that a block may inherit from one that inherits itself."""
 
-    def __init__(self, raw: dict[str, Any]) -> None:
-        self._raw = raw
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
         self._active: list[str] = []
         self.removed: dict[str, str] = {}
 
@@ -109,7 +105,7 @@ class _Resolver:
             self._active.pop()
 
     def _find(self, name: str, path: KeyPath) -> Any:
-        value: Any = self._raw
+        value: Any = self.raw
         for key in name.split("."):
             if not isinstance(value, dict) or key not in value:
                 known = map(str, value) if isinstance(value, dict) else ()

@@ -1,22 +1,57 @@
-"""Servers that bring a FastAPI app of their own, with our endpoints and sessions inside it."""
+"""Servers written with FastAPI: a class that brings an app of its own, and handlers that name what FastAPI provides.
 
-from collections.abc import MutableMapping
+Core asks for this module as the plugin `fastapi` when a class overrides `setup_webserver`, or when the signature of a
+handler has a type of FastAPI or Starlette in it.
+"""
+
+import inspect
+from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, get_args
 
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
+from nemo_gym.common.event_loop import run_in_thread
 from nemo_gym.common.exceptions import is_meant_for_task
 from nemo_gym.common.statistics import RequestStats
-from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, read_body
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, call_asgi, read_body
+from nemo_gym.server.base import SimpleServer
 from nemo_gym.server.core import ServerCore
-from nemo_gym.server.endpoint import Call, Endpoint
-from nemo_gym.server.error_responses import redact_errors
+from nemo_gym.server.endpoint import Call, Endpoint, Provide, direct_scope
+from nemo_gym.server.error_responses import redact_body
 from nemo_gym.server.request_checks import END_SESSION, check_json
-from nemo_gym.server.rollout_prefix import RolloutContextMiddleware
+from nemo_gym.server.rollout_prefix import rollout_context, without_prefix
 from nemo_gym.server.session import Session
 
 SESSION_IN_SCOPE = "nemo_gym.server.session"
 _DOCUMENTATION = frozenset(("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"))
+_MARKERS = frozenset(("Depends", "Security", "Header", "Query", "Cookie", "Path"))
+_PROVIDED_TYPES = frozenset(("BackgroundTasks", "HTTPConnection", "SecurityScopes"))
+_CALL = "nemo_gym.compat.fastapi_servers.call"
+
+# Apps
+
+
+def make_app(server: SimpleServer) -> FastAPI:
+    """A FastAPI app with the endpoints of a server."""
+    app = FastAPI()
+    server.setup_session_middleware(app)
+    for endpoint in server.endpoints():
+        app.router.routes.append(Route(endpoint.path, EndpointRoute(server.core(), endpoint), methods=["POST"]))
+    return app
+
+
+def add_session_middleware(app: FastAPI, core: ServerCore) -> None:
+    """Give `request.session` to an app, unless it has it."""
+    present: list[Any] = [item.cls for item in app.user_middleware]
+    if SessionMiddleware not in present:
+        app.add_middleware(SessionMiddleware, core=core)
 
 
 class EndpointRoute:
@@ -78,20 +113,32 @@ class SessionMiddleware:
                     core.sessions.release(session.token)
 
 
+class RolloutContextMiddleware:
+    """Takes the prefix off the paths of an app that is served on its own. Our servers do so before any middleware."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        inner = without_prefix(scope) if scope["type"] == "http" else None
+        if inner is None:
+            return await self._app(scope, receive, send)
+        with rollout_context(inner["path_params"]["rollout_id"]):
+            return await self._app(inner, receive, send)
+
+
 class FastApiApp:
     """A server's own FastAPI app: which paths it answers itself, and which of our endpoints it has."""
 
     def __init__(self, app: Any) -> None:
-        self._app = app
+        self._app, self.routes = app, app.routes
         first: dict[str, Any] = {}
         for route in app.routes:
             first.setdefault(getattr(route, "path", ""), getattr(route, "app", None))
         self.endpoints = {path: route.endpoint for path, route in first.items() if isinstance(route, EndpointRoute)}
-        """Our endpoints that are first at their path."""
         ours = (SessionMiddleware, RolloutContextMiddleware)
         has_middleware = any(item.cls not in ours for item in app.user_middleware)
         self.bypassable: dict[str, Endpoint] = {} if has_middleware else self.endpoints
-        """Those that can be called without the app."""
         self.get_paths = {route.path for route in app.routes if "GET" in (getattr(route, "methods", None) or ())}
         added = (route for route in app.routes if not isinstance(getattr(route, "app", None), EndpointRoute))
         paths = {route.path for route in added if hasattr(route, "path")} - _DOCUMENTATION
@@ -124,3 +171,98 @@ class FastApiApp:
             raise
         finally:
             stats.end(started, failure)
+
+
+def redact_errors(send: Send) -> Send:
+    """Wrap the `send` of an app: replace secrets in the bodies of its error responses."""
+    start: MutableMapping[str, Any] | None = None
+
+    async def send_redacted(message: MutableMapping[str, Any]) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start" and message["status"] >= 400:
+            start = message
+            return
+        if start is not None:
+            body = redact_body(message.get("body", b""))
+            headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
+            if not message.get("more_body"):
+                headers.append((b"content-length", str(len(body)).encode()))
+            await send({**start, "headers": headers})
+            message, start = {**message, "body": body}, None
+        await send(message)
+
+    return send_redacted
+
+
+# Parameters of handlers
+
+
+def provider_of(kind: type[Any]) -> Provide | None:
+    """What gives a handler its `Request` or `Response`."""
+    return {"Request": _request, "Response": _response}.get(kind.__name__)
+
+
+def _request(call: Call) -> Request:
+    scope = direct_scope(call) if call.scope is None else call.scope
+
+    async def receive() -> dict[str, Any]:
+        body = b"" if call.sent is None else encode(call.sent, exclude_unset=True)
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request({**scope, "session": None if call.session is None else call.session.data}, receive)
+
+
+def _response(call: Call) -> Response:
+    if call.response is None:
+        call.response = Response()
+    return call.response
+
+
+def _resolves(parameter: inspect.Parameter) -> bool:
+    """True if FastAPI provides the value of this parameter."""
+    kind, markers = parameter.annotation, (parameter.default, *get_args(parameter.annotation)[1:])
+    if any(type(one).__module__ == "fastapi.params" and type(one).__name__ in _MARKERS for one in markers):
+        return True
+    is_class = isinstance(kind, type) and kind.__module__.partition(".")[0] in ("fastapi", "starlette")
+    return is_class and kind.__name__ in _PROVIDED_TYPES
+
+
+def with_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The handler, without the parameters that FastAPI provides: they are resolved for each call. A handler that has
+    none is returned as it is."""
+    signature = inspect.signature(function, eval_str=True)
+    theirs = [parameter for parameter in signature.parameters.values() if _resolves(parameter)]
+    if not theirs:
+        return function
+
+    async def call_handler(http_request: Request, **resolved: Any) -> None:
+        await http_request.scope[_CALL](resolved)
+
+    by_keyword = inspect.Parameter.KEYWORD_ONLY
+    asked = inspect.Parameter("http_request", by_keyword, annotation=Request)
+    resolved_names = [each.replace(kind=by_keyword) for each in theirs]
+    call_handler.__signature__ = inspect.Signature([asked, *resolved_names])  # type: ignore[attr-defined]
+    app = FastAPI(openapi_url=None)
+    app.add_api_route("/{path:path}", call_handler, methods=["POST"], response_model=None)
+
+    async def handler(http_request: Request, http_response: Response, **given: Any) -> Any:
+        result: Any = None
+        is_called = False
+
+        async def call(resolved: dict[str, Any]) -> None:
+            nonlocal result, is_called
+            is_called, values = True, {**given, **resolved}
+            is_async = inspect.iscoroutinefunction(function)
+            result = await (function(**values) if is_async else run_in_thread(function, **values))
+
+        reply = await call_asgi(app, {**http_request.scope, _CALL: call}, await http_request.body())
+        http_response.raw_headers.extend(item for item in reply.headers if item[0] == b"set-cookie")
+        refused = ServerReply("", reply.status, reply.body)  # by a dependency, or for a header that is not valid
+        return result if is_called and reply.status < 400 else refused
+
+    ours = [each.replace(kind=by_keyword) for each in signature.parameters.values() if each not in theirs]
+    added = {"http_request": Request, "http_response": Response}
+    ours += [inspect.Parameter(name, by_keyword, annotation=kind) for name, kind in added.items()]
+    handler.__signature__ = signature.replace(parameters=ours)  # type: ignore[attr-defined]
+    handler.__name__, handler.__qualname__ = function.__name__, function.__qualname__
+    return handler

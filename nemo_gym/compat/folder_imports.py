@@ -14,29 +14,11 @@ from typing import Any, ClassVar
 from nemo_gym.common.paths import FOLDER_ALIASES, search_roots
 
 
-def make_importable(server_type: str, folder: Path) -> None:
-    """Let `<server_type>.<implementation>.<module>` be imported from the folder's root, with imports kept apart."""
-    package = package_of(server_type, folder)
-    root = str(folder.resolve().parents[package.count(".")])
-    for known in (root, *(str(path) for path in search_roots())):
-        if known not in sys.path:
-            sys.path.append(known)
+def keep_imports_apart(package: str, folder: Path) -> None:
+    """Import the modules of `package` from `folder`, each with imports that look into that folder first."""
     if not any(isinstance(finder, _FolderFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _FolderFinder())
-    importlib.invalidate_caches()
-    _FolderFinder.folders[package] = folder.resolve()
-
-
-def package_of(server_type: str, folder: Path) -> str:
-    """The dotted name of a server's folder. One whose implementation is `a/b` is two folders deep."""
-    outer = [parent.name for parent in folder.parents]
-    depth = outer.index(server_type) if server_type in outer else 0
-    return ".".join([server_type, *reversed(outer[:depth]), folder.name])
-
-
-def folder_of(module: str) -> Path | None:
-    """The loaded folder that a module is from, if it is from one."""
-    return _FolderFinder.folders.get(_FolderFinder.package(module))
+    _FolderFinder.folders[package] = folder
 
 
 class _FolderFinder:

@@ -18,3 +18,11 @@ def get_server_url(server_name: str) -> str:
 def setup_server_client(head_server_config: "BaseServerConfig | None" = None) -> ServerClient:
     """A client of the running servers."""
     return ServerClient.load_from_global_config(head_server_config)
+
+
+def is_nemo_gym_fastapi_entrypoint(_file: str | None = None) -> bool:
+    """False: a process never serves a folder by importing its entry point for an `app`."""
+    return False
+
+
+is_nemo_gym_fastapi_worker = is_nemo_gym_fastapi_entrypoint

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from nemo_gym.common.folder_imports import make_importable
+from nemo_gym.common.server_folders import make_importable
 
 FRAME = struct.Struct(">BQI")
 """The header of a frame: its kind, and the length and checksum of its payload. The checksum detects a frame that a

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Self, TypeVar, TypeVarTuple
 
 from nemo_gym.common.deadline import timeout, wall_limit_s
-from nemo_gym.common.folder_imports import folder_of
+from nemo_gym.common.server_folders import folder_of
 from nemo_gym.compute.fork_client import (
     ForkServerProcess,
     Frame,

@@ -9,10 +9,10 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from nemo_gym.common.paths import nearest
-from nemo_gym.config.directives import DIRECTIVES
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.interpolation import UNKNOWN_SOURCES, location, resolve
 from nemo_gym.config.keys import (
+    DIRECTIVES,
     ENTRYPOINT_KEY_NAME,
     ERROR_ON_ALMOST_SERVERS_KEY_NAME,
     NEMO_GYM_RESERVED_TOP_LEVEL_KEYS,

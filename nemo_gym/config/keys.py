@@ -10,6 +10,10 @@ SERVER_TYPES: tuple[ServerType, ...] = get_args(ServerType)
 KeyPath = tuple[str | int, ...]
 """Where a value is in a configuration: the keys and list indices that lead to it."""
 
+DIRECTIVES = ("_inherit_from", "_copy", "_delete_key")
+DUMMY_MODEL = "dummy_model"
+"""Keys that only configurations of the public NeMo Gym use: `nemo_gym.compat.config_directives`."""
+
 NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME = "NEMO_GYM_CONFIG_DICT"
 NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME = "NEMO_GYM_CONFIG_PATH"
 

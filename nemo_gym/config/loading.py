@@ -31,7 +31,6 @@ from nemo_gym.config.checks import (
     valid_servers,
     warn_about_unsupported_keys,
 )
-from nemo_gym.config.directives import apply_directives, merge_dummy_models
 from nemo_gym.config.error_messages import validate
 from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolve
 from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are public here
@@ -39,7 +38,7 @@ from nemo_gym.config.ports import complete_head_server, default_host, fill_hosts
 from nemo_gym.config.ports import find_open_port as find_open_port
 from nemo_gym.config.process_config import process_config
 from nemo_gym.config.servers import server_instances as server_instances
-from nemo_gym.config.sources import ConfigSources, command_line_config, load_files, read_sources
+from nemo_gym.config.sources import ConfigSources, apply_directives, command_line_config, load_files, read_sources
 from nemo_gym.config.tree import map_leaves
 from nemo_gym.config.types import GlobalSettings, ModelServerRef, ServerInstanceConfig
 from nemo_gym.config.types import ServerSpec as ServerSpec
@@ -99,7 +98,6 @@ def _warn_if_readable_by_all(sources: ConfigSources) -> None:
 
 def complete(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCES, fill_ports: bool = True) -> None:
     """Check a merged config and fill in defaults, in place."""
-    merge_dummy_models(config)
     drop_unused_references(config)
     warn_about_unsupported_keys(config)
     settings = read_settings(config, sources=sources)

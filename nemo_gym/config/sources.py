@@ -15,16 +15,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from nemo_gym.common.paths import find, search_roots
-from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME, KeyPath
+from nemo_gym.common.plugins import plugin
+from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME, DIRECTIVES, DUMMY_MODEL, KeyPath
 from nemo_gym.config.overrides import Override, apply_overrides, parse_overrides
 from nemo_gym.config.secrets import find_secrets, process_secrets, set_process_secrets
-from nemo_gym.config.tree import dotted, value_at
+from nemo_gym.config.tree import dotted, nodes, value_at
 from nemo_gym.errors import ConfigError, MalformedConfigPathsError, MissingPathError
 
 DOTENV_NAME = "env.yaml"
 COMMAND_LINE = "the command line"
 PYTHON = "the config passed in from Python"
 _ABSENT = object()
+_DIRECTIVE_KEYS = {(key,) for key in (*DIRECTIVES, DUMMY_MODEL)}
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,20 @@ def read_sources(
     named_in = sources.origin_of((CONFIG_PATHS_KEY_NAME,))
     files = load_files(_config_paths(settings_config, named_in), settings=settings_config, named_in=named_in)
     return replace(sources, files=tuple(files))
+
+
+def apply_directives(config: DictConfig) -> dict[str, str]:
+    """Apply, in place, what only configurations of the public NeMo Gym have: `_inherit_from` and its siblings, and
+    `dummy_model`. Return the removed blocks, each with the first block that inherits from it."""
+    entries = nodes(OmegaConf.to_container(config, resolve=False))
+    if not any(path[-1:] in _DIRECTIVE_KEYS or _names_directive(value) for path, value in entries):
+        return {}
+    removed: dict[str, str] = plugin("config_directives")(config)
+    return removed
+
+
+def _names_directive(value: Any) -> bool:
+    return isinstance(value, str) and ("${inherit_from:" in value or "${copy:" in value)
 
 
 def command_line_config(arguments: Sequence[str]) -> DictConfig:

@@ -22,8 +22,8 @@ from nemo_gym.analysis.verify_stored import verify_items
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common import event_loop
 from nemo_gym.common.atomic_files import atomic_write, check_writable
-from nemo_gym.common.folder_imports import make_importable
 from nemo_gym.common.paths import find
+from nemo_gym.common.server_folders import make_importable
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.config.loading import ServerSpec, load_config, server_instances
 from nemo_gym.data.row_check import BadRowError, RowCheck

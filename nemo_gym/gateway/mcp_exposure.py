@@ -76,7 +76,7 @@ def tools_to_expose(server: ExposedServer) -> list[McpTool]:
     """What the environment's `mcp_tools` makes of its typed routes."""
     marked = server.tool_schemas()
     found = [McpTool(each["name"], each["parameters"], each.get("description") or "") for each in marked]
-    routes = getattr(server.core().fastapi_app, "routes", ())
+    routes = getattr(server.core().own_app, "routes", ())
     own = (route for route in routes if inspect.isroutine(getattr(route, "endpoint", None)))  # not our endpoints
     posts = [route for route in own if "POST" in (route.methods or ())]
     takes_any = any_tools_of(server) or any(route.path.startswith("/{") for route in posts)

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from nemo_gym.common.folder_imports import make_importable, package_of
 from nemo_gym.common.paths import SERVER_FOLDERS
+from nemo_gym.common.server_folders import make_importable, modules_in, package_of
 from nemo_gym.compute.pool import available_cores
 from nemo_gym.config.types import ServerSpec, check_num_workers
 from nemo_gym.errors import ConfigError, StartupError
@@ -100,7 +100,7 @@ def children_can_import(servers: Sequence[ServerSpec]) -> Iterator[None]:
 
 
 def _paths(servers: Sequence[ServerSpec]) -> list[str]:
-    modules = {folder: _modules(folder) for folder in dict.fromkeys(server.folder for server in servers)}
+    modules = {folder: modules_in(folder) for folder in dict.fromkeys(server.folder for server in servers)}
     times = Counter(name for names in modules.values() for name in names)
     alone = [folder for folder, names in modules.items() if all(_is_free(name, times[name]) for name in names)]
     folders = [(server.server_type, server.folder) for server in servers]
@@ -110,11 +110,6 @@ def _paths(servers: Sequence[ServerSpec]) -> list[str]:
 
 def _is_free(name: str, times: int) -> bool:
     return name not in sys.stdlib_module_names and (times == 1 or name in ("app", "client"))
-
-
-def _modules(folder: Path) -> set[str]:
-    packages = {place.parent.name for place in folder.glob("*/__init__.py")}
-    return {file.stem for file in folder.glob("*.py")} | packages
 
 
 NUM_WORKERS_KEY_NAME = "num_workers"

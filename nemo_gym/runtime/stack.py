@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import importlib
 import secrets
 import sys
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from nemo_gym.client.head import list_workers
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.owned_resources import OwnedResources
+from nemo_gym.common.plugins import plugin
 from nemo_gym.common.ray_connection import connect_ray
 from nemo_gym.compute.pool import Compute
 from nemo_gym.compute.ray_pool import RayCompute
@@ -36,9 +36,6 @@ from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
 from nemo_gym.server.forwarding import OtherWorkers
 from nemo_gym.server.metrics import WorkerMetrics
 from nemo_gym.server.request_checks import ServerLimits
-
-PROFILING_MODULE = "nemo_gym.analysis.profiling"
-"""Imported only if a configuration asks for profiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +115,8 @@ class Stack(OwnedResources):
         self._exit.enter_context(BlockingMonitor(handlers))
         if spec.config.get("profiling_enabled"):
             files = {server.name: (server.folder / server.entrypoint).resolve() for server in spec.servers}
-            profile = importlib.import_module(PROFILING_MODULE).profile_servers
             self._exit.enter_context(
-                profile(spec.config, self.apps, files, worker=spec.worker, has_replicas=spec.has_replicas)
+                plugin("profiler")(spec.config, self.apps, files, worker=spec.worker, has_replicas=spec.has_replicas)
             )
         self._exit.enter_context(WorkerMetrics(self.apps, http, compute, spec.worker))
 

@@ -1,8 +1,8 @@
 """One server as an ASGI app and for direct calls. Both end in the same handler and give the same reply."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
@@ -10,6 +10,7 @@ from nemo_gym.common.deadline import timeout
 from nemo_gym.common.exceptions import is_meant_for_task
 from nemo_gym.common.metrics import Family
 from nemo_gym.common.retry import RETRY_STATS_HEADER, track_retries
+from nemo_gym.common.statistics import RequestStats
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import (
     Receive,
@@ -24,7 +25,6 @@ from nemo_gym.server.asgi import (
 from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint, direct_scope, set_cookies
-from nemo_gym.server.fastapi_bridge import FastApiApp
 from nemo_gym.server.forwarding import FORWARDED, OtherWorkers
 from nemo_gym.server.request_checks import (
     END_SESSION,
@@ -41,15 +41,35 @@ from nemo_gym.server.rollout_prefix import START as PREFIX_START
 from nemo_gym.server.rollout_prefix import rollout_context, without_prefix
 
 
+class OwnApp(Protocol):
+    """An app that a server brings itself, with routes beside our endpoints."""
+
+    endpoints: Mapping[str, Endpoint]
+    """Our endpoints that are first at their path."""
+    bypassable: Mapping[str, Endpoint]
+    """Those that can be called without the app."""
+    get_paths: Container[str]
+    """Paths at which it answers GET."""
+    stats: Mapping[str, RequestStats]
+    """Counts of the requests to routes that the server has added, by path."""
+    handlers: Iterable[tuple[str, Callable[..., Any]]]
+    """Path and function of its routes."""
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """What the app opens at start-up and closes in the end."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
 class ServerApp:
-    """The endpoints of one server, and its own FastAPI app if it has one."""
+    """The endpoints of one server, and its own app if it brings one."""
 
     def __init__(
         self,
         core: ServerCore,
         endpoints: Iterable[Endpoint],
         *,
-        fastapi_app: Any,
+        own_app: OwnApp | None,
         answer_get: Callable[[str], Any],
         lifespan: Callable[[], AbstractAsyncContextManager[Any]],
         token: str | None,
@@ -59,11 +79,11 @@ class ServerApp:
         self.core, self.name, self.token, self.limits, self.concurrency = core, core.name, token, limits, concurrency
         self._answer_get, self._lifespan, core.direct = answer_get, lifespan, self.direct
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
-        core.is_stateful = fastapi_app is not None or any(one.needs_session for one in self.endpoints.values())
-        self.fastapi = own = None if fastapi_app is None else FastApiApp(fastapi_app)
-        self._direct_endpoints = self.endpoints if own is None else own.bypassable
-        # a FastAPI app matches patterns itself
-        self._any_tool = self.endpoints.get(ANY_TOOL) if own is None else None
+        core.is_stateful = own_app is not None or any(one.needs_session for one in self.endpoints.values())
+        self.own_app = own_app
+        self._direct_endpoints = self.endpoints if own_app is None else own_app.bypassable
+        # an own app matches patterns itself
+        self._any_tool = self.endpoints.get(ANY_TOOL) if own_app is None else None
         self.unread = UnreadBodies(core.name, limits.max_unread_bytes)
         self._handlers: list[Handler] = []
         self.families: Callable[[], list[Family]] = list
@@ -75,14 +95,14 @@ class ServerApp:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """What is open while the server answers requests: the server's own resources and those of its FastAPI app."""
-        async with self._lifespan(), nullcontext() if self.fastapi is None else self.fastapi.lifespan():
+        """What is open while the server answers requests: the server's own resources and those of its own app."""
+        async with self._lifespan(), nullcontext() if self.own_app is None else self.own_app.lifespan():
             yield
 
     def register_handlers(self, handlers: Handlers) -> None:
         """Have the blocking monitor recognize the handlers of this server."""
         own = [(endpoint.path, endpoint.function) for endpoint in self.endpoints.values()]
-        routed = [] if self.fastapi is None else self.fastapi.handlers
+        routed = [] if self.own_app is None else self.own_app.handlers
         found = (register_handler(handlers, self.name + path, function) for path, function in (*own, *routed))
         self._handlers = [handler for handler in found if handler is not None]
 
@@ -197,8 +217,8 @@ class ServerApp:
             call = Call(path, body, cookies, self.core.client, self.core.compute, scope=scope)
             async with cancel_on_disconnect(receive):
                 return await self.core.run(endpoint, call, ends_session=END_SESSION in headers)
-        elif self.fastapi is not None:
-            await self.fastapi(scope, limited, send)
+        elif self.own_app is not None:
+            await self.own_app(scope, limited, send)
         else:
             return self._not_found(method, path)
         return None
@@ -209,12 +229,12 @@ class ServerApp:
         return self.core.sessions.other_worker(token) if token else None
 
     def _get(self, path: str) -> ServerReply | None:
-        """What this class or the server's `answer_get` has at a path. A FastAPI app answers for its own routes."""
+        """What this class or the server's `answer_get` has at a path. An own app answers for its own routes."""
         if path == "/health":
             blocked = self.blocked()
             health = {"status": "ok", "server": self.name}
             return ServerReply(self.name, 200, {**health, "blocked": blocked} if blocked else health)
-        if self.fastapi is not None and path in self.fastapi.get_paths:
+        if self.own_app is not None and path in self.own_app.get_paths:
             return None
         value = self.pages[path]() if path in self.pages else self._answer_get(path)
         return value if value is None or isinstance(value, ServerReply) else ServerReply(self.name, 200, value)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.plugins import plugin
 from nemo_gym.compute.pool import Compute
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
@@ -16,7 +17,6 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Endpoint
-from nemo_gym.server.fastapi_bridge import EndpointRoute, SessionMiddleware
 from nemo_gym.server.metrics import WorkerMetrics
 from nemo_gym.server.request_checks import ServerLimits
 from nemo_gym.server.session import TIME_TO_LIVE_S, SessionStore
@@ -64,7 +64,7 @@ class BaseServer(BaseModel):
 
 
 class SimpleServer(BaseServer):
-    """A server made of handlers. Subclasses list their endpoints, and may add FastAPI routes."""
+    """A server made of handlers. Subclasses list their endpoints."""
 
     SESSION_TIME_TO_LIVE_S: ClassVar[float] = TIME_TO_LIVE_S
 
@@ -89,17 +89,6 @@ class SimpleServer(BaseServer):
         """Override to keep something open while the server answers, such as a process or a pool. It is entered before
         the first request."""
         return nullcontext()
-
-    def setup_webserver(self) -> "FastAPI":
-        """A FastAPI app with this server's endpoints. To add routes the FastAPI way: override, call super, add."""
-        from fastapi import FastAPI
-        from starlette.routing import Route
-
-        app = FastAPI()
-        self.setup_session_middleware(app)
-        for endpoint in self.endpoints():
-            app.router.routes.append(Route(endpoint.path, EndpointRoute(self.core(), endpoint), methods=["POST"]))
-        return app
 
     def core(
         self,
@@ -128,14 +117,14 @@ class SimpleServer(BaseServer):
         return self._core
 
     def asgi_app(self, *, token: str | None = None, limits: ServerLimits | None = None) -> ServerApp:
-        """This server as an app: with FastAPI if the class adds routes of its own, else without."""
+        """This server as an app, around its own FastAPI app if the class overrides `setup_webserver`."""
         adds_routes = not type(self).setup_webserver.__module__.startswith("nemo_gym.")
         core = self.core(limits=limits)
-        core.fastapi_app = self.setup_webserver() if adds_routes else None
+        core.own_app = plugin("fastapi").FastApiApp(self.setup_webserver()) if adds_routes else None
         return ServerApp(
             core,
             self.endpoints(),
-            fastapi_app=core.fastapi_app,
+            own_app=core.own_app,
             answer_get=self.answer_get,
             lifespan=self.lifespan,
             token=token,
@@ -147,17 +136,22 @@ class SimpleServer(BaseServer):
         """The name of the session cookie."""
         return f"{type(self).__name__}___{self.config.name}"
 
+    # Classes written for the public NeMo Gym override or call the next four.
+
+    def setup_webserver(self) -> "FastAPI":
+        """A FastAPI app with this server's endpoints."""
+        app: FastAPI = plugin("fastapi").make_app(self)
+        return app
+
     def setup_session_middleware(self, app: "FastAPI") -> None:
         """Give `request.session` to a FastAPI app. Its errors become JSON here, too."""
-        present: list[Any] = [item.cls for item in app.user_middleware]
-        if SessionMiddleware not in present:
-            app.add_middleware(SessionMiddleware, core=self.core())
+        plugin("fastapi").add_session_middleware(app, self.core())
 
     def setup_exception_middleware(self, app: "FastAPI") -> None:
-        """Kept for classes that call it: `setup_session_middleware` turns errors into JSON already."""
+        """Do nothing: `setup_session_middleware` turns errors into JSON already."""
 
     def setup_profiling(self, app: "FastAPI", profiling_config: object) -> None:
-        """Kept for classes that call it: the worker profiles all its servers."""
+        """Do nothing: the worker profiles all its servers."""
 
     @classmethod
     def run_webserver(cls) -> None:
@@ -176,11 +170,3 @@ class SimpleServer(BaseServer):
                         await serve_until_interrupted({listening.getsockname()[1]: app}, [listening], limits)
 
         asyncio.run(serve())
-
-
-def is_nemo_gym_fastapi_entrypoint(_file: str | None = None) -> bool:
-    """False: a process never serves a folder by importing its entry point for an `app`."""
-    return False
-
-
-is_nemo_gym_fastapi_worker = is_nemo_gym_fastapi_entrypoint

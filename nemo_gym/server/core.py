@@ -32,8 +32,8 @@ class ServerCore:
         self.name, self.session_cookie, self.sessions, self.client = name, session_cookie, sessions, client
         self.compute = compute
         self.is_stateful = True
-        self.fastapi_app: Any = None
-        """The server's own app, if it has one."""
+        self.own_app: Any = None
+        """An app that the server brings itself, if it does."""
         self.direct: Callable[[str, str, Any, Mapping[str, str]], Awaitable[ServerReply]] | None = None
         """Calls an endpoint of this server: method, path, body, cookies."""
         self.around: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]] | None = None

@@ -14,18 +14,17 @@ from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.cookies import parse_set_cookies
 from nemo_gym.common.deadline import Deadline, current_deadline
 from nemo_gym.common.event_loop import run_in_thread
+from nemo_gym.common.plugins import plugin
 from nemo_gym.common.statistics import RequestStats
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import Cause, ConfigError
-from nemo_gym.llm_api.json_codec import Decoder, encode
+from nemo_gym.llm_api.json_codec import Decoder
 from nemo_gym.server.asgi import call_asgi
-from nemo_gym.server.fastapi_parameters import with_fastapi_parameters
 from nemo_gym.server.rollout_prefix import current_rollout_id
 from nemo_gym.server.session import Session, SessionState
 from nemo_gym.server.tools import PARTICIPANT_COOKIE, POLICY, Participant, ToolName, arguments_model
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.responses import Response
 
 _OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -85,7 +84,8 @@ class Endpoint:
         is_tool: bool = False,
         reads_only: bool = False,
     ) -> None:
-        function = function if is_tool else with_fastapi_parameters(function)
+        if not is_tool and _names_fastapi(function):
+            function = plugin("fastapi").with_parameters(function)
         self.path, self.function, self.cause, self.finish = path, function, cause, finish
         self.reads_only = reads_only
         """The handler does not change its body, so a live one is not copied for it."""
@@ -93,9 +93,8 @@ class Endpoint:
         self.stats = RequestStats()
         self._decode: Decoder | None = None
         self.arguments: type[BaseModel] | None = None
-        self.needs_session = False
+        self.needs_session = self._keeps_sent = False
         self._provide = self._plan(is_tool=is_tool)
-        self._keeps_sent = _request in self._provide.values()
 
     def does_nothing(self, _body: Any) -> bool:
         """True if a call changes nothing and its reply says nothing, so that a caller in this worker may save it."""
@@ -146,9 +145,10 @@ class Endpoint:
             if kind is Session:
                 self.needs_session = True
                 return _session
-            if kind.__module__.startswith("starlette.") and kind.__name__ in ("Request", "Response"):
-                self.needs_session = True
-                return _request if kind.__name__ == "Request" else _response
+            if kind.__module__.startswith("starlette."):
+                self.needs_session = self._keeps_sent = True
+                by_fastapi: Provide = plugin("fastapi").provider_of(kind)
+                return by_fastapi
             for known, provide in _PROVIDED.items():
                 if issubclass(kind, known):
                     return provide
@@ -169,8 +169,20 @@ class Endpoint:
         return (
             f"{place}, which nothing provides. A handler may name: a body (a pydantic model), its session (a "
             "SessionState subclass), a ServerClient, a Compute, a Deadline, a CookieJar, a ToolName, a Participant, "
-            "or what FastAPI provides: Request, Response, BackgroundTasks, Depends, Header, Query, Cookie."
+            "or what FastAPI provides."
         )
+
+
+def _names_fastapi(function: Callable[..., Any]) -> bool:
+    """True if a parameter has a type, a default or a marker of FastAPI or Starlette."""
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    kinds = (kind for each in parameters for kind in (each.annotation, type(each.default), *_markers(each)))
+    modules = (str(getattr(kind, "__module__", "")) for kind in kinds)
+    return any(module.partition(".")[0] in ("fastapi", "starlette") for module in modules)
+
+
+def _markers(parameter: inspect.Parameter) -> list[type]:
+    return [type(marker) for marker in getattr(parameter.annotation, "__metadata__", ())]
 
 
 def _argument(name: str) -> Provide:
@@ -191,26 +203,6 @@ def _cookie_jar(call: Call) -> CookieJar:
 
 def _deadline(_call: Call) -> Deadline:
     return current_deadline() or Deadline.after(NO_DEADLINE_S)
-
-
-def _request(call: Call) -> "Request":
-    from starlette.requests import Request
-
-    scope = direct_scope(call) if call.scope is None else call.scope
-
-    async def receive() -> dict[str, Any]:
-        body = b"" if call.sent is None else encode(call.sent, exclude_unset=True)
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return Request({**scope, "session": _session(call).data}, receive)
-
-
-def _response(call: Call) -> "Response":
-    from starlette.responses import Response
-
-    if call.response is None:
-        call.response = Response()
-    return call.response
 
 
 _PROVIDED: dict[type, Provide] = {

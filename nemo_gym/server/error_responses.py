@@ -4,7 +4,6 @@ import asyncio
 import logging
 import sys
 import traceback
-from collections.abc import MutableMapping
 from typing import Any
 
 import orjson
@@ -31,7 +30,7 @@ from nemo_gym.errors import (
 )
 from nemo_gym.llm_api.endpoint_errors import setup_code
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.server.asgi import RefusedError, Send
+from nemo_gym.server.asgi import RefusedError
 from nemo_gym.server.endpoint import BadBodyError
 
 logger = logging.getLogger(__name__)
@@ -66,27 +65,6 @@ def cause_of(reply: ServerReply, default: Cause) -> str:
     if isinstance(error, dict):
         return str(error.get("cause", default))
     return "input" if reply.status < 500 else default
-
-
-def redact_errors(send: Send) -> Send:
-    """Wrap the `send` of a FastAPI app: secrets are replaced in the bodies of its error responses."""
-    start: MutableMapping[str, Any] | None = None
-
-    async def send_redacted(message: MutableMapping[str, Any]) -> None:
-        nonlocal start
-        if message["type"] == "http.response.start" and message["status"] >= 400:
-            start = message
-            return
-        if start is not None:
-            body = redact_body(message.get("body", b""))
-            headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
-            if not message.get("more_body"):
-                headers.append((b"content-length", str(len(body)).encode()))
-            await send({**start, "headers": headers})
-            message, start = {**message, "body": body}, None
-        await send(message)
-
-    return send_redacted
 
 
 def redact_body(body: bytes) -> bytes:

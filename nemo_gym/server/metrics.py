@@ -99,8 +99,8 @@ def _add_requests(found: Mapping[str, Family], app: ServerApp, label: Mapping[st
 
 
 def _stats_of(app: ServerApp) -> Iterator[tuple[str, str, RequestStats]]:
-    """Yield path, stage and counters of every endpoint and every FastAPI route."""
-    own = app.fastapi
+    """Yield path, stage and counters of every endpoint and every route of its own app."""
+    own = app.own_app
     for path, endpoint in (app if own is None else own).endpoints.items():
         yield path, stage_of(endpoint), endpoint.stats
     for path, stats in ({} if own is None else own.stats).items():

@@ -20,7 +20,7 @@ from nemo_gym.config.keys import (
     TOKEN_CAPTURE_PATH_SEGMENT,
 )
 from nemo_gym.llm_api.json_codec import set_fields
-from nemo_gym.server.asgi import App, Receive, Scope, Send
+from nemo_gym.server.asgi import Scope
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PREFIX = re.compile(rf"/{ROLLOUT_PATH_PREFIX}/([^/]+)(?:/{TOKEN_CAPTURE_PATH_SEGMENT})?(/.*)")
@@ -84,17 +84,3 @@ def rollout_context(rollout_id: str | None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-class RolloutContextMiddleware:
-    """Takes the prefix off the paths of an app that is served on its own. Our servers do so before any middleware."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        inner = without_prefix(scope) if scope["type"] == "http" else None
-        if inner is None:
-            return await self._app(scope, receive, send)
-        with rollout_context(inner["path_params"]["rollout_id"]):
-            return await self._app(inner, receive, send)

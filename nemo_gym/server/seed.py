@@ -11,8 +11,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from nemo_gym.client.reply import raise_environment_failure
-from nemo_gym.common.folder_imports import folder_of
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.common.server_folders import folder_of, is_ours
 from nemo_gym.common.words import shorten
 from nemo_gym.config.error_messages import first_error
 from nemo_gym.errors import INVALID_ROW, ConfigError, RolloutError
@@ -27,7 +26,6 @@ from nemo_gym.server.tools import any_tools_of, offered_tools, tools_of
 logger = logging.getLogger(__name__)
 
 PARAMS, RESPONSE, POLICIES = "responses_create_params", "response", "policies"
-OUR_ENVIRONMENTS = PARENT_DIR / "resources_servers"
 MAX_SHOWN = 200
 
 GivenHistory = Literal["replay", "ignore", "refuse"]
@@ -221,7 +219,7 @@ _NO_RESPONSE = NeMoGymResponse(id="resp_none", created_at=0.0, model="", output=
 def _is_in_public_folder(kind: type[Any]) -> bool:
     """True for the class of a folder that is not one of ours. A class in a script is in no folder."""
     folder = folder_of(kind.__module__)
-    return folder is not None and not folder.is_relative_to(OUR_ENVIRONMENTS)
+    return folder is not None and not is_ours(folder)
 
 
 def _row_models(kind: type[Any]) -> Iterator[type[BaseModel]]:

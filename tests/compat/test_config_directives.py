@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.config.directives import apply_directives, merge_dummy_models
 from nemo_gym.config.loading import load_config
+from nemo_gym.config.sources import apply_directives
 from nemo_gym.config.types import DatasetConfig
 from nemo_gym.errors import ConfigError, InheritPathNotFoundError
 
@@ -67,7 +67,7 @@ def test_a_circle_is_an_error() -> None:
 
 def test_a_dummy_model_lends_its_settings_to_the_one_beside_it() -> None:
     config = OmegaConf.create({"m": {"responses_api_models": {"dummy_model": {"a": 1, "b": 1}, "real": {"b": 2}}}})
-    merge_dummy_models(config)
+    apply_directives(config)
     assert config == {"m": {"responses_api_models": {"real": {"a": 1, "b": 2}}}}
 
 

@@ -12,6 +12,7 @@ from fastapi import FastAPI, HTTPException
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
 from nemo_gym.client.reply import ServerReply, failure_in, parse_error
+from nemo_gym.compat.fastapi_servers import redact_errors
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.config.loading import load_config
 from nemo_gym.config.secrets import Secrets, set_process_secrets
@@ -20,7 +21,7 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.output_files import failures_path
 from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.server.error_responses import failure_of, redact_body, redact_errors
+from nemo_gym.server.error_responses import failure_of, redact_body
 from nemo_gym.testing import client_for, example_row, response_of, rows_of
 from tests.stacks import agent_config
 
