@@ -19,11 +19,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from omegaconf import DictConfig
 
+from nemo_gym import BaseServerConfig
 from nemo_gym.cli import GlobalConfigDictParserConfig, RunHelper
+from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME
 from nemo_gym.errors import RolloutError
-from nemo_gym.rollout_collection import RolloutCollectionHelper
-from nemo_gym.server_utils import HEAD_SERVER_KEY_NAME, BaseServerConfig, DictConfig
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.testing import rows_of
 from nemo_gym.training import Group, TrainingSample, make_groups
 from responses_api_models.tiny_policy.network import Adam, Array, Ids, Network, initial_weights

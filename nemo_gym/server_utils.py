@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from omegaconf import OmegaConf as OmegaConf
 
     from nemo_gym.analysis.profiling import ProfilingMiddlewareConfig as ProfilingMiddlewareConfig
+    from nemo_gym.common.paths import find_uv as find_uv
     from nemo_gym.compat.aiohttp_client import MAX_NUM_TRIES as MAX_NUM_TRIES
     from nemo_gym.compat.aiohttp_client import GlobalAIOHTTPAsyncClientConfig as GlobalAIOHTTPAsyncClientConfig
     from nemo_gym.compat.aiohttp_client import get_global_aiohttp_client as get_global_aiohttp_client
@@ -59,6 +60,5 @@ if TYPE_CHECKING:
     from nemo_gym.runtime.head_server import HeadServer as HeadServer
     from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig as ServerInstanceDisplayConfig
     from nemo_gym.runtime.head_server import ServerStatus as ServerStatus
-    from nemo_gym.runtime.venvs import find_uv as find_uv
 
 __getattr__ = lazy_attributes(__name__)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.rollout_collection import RolloutCollectionHelper
+from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.testing import running_servers, server_spec, servers_of
 from tests.servers.responses_api_models.choosing_model.app import choice as choice
 

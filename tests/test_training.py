@@ -9,10 +9,11 @@ import psutil
 import pytest
 from omegaconf import DictConfig
 
+from nemo_gym import BaseServerConfig
 from nemo_gym.cli import GlobalConfigDictParserConfig, RunHelper
+from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME
 from nemo_gym.errors import RolloutError, StartupError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
-from nemo_gym.server_utils import HEAD_SERVER_KEY_NAME, BaseServerConfig
 from nemo_gym.testing import TRANSPORTS, Transport, example_row, running_servers
 from tests.commands import free_port
 from tests.stacks import scripted_servers, weather

@@ -13,10 +13,10 @@ from pydantic import ConfigDict, Field
 from nemo_gym.cli.command import command, read_command_line, read_parameters
 from nemo_gym.cli.folders import find_folder
 from nemo_gym.cli.output import print_result, wants_json
-from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.common.paths import PARENT_DIR, find_uv
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import StartupError
-from nemo_gym.runtime.venvs import find_uv, python_for
+from nemo_gym.runtime.venvs import python_for
 
 _DEPENDENCIES = ("openai", "ray", "pydantic", "aiohttp", "uvicorn", "hydra-core", "omegaconf")
 

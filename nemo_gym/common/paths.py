@@ -3,10 +3,11 @@ the package, and then in all of them under the folder that it is an alias of."""
 
 import difflib
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from nemo_gym.errors import MissingPathError
+from nemo_gym.errors import MissingPathError, StartupError
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
 PARENT_DIR = PACKAGE_DIR.parent
@@ -73,6 +74,17 @@ def cache_dir() -> Path:
     """Where we keep what can be made again."""
     default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "nemo_gym"
     return Path(os.environ.get(CACHE_ENV_VAR, default))
+
+
+def find_uv() -> str:
+    """The uv program: on the path, or where `make` put it."""
+    found = shutil.which("uv") or shutil.which("uv", path=str(PARENT_DIR / ".tools" / "bin"))
+    if found is None:
+        raise StartupError(
+            "A server has requirements that this interpreter does not meet, and the virtualenv for it is made with "
+            "uv, which is not installed. Either install uv (pip install uv), or install the requirements here."
+        )
+    return found
 
 
 def _nearest_sibling(tried: list[Path]) -> str:

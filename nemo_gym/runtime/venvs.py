@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nemo_gym.common.paths import PARENT_DIR, cache_dir
+from nemo_gym.common.paths import PARENT_DIR, cache_dir, find_uv
 from nemo_gym.config.types import GlobalKeys
 from nemo_gym.errors import StartupError
 from nemo_gym.runtime.requirements import is_met, own_constraints, requirements_of
@@ -98,17 +98,6 @@ def _see_our_packages(place: Path) -> None:
     target = next((place / "lib").glob("python*/site-packages"))
     lines = [f"import site; site.addsitedir({path!r})" for path in folders]
     (target / "zz_nemo_gym.pth").write_text("\n".join(lines) + "\n")
-
-
-def find_uv() -> str:
-    """The uv program: on the path, or where `make` put it."""
-    found = shutil.which("uv") or shutil.which("uv", path=str(PARENT_DIR / ".tools" / "bin"))
-    if found is None:
-        raise StartupError(
-            "A server has requirements that this interpreter does not meet, and the virtualenv for it is made with "
-            "uv, which is not installed. Either install uv (pip install uv), or install the requirements here."
-        )
-    return found
 
 
 def _run(command: list[str], folder: Path, settings: VenvSettings) -> None:

@@ -7,8 +7,8 @@ from pydantic import AfterValidator, Field
 
 from nemo_gym.answers import LONG_TEXT, first_part_of_last_item
 from nemo_gym.base_resources_server import BaseResourcesServerConfig, BaseVerifyRequest, SimpleResourcesServer
-from nemo_gym.openai_utils import message
-from nemo_gym.server_utils import Compute, LimitExceededError
+from nemo_gym.compute import Compute, LimitExceededError
+from nemo_gym.llm_api.builders import message
 from resources_servers.calendar.schedule import MOST_SEARCHED, scheduled
 from resources_servers.calendar.state import checked_event, is_expected
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from nemo_gym.row_generators import distinct_rows
+from nemo_gym.data.generate import distinct_rows
 from resources_servers.calendar.schedule import scheduled
 from resources_servers.calendar.state import fits, overlap
 from resources_servers.calendar.times import clock, minutes_of, spoken, window_of

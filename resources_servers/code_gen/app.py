@@ -15,9 +15,9 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
+from nemo_gym.compute import Compute
 from nemo_gym.sandbox import SandboxConfig, SandboxPool
 from nemo_gym.sandbox.contract import time_limits
-from nemo_gym.server_utils import Compute
 from resources_servers.code_gen.runner import (
     MEMORY_MB,
     PRELOAD,

@@ -9,7 +9,7 @@ from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
-from nemo_gym.row_generators import distinct_rows
+from nemo_gym.data.generate import distinct_rows
 from resources_servers.code_gen import reference
 
 TESTS = 8

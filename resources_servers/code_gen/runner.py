@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self
 from pydantic import BaseModel, Field, model_validator
 
 from nemo_gym.answers import strict_json
+from nemo_gym.compute import Compute, LimitExceededError
 from nemo_gym.sandbox import ExecResult, SandboxError, SandboxProcess
-from nemo_gym.server_utils import Compute, LimitExceededError
 
 WRONG, LATE, FAILED, HUNG = -2, -3, -4, -1
 FENCE = "```"

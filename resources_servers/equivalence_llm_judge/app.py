@@ -4,10 +4,11 @@ from typing import Any, NamedTuple
 
 from pydantic import PrivateAttr
 
+from nemo_gym import ServerClient
 from nemo_gym.answers import last_text, without_thinking
 from nemo_gym.base_resources_server import BaseVerifyResponse, SimpleResourcesServer
+from nemo_gym.compute import Compute, LimitExceededError
 from nemo_gym.judge import Judge, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
-from nemo_gym.server_utils import Compute, LimitExceededError, ServerClient
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import extract
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest

@@ -6,9 +6,9 @@ from pathlib import Path
 from pydantic import Field
 
 from nemo_gym.base_resources_server import BaseResourcesServerConfig
+from nemo_gym.common.paths import find
 from nemo_gym.errors import ConfigError
 from nemo_gym.judge import EQUAL_LABEL, NOT_EQUAL_LABEL, JudgeConfig
-from nemo_gym.server_utils import find
 
 PLACEHOLDERS = ("question", "expected_answer", "generated_answer")
 

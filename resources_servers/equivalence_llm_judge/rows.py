@@ -3,7 +3,7 @@
 from typing import Any
 
 from nemo_gym.base_resources_server import BaseVerifyRequest
-from nemo_gym.openai_utils import NeMoGymEasyInputMessage
+from nemo_gym.llm_api.responses import NeMoGymEasyInputMessage
 
 
 class EquivalenceVerifyRequest(BaseVerifyRequest):

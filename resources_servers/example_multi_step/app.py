@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
+from nemo_gym import JsonObject, NeMoGymResponse
 from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer, tool
-from nemo_gym.openai_utils import JsonObject, NeMoGymResponse, NeMoGymResponseFunctionToolCall
+from nemo_gym.llm_api.responses import NeMoGymResponseFunctionToolCall
 
 HAND_IN = "extract_synonym_values"
 

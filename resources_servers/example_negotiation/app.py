@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from nemo_gym import JsonObject
 from nemo_gym.answers import last_text
 from nemo_gym.base_resources_server import (
     BaseNextMessageRequest,
@@ -16,7 +17,6 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.openai_utils import JsonObject
 
 Price = Annotated[int, Field(ge=0, le=1_000_000)]
 SELLER, BUYER = "seller", "buyer"

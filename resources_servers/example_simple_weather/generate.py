@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from nemo_gym.base_resources_server import tool_schemas_of
-from nemo_gym.row_generators import distinct_rows
+from nemo_gym.data.generate import distinct_rows
 from nemo_gym.testing import calls
 from resources_servers.example_simple_weather.app import SimpleWeatherResourcesServer
 

@@ -2,6 +2,7 @@
 
 import json
 
+from nemo_gym import JsonObject
 from nemo_gym.base_resources_server import (
     BaseSeedSessionRequest,
     BaseVerifyRequest,
@@ -9,7 +10,6 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.openai_utils import JsonObject
 
 
 class Counter(SessionState):

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from nemo_gym import JsonObject
 from nemo_gym.answers import all_text, without_thinking
 from nemo_gym.base_resources_server import (
     BaseSeedSessionRequest,
@@ -14,7 +15,6 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.openai_utils import JsonObject
 
 Day = Literal["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]
 Fault = Literal["line", "router", "cable"]

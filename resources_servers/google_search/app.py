@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, PrivateAttr
 
+from nemo_gym import JsonObject
 from nemo_gym.answers import boxes, text_of_last_item, without_fonts, without_thinking
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
@@ -14,8 +15,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.openai_utils import JsonObject
-from nemo_gym.server_utils import Compute, ComputeError, LimitExceededError
+from nemo_gym.compute import Compute, ComputeError, LimitExceededError
 from resources_servers.google_search.extraction import NOTHING_FETCHED, PageError, page_text
 from resources_servers.google_search.web import Web, WebError, connected
 

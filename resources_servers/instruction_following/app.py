@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.server_utils import Compute, LimitExceededError
+from nemo_gym.compute import Compute, LimitExceededError
 from resources_servers.instruction_following.checks import Instruction, followed, may_take_long, parsed_arguments
 from resources_servers.instruction_following.punkt import ensure_tables
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from nemo_gym.row_generators import distinct_rows
+from nemo_gym.data.generate import distinct_rows
 
 TOPICS = (
     *("an old harbour", "a night train", "a garden in winter", "a street market", "a mountain hut", "a small library"),

@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from nemo_gym.common.paths import cache_dir, find_uv
 from nemo_gym.errors import StartupError
-from nemo_gym.server_utils import cache_dir, find_uv
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from nemo_gym import NeMoGymResponse
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, ToolName, any_tool
-from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponse
+from nemo_gym.llm_api.responses import NeMoGymFunctionCallOutput
 from resources_servers.math_advanced_calculations.calculators import CALCULATORS, calculate
 from resources_servers.math_advanced_calculations.expressions import evaluate
 from resources_servers.math_advanced_calculations.schemas import tool_schemas

@@ -9,7 +9,7 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from nemo_gym.row_generators import distinct_rows
+from nemo_gym.data.generate import distinct_rows
 from resources_servers.math_advanced_calculations.calculators import calculate
 from resources_servers.math_advanced_calculations.expressions import evaluate
 from resources_servers.math_advanced_calculations.schemas import tool_schemas

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from pydantic import BaseModel, Field, PrivateAttr
 
+from nemo_gym import JsonObject
 from nemo_gym.answers import LONG_TEXT, message_texts
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
@@ -16,11 +17,10 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.openai_utils import JsonObject
+from nemo_gym.compute import Compute, LimitExceededError
 from nemo_gym.sandbox import PythonResult, SandboxConfig, SandboxPool, SandboxProcess
 from nemo_gym.sandbox.contract import time_limits
 from nemo_gym.sandbox.runtime import compile_packages
-from nemo_gym.server_utils import Compute, LimitExceededError
 from resources_servers.math_with_code.engine import Checked, check
 
 PACKAGES = ("numpy", "scipy", "pandas")

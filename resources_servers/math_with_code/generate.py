@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from nemo_gym.base_resources_server import tool_schemas_of
-from nemo_gym.row_generators import distinct_rows
+from nemo_gym.data.generate import distinct_rows
 from nemo_gym.testing import calls, message
 from resources_servers.math_with_code.app import PythonExecutorResourcesServer
 

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, PrivateAttr
 
+from nemo_gym import JsonObject, ServerClient
 from nemo_gym.answers import joined_text, without_thinking
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
@@ -11,10 +12,9 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
+from nemo_gym.compute import Compute, LimitExceededError
 from nemo_gym.errors import RolloutError
 from nemo_gym.judge import Judge, JudgeConfig, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
-from nemo_gym.openai_utils import JsonObject
-from nemo_gym.server_utils import Compute, LimitExceededError, ServerClient
 from resources_servers.math_with_judge import prompts
 from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check, is_balanced, normalized
 from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS

@@ -9,7 +9,7 @@ from fractions import Fraction
 from random import Random
 from typing import Any, NamedTuple
 
-from nemo_gym.row_generators import distinct_rows
+from nemo_gym.data.generate import distinct_rows
 
 ASK = "Solve this problem. Put your final answer, and nothing else, inside \\boxed{}."
 

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from pydantic import BaseModel, Field, PrivateAttr
 
+from nemo_gym import JsonObject
 from nemo_gym.answers import last_text, without_thinking
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
@@ -20,10 +21,9 @@ from nemo_gym.base_resources_server import (
     ToolName,
     any_tool,
 )
+from nemo_gym.common.exceptions import raise_first_error
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.interop.mcp_connection import McpConnection, McpServer
-from nemo_gym.openai_utils import JsonObject
-from nemo_gym.server_utils import raise_first_error
 
 
 class McpToolsConfig(BaseResourcesServerConfig, extra="forbid"):

@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.server_utils import Compute, LimitExceededError
+from nemo_gym.compute import Compute, LimitExceededError
 from resources_servers.mcqa.extraction import GradingMode, extracted, lettered, one_letter
 
 

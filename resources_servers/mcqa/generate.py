@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from nemo_gym.row_generators import distinct_rows
+from nemo_gym.data.generate import distinct_rows
 
 LETTERS = "ABCDEFGHIJ"
 ASK = "Put the letter of the right option, and nothing else, into \\boxed{}."

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 from pydantic import Field, PrivateAttr
 
+from nemo_gym import JsonObject
 from nemo_gym.answers import last_text
 from nemo_gym.base_resources_server import (
     BaseNextMessageRequest,
@@ -20,7 +21,6 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.episodes import EpisodeResourcesServer, EpisodeSession
 from nemo_gym.errors import RolloutError
-from nemo_gym.openai_utils import JsonObject
 
 
 class OpenEnvConfig(BaseResourcesServerConfig, extra="forbid"):

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import PrivateAttr
 
+from nemo_gym import JsonObject
 from nemo_gym.answers import last_text, without_thinking
 from nemo_gym.base_resources_server import (
     BaseSeedSessionRequest,
@@ -13,10 +14,9 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
+from nemo_gym.compute import Compute, LimitExceededError
 from nemo_gym.episodes import import_extra
 from nemo_gym.errors import RolloutError
-from nemo_gym.openai_utils import JsonObject
-from nemo_gym.server_utils import Compute, LimitExceededError
 
 CHECK_TIMEOUT_S = 20.0
 IMPORT_TIMEOUT_S = 120.0

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from nemo_gym import JsonObject
 from nemo_gym.answers import joined_text, strict_json
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
@@ -11,8 +12,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.openai_utils import JsonObject
-from nemo_gym.server_utils import Compute, LimitExceededError
+from nemo_gym.compute import Compute, LimitExceededError
 from resources_servers.structured_outputs.schemas import fits
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from nemo_gym.row_generators import distinct_rows
+from nemo_gym.data.generate import distinct_rows
 
 FIRST_NAMES = ("Alma", "Bruno", "Clara", "Dario", "Edda", "Finn", "Gwen", "Hugo", "Ilse", "Jonas")
 LAST_NAMES = ("Abbott", "Berger", "Conti", "Duarte", "Ekman", "Farkas", "Gruber", "Hollis", "Jansen", "Keller")

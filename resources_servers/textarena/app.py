@@ -9,13 +9,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from nemo_gym import CookieJar, ModelServerRef, NeMoGymResponse
 from nemo_gym.answers import last_text
 from nemo_gym.base_resources_server import BaseNextMessageRequest, BaseResourcesServerConfig, BaseSeedSessionRequest
-from nemo_gym.config_types import ModelServerRef
 from nemo_gym.episodes import EpisodeResourcesServer, EpisodeSession, import_extra
 from nemo_gym.errors import RolloutError
-from nemo_gym.openai_utils import NeMoGymResponse, raise_response_failure
-from nemo_gym.server_utils import CookieJar
+from nemo_gym.llm_api.endpoint_errors import raise_response_failure
 
 _MOVE = re.compile(r"\[[^\[\]]+\]")
 

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from random import Random
 from typing import Any, NamedTuple
 
-from nemo_gym.row_generators import distinct_rows
+from nemo_gym.data.generate import distinct_rows
 from resources_servers.workplace_assistant import analytics_tools, customer_tools, task_tools
 from resources_servers.workplace_assistant.arguments import NOW
 from resources_servers.workplace_assistant.make_tables import (

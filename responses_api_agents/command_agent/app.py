@@ -12,19 +12,16 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PrivateAttr, TypeAdapter, ValidationError
 
+from nemo_gym import CookieJar, JsonObject, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, ServerReply
 from nemo_gym.base_responses_api_agent import AgentRunRequest, Conversation, ToolCallingAgent, ToolCallingAgentConfig
+from nemo_gym.common.paths import find
 from nemo_gym.errors import RolloutError
+from nemo_gym.gateway.mcp import McpToolServer, ToolResult, session_tools
+from nemo_gym.gateway.model_gateway import ModelGateway
 from nemo_gym.interop.harness_calls import HarnessCalls, sampling_of
-from nemo_gym.openai_utils import (
-    JsonObject,
-    NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
-    changed,
-    set_fields,
-)
+from nemo_gym.llm_api.json_codec import changed, set_fields
 from nemo_gym.participants import HARNESS, message_text
 from nemo_gym.sandbox import resolve_provider_config
-from nemo_gym.server_utils import CookieJar, McpToolServer, ModelGateway, ServerReply, ToolResult, find, session_tools
 from responses_api_agents.command_agent.commands import (
     CommandResult,
     check_arguments,

@@ -9,22 +9,24 @@ from uuid import uuid4
 import orjson
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from nemo_gym.base_resources_server import BaseRunRequest, BaseVerifyResponse
-from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
-from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
-from nemo_gym.errors import RolloutError, UpstreamError
-from nemo_gym.openai_utils import (
-    TOKEN_FIELDS,
+from nemo_gym import (
+    CookieJar,
+    ModelServerRef,
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
-    NeMoGymChatCompletionMessageForTraining,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
-    tokens_of,
+    ResourcesServerRef,
 )
+from nemo_gym.base_resources_server import BaseRunRequest, BaseVerifyResponse
+from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
+from nemo_gym.common.atomic_files import write_json
+from nemo_gym.common.deadline import timeout
+from nemo_gym.errors import RolloutError, UpstreamError
+from nemo_gym.llm_api.base import TOKEN_FIELDS, tokens_of
+from nemo_gym.llm_api.chat import NeMoGymChatCompletionMessageForTraining
 from nemo_gym.sandbox import SandboxError
 from nemo_gym.sandbox.registry import resolve_provider_config
-from nemo_gym.server_utils import CookieJar, timeout, write_json
 from responses_api_agents.mini_swe_agent.containers import Env, command_prefix, opened
 from responses_api_agents.mini_swe_agent.grading import Grader, Instance, Report, current_patch, grade, is_resolved
 from responses_api_agents.mini_swe_agent.harness import (

@@ -4,18 +4,18 @@ token trace of its own. The environment is the referee: it says who acts next, a
 import orjson
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
-from nemo_gym.base_responses_api_agent import AgentRunRequest, ToolCallingAgentConfig
-from nemo_gym.config_types import ModelServerRef
-from nemo_gym.errors import RolloutError
-from nemo_gym.openai_utils import (
+from nemo_gym import (
+    CookieJar,
     JsonObject,
+    ModelServerRef,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
-    changed,
-    set_fields,
+    ServerReply,
 )
+from nemo_gym.base_responses_api_agent import AgentRunRequest, ToolCallingAgentConfig
+from nemo_gym.errors import RolloutError
+from nemo_gym.llm_api.json_codec import changed, set_fields
 from nemo_gym.participants import ENVIRONMENT, MultiSideAgent, Side, participant_record
-from nemo_gym.server_utils import CookieJar, ServerReply
 
 
 class MultiPolicyAgentConfig(ToolCallingAgentConfig):

@@ -3,11 +3,9 @@ answers, until one of them ends it."""
 
 from pydantic import Field
 
+from nemo_gym import CookieJar, JsonObject, ModelServerRef, NeMoGymResponse
 from nemo_gym.base_responses_api_agent import AgentRunRequest, ToolCallingAgentConfig
-from nemo_gym.config_types import ModelServerRef
-from nemo_gym.openai_utils import JsonObject, NeMoGymResponse
 from nemo_gym.participants import ENVIRONMENT, POLICY, MultiSideAgent, Side
-from nemo_gym.server_utils import CookieJar
 from responses_api_agents.multi_turn_agent.simulated_user import Answer, SimulatedUser, UserConfig, is_addressed
 
 

@@ -5,19 +5,12 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from nemo_gym import CookieJar, JsonObject, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.base_resources_server import NextMessage
 from nemo_gym.base_responses_api_agent import AgentRunRequest
 from nemo_gym.errors import RolloutError
-from nemo_gym.openai_utils import (
-    JsonObject,
-    NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
-    NeMoGymResponseInputItem,
-    NeMoGymResponseOutputMessage,
-    NeMoGymToolParam,
-)
+from nemo_gym.llm_api.responses import NeMoGymResponseInputItem, NeMoGymResponseOutputMessage, NeMoGymToolParam
 from nemo_gym.participants import POLICY, USER, MultiSideAgent, Side, message_text, participant_record
-from nemo_gym.server_utils import CookieJar
 
 TEMPLATE = """\
 You play a person who talks to an assistant. Stay in this role:

@@ -12,21 +12,24 @@ from uuid import uuid4
 
 from pydantic import Field, PrivateAttr
 
-from nemo_gym.base_resources_server import check_reward
-from nemo_gym.base_responses_api_agent import AgentRunRequest, BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
-from nemo_gym.config_types import ModelServerRef
-from nemo_gym.episodes import import_extra
-from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.interop.harness_calls import HarnessCalls, sampling_of
-from nemo_gym.openai_utils import (
+from nemo_gym import (
+    CookieJar,
     JsonObject,
+    ModelServerRef,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
-    encode,
-    set_fields,
+    ServerReply,
 )
+from nemo_gym.base_resources_server import check_reward
+from nemo_gym.base_responses_api_agent import AgentRunRequest, BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
+from nemo_gym.common.deadline import timeout
+from nemo_gym.common.paths import find
+from nemo_gym.episodes import import_extra
+from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.gateway.model_gateway import ModelGateway
+from nemo_gym.interop.harness_calls import HarnessCalls, sampling_of
+from nemo_gym.llm_api.json_codec import encode, set_fields
 from nemo_gym.participants import HARNESS
-from nemo_gym.server_utils import CookieJar, ModelGateway, ServerReply, find, timeout
 
 
 class VerifiersAgentConfig(BaseResponsesAPIAgentConfig, extra="forbid"):

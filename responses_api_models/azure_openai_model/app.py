@@ -4,23 +4,23 @@ from typing import Any, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.errors import UpstreamError
-from nemo_gym.openai_utils import (
-    EndpointPool,
-    EndpointSettings,
+from nemo_gym import (
     NeMoGymAsyncOpenAI,
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
+from nemo_gym.errors import UpstreamError
+from nemo_gym.llm_api.base import without_nulls
+from nemo_gym.llm_api.json_codec import encode, set_fields
+from nemo_gym.llm_api.responses_chat import (
     chat_params,
     completion_refusal,
-    encode,
     normalize_completion,
     response_from_completion,
-    set_fields,
-    without_nulls,
 )
 
 V1 = "/openai/v1"

@@ -10,24 +10,25 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.errors import RolloutError, UpstreamError
-from nemo_gym.openai_utils import (
-    REQUEST_TIMEOUT_S,
-    TOKEN_METADATA_FIELDS,
+from nemo_gym import (
     JsonObject,
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.client.load_balancer import REQUEST_TIMEOUT_S
+from nemo_gym.common.paths import find
+from nemo_gym.errors import RolloutError, UpstreamError
+from nemo_gym.llm_api.base import TOKEN_METADATA_FIELDS, without_nulls
+from nemo_gym.llm_api.json_codec import set_fields
+from nemo_gym.llm_api.responses_chat import (
     chat_params,
     completion_refusal,
     normalize_completion,
     response_from_completion,
-    set_fields,
-    without_nulls,
 )
-from nemo_gym.server_utils import find
 from responses_api_models.local_model.chat import complete_chat
 from responses_api_models.local_model.engine import Engine, EngineSettings
 from responses_api_models.local_model.tokens import complete_tokens

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from nemo_gym.openai_utils import JsonObject
+from nemo_gym import JsonObject
 from responses_api_models.local_model.engine import Engine
 
 

@@ -17,9 +17,11 @@ from typing import Any, Self
 
 import orjson
 
+from nemo_gym import JsonObject
+from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
+from nemo_gym.client.pool import HttpClient
 from nemo_gym.errors import MissingExtraError, StartupError, UpstreamError
-from nemo_gym.openai_utils import EndpointPool, EndpointSettings, JsonObject, encode
-from nemo_gym.server_utils import HttpClient
+from nemo_gym.llm_api.json_codec import encode
 
 logger = logging.getLogger(__name__)
 

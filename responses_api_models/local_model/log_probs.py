@@ -7,8 +7,8 @@ distribution that follows the tokens before them."""
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nemo_gym import JsonObject
 from nemo_gym.errors import UpstreamError
-from nemo_gym.openai_utils import JsonObject
 from responses_api_models.local_model.engine import Engine
 
 _MOST_LIKELY, _ALL = 500, 10_000_000

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from nemo_gym.openai_utils import TOKEN_FIELDS, JsonObject, UnsupportedError
+from nemo_gym import JsonObject
+from nemo_gym.llm_api.base import TOKEN_FIELDS
+from nemo_gym.llm_api.responses_chat import UnsupportedError
 from responses_api_models.local_model.engine import Engine
 from responses_api_models.local_model.log_probs import token_fields
 from responses_api_models.local_model.tool_text import (

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nemo_gym.openai_utils import JsonObject, UnsupportedError
+from nemo_gym import JsonObject
+from nemo_gym.llm_api.responses_chat import UnsupportedError
 
 PREFILL = '{"tool":'
 _ANSWERS = f"{PREFILL} null}}\n\n"

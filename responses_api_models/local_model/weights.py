@@ -10,8 +10,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from nemo_gym.common.paths import cache_dir, find, find_uv
 from nemo_gym.errors import StartupError
-from nemo_gym.server_utils import cache_dir, find, find_uv
 
 logger = logging.getLogger(__name__)
 

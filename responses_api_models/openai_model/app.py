@@ -7,30 +7,23 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.errors import RolloutError, UpstreamError
-from nemo_gym.openai_utils import (
-    Body,
-    EndpointPool,
-    EndpointSettings,
+from nemo_gym import (
+    CookieJar,
     JsonObject,
     NeMoGymAsyncOpenAI,
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
-    NeMoGymCompletionCreateParams,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
-    changed,
-    completion_refusal,
-    encode,
-    encode_for_resubmission,
-    normalize_completion,
-    request_pieces,
-    response_failure,
-    response_refusal,
-    set_fields,
 )
-from nemo_gym.server_utils import CookieJar
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
+from nemo_gym.errors import RolloutError, UpstreamError
+from nemo_gym.llm_api.chat import NeMoGymCompletionCreateParams
+from nemo_gym.llm_api.endpoint_errors import response_failure
+from nemo_gym.llm_api.json_codec import Body, changed, encode, request_pieces, set_fields
+from nemo_gym.llm_api.responses import encode_for_resubmission
+from nemo_gym.llm_api.responses_chat import completion_refusal, normalize_completion, response_refusal
 
 
 class SimpleModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig, extra="forbid"):

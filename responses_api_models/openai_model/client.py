@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 
-from nemo_gym.server_utils import ServerClient
+from nemo_gym import ServerClient
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else "policy_model"
 REQUESTS = {

@@ -10,12 +10,12 @@ from uuid import uuid4
 import orjson
 from pydantic import PrivateAttr, model_validator
 
-from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.openai_utils import (
+from nemo_gym import (
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponseCreateParamsNonStreaming,
+    ServerReply,
 )
-from nemo_gym.server_utils import ServerReply
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from responses_api_models.scripted_model.script import Reply, Script, ScriptInput
 
 _REPEATED = (

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from nemo_gym.common.paths import find
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.openai_utils import (
+from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
     NeMoGymMessage,
@@ -17,7 +18,6 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseOutputMessage,
     NeMoGymResponseReasoningItem,
 )
-from nemo_gym.server_utils import find
 
 _GROUP_REFERENCE = re.compile(r"\\(\d)")
 

@@ -8,21 +8,18 @@ from uuid import uuid4
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.openai_utils import (
-    POLICY_VERSION_FIELD,
+from nemo_gym import (
     JsonObject,
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
-    chat_params,
-    normalize_completion,
-    response_from_completion,
-    set_fields,
-    without_nulls,
 )
-from nemo_gym.server_utils import find
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.common.paths import find
+from nemo_gym.llm_api.base import POLICY_VERSION_FIELD, without_nulls
+from nemo_gym.llm_api.json_codec import set_fields
+from nemo_gym.llm_api.responses_chat import chat_params, normalize_completion, response_from_completion
 from responses_api_models.tiny_policy.sampler import SHAPE, Generation, Sampler
 from responses_api_models.tiny_policy.vocabulary import END, ID_OF, WORDS, decode_reply, encode_messages
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nemo_gym.openai_utils import JsonObject
+from nemo_gym import JsonObject
 
 PAD, UNKNOWN, USER, TOOL, MODEL, END, CALL = "<pad>", "<unknown>", "<user>", "<tool>", "<model>", "<end>", "+"
 WORDS = (

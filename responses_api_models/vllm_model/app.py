@@ -9,36 +9,33 @@ from uuid import uuid4
 import orjson
 from pydantic import BaseModel
 
-from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.errors import RolloutError, UpstreamError
-from nemo_gym.openai_utils import (
-    TOKEN_METADATA_FIELDS,
-    ChatMessages,
-    EncodedItems,
-    EndpointPool,
-    EndpointSettings,
+from nemo_gym import (
+    CookieJar,
     JsonObject,
     NeMoGymAsyncOpenAI,
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
-    NeMoGymChoice,
-    NeMoGymCompletionCreateParams,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
-    NeMoGymResponseOutputItem,
+)
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
+from nemo_gym.errors import RolloutError, UpstreamError
+from nemo_gym.llm_api.base import TOKEN_METADATA_FIELDS, without_nulls
+from nemo_gym.llm_api.chat import NeMoGymChoice, NeMoGymCompletionCreateParams
+from nemo_gym.llm_api.json_codec import EncodedItems, encode, set_fields
+from nemo_gym.llm_api.responses import NeMoGymResponseOutputItem
+from nemo_gym.llm_api.responses_chat import (
+    ChatMessages,
     chat_params,
     completion_refusal,
-    encode,
     normalize_completion,
     output_items,
     response_from_completion,
     separated,
-    set_fields,
     split_think_tags,
     think_tags,
-    without_nulls,
 )
-from nemo_gym.server_utils import CookieJar
 from responses_api_models.vllm_model.tokens import ASK_FOR_TOKENS, put_tokens, take_prompt_ids, tokens_of_text
 
 VLLMConverterResponsesToChatCompletionsState = ChatMessages

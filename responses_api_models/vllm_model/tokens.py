@@ -4,8 +4,10 @@ from typing import Any
 
 import orjson
 
+from nemo_gym import JsonObject, NeMoGymAsyncOpenAI
 from nemo_gym.errors import UpstreamError
-from nemo_gym.openai_utils import POLICY_VERSION_FIELD, JsonObject, NeMoGymAsyncOpenAI, encode
+from nemo_gym.llm_api.base import POLICY_VERSION_FIELD
+from nemo_gym.llm_api.json_codec import encode
 
 ASK_FOR_TOKENS = {"logprobs": True, "return_tokens_as_token_ids": True, "return_token_ids": True}
 """The second names tokens by number in the log-probs; the third, which older versions do not know, gives them apart,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from nemo_gym import ServerClient, ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.server_utils import ServerClient, ServerReply
 from nemo_gym.testing import ServerSpec, example_row, rows_of, running_servers, says, server_spec, servers_of
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import extract

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from nemo_gym import NeMoGymResponse
 from nemo_gym.answers import last_text
-from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.testing import calls, message, response_of, says
 from resources_servers.equivalence_llm_judge.engine import extract
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest

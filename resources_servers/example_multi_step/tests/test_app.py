@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.openai_utils import NeMoGymResponse
-from nemo_gym.server_utils import ServerClient
+from nemo_gym import NeMoGymResponse, ServerClient
 from nemo_gym.testing import BrowserLikeClient, calls, client_for, example_row, response_of, rows_of, says, tool_output
 from resources_servers.example_multi_step.app import MultiStepResourcesServer, handed_in
 from tests.example_rows import PUBLIC_DATA, WITH_PUBLIC_DATA, own_rows, public_rows

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.server_utils import ServerReply
+from nemo_gym import ServerReply
 from nemo_gym.testing import (
     BrowserLikeClient,
     client_for,

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.server_utils import ServerReply
+from nemo_gym import ServerReply
 from nemo_gym.testing import ServerSpec, client_for, rows_of, running_servers, says, server_spec
 from resources_servers.example_negotiation.app import NegotiationResourcesServer, shares
 

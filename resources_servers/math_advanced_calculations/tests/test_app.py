@@ -151,7 +151,7 @@ async def test_the_final_message_is_not_read() -> None:
 @settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_number_survives_its_way_through_the_answer(number: float) -> None:
-    from nemo_gym.openai_utils import encode
+    from nemo_gym.llm_api.json_codec import encode
 
     assert json.loads(encode({"solution": number}))["solution"] == number
 

@@ -9,8 +9,9 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from nemo_gym import ServerClient, ServerReply
+from nemo_gym.compute import Compute
 from nemo_gym.errors import RolloutError
-from nemo_gym.server_utils import Compute, ServerClient, ServerReply
 from nemo_gym.testing import (
     ServerSpec,
     calls,

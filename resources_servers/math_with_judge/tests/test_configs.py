@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from nemo_gym import PARENT_DIR
+from nemo_gym.config.loading import load_config
 from nemo_gym.errors import ConfigError
-from nemo_gym.global_config import load_config
 from nemo_gym.testing import client_for, running_servers, server_spec, servers_of
 from resources_servers.math_with_judge.app import LibraryJudgeMathResourcesServer
 

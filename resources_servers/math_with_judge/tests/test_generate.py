@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nemo_gym.server_utils import Compute
+from nemo_gym.compute import Compute
 from resources_servers.math_with_judge.engine import check
 from resources_servers.math_with_judge.generate import generate_rows
 

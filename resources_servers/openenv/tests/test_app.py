@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from nemo_gym import ServerReply
 from nemo_gym.errors import RolloutError
-from nemo_gym.server_utils import ServerReply
 from nemo_gym.testing import running_servers, server_spec, servers_of
 from tests.interop import ROLLOUTS, choice, play_all, with_choices
 from tests.isolated import OPENENV, interpreter_for

@@ -11,8 +11,8 @@ import orjson
 import psutil
 import pytest
 
+from nemo_gym import ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.server_utils import ServerReply
 from nemo_gym.testing import (
     TRANSPORTS,
     ServerSpec,

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym import ServerReply
 from nemo_gym.sandbox import create_provider
-from nemo_gym.server_utils import ServerReply
 from nemo_gym.testing import ServerSpec, example_row, rows_of, running_servers, server_spec, servers_of
 from tests.token_items import generations, is_one_sequence
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from nemo_gym import PARENT_DIR
+from nemo_gym import PARENT_DIR, ServerClient
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox import SandboxExecResult
-from nemo_gym.server_utils import ServerClient
 from nemo_gym.testing import rows_of, running_servers, servers_of
 from responses_api_agents.mini_swe_agent.app import MiniSWERunRequest
 from responses_api_agents.mini_swe_agent.containers import image_name, provider_and_spec

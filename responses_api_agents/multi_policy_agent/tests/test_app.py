@@ -6,9 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym import ServerReply
 from nemo_gym.errors import RolloutError
 from nemo_gym.participants import policy_records
-from nemo_gym.server_utils import ServerReply
 from nemo_gym.testing import TRANSPORTS, ServerSpec, Transport, rows_of, running_servers, server_spec
 from nemo_gym.training import make_groups
 from tests.token_items import generations, is_one_sequence

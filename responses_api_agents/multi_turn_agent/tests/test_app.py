@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym import ServerClient, ServerReply
 from nemo_gym.errors import RolloutError
-from nemo_gym.server_utils import ServerClient, ServerReply
 from nemo_gym.testing import (
     TRANSPORTS,
     ServerSpec,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from nemo_gym import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, ServerClient
 from nemo_gym.base_responses_api_agent import Conversation
+from nemo_gym.client.server_client import base_url
 from nemo_gym.errors import ProcessLostError
-from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.server_utils import ServerClient, base_url
 from nemo_gym.testing import (
     TRANSPORTS,
     Stack,

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym.client.server_client import base_url
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.server_utils import base_url
 from nemo_gym.testing import ServerSpec, Stack, StackSpec, example_row, running_servers, says
 from tests.stacks import counter, scripted_servers, simple_agent
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from nemo_gym import ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.server_utils import ServerReply
 from nemo_gym.testing import client_for, running_servers, server_spec, servers_of
 from tests.interop import ROLLOUTS, play_all
 from tests.servers.responses_api_models.choosing_model.app import ChoosingModel

@@ -14,9 +14,10 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from nemo_gym import NeMoGymResponseCreateParamsNonStreaming, ServerClient
+from nemo_gym.client.pool import HttpClient
 from nemo_gym.errors import MissingExtraError, StartupError
-from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming, chat_params
-from nemo_gym.server_utils import HttpClient, ServerClient
+from nemo_gym.llm_api.responses_chat import chat_params
 from nemo_gym.testing import BrowserLikeClient, Stack, StackSpec, client_for, rows_of, server_spec
 from responses_api_models.local_model.app import LocalModel
 from responses_api_models.local_model.engine import Engine

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.openai_utils import UnsupportedError
+from nemo_gym.llm_api.responses_chat import UnsupportedError
 from responses_api_models.local_model.tool_text import (
     PREFILL,
     Offer,

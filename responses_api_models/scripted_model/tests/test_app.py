@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from nemo_gym import PARENT_DIR
+from nemo_gym import PARENT_DIR, NeMoGymChatCompletion, NeMoGymResponse
 from nemo_gym.errors import ConfigError
-from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse
 from nemo_gym.testing import TRANSPORTS, Transport, client_for, rows_of, running_servers, server_spec, servers_of
 from responses_api_models.scripted_model.app import ScriptedModel
 

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from nemo_gym import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.errors import ConfigError, RolloutError
-from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.testing import calls, message, tool_output
 from responses_api_models.scripted_model.script import Reply, Script, ScriptInput
 

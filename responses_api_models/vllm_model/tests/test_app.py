@@ -6,7 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.openai_utils import NeMoGymChoice, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.llm_api.chat import NeMoGymChoice
 from nemo_gym.testing import CALLER_HEADER, HttpReply
 from responses_api_models.vllm_model.app import (
     VLLMConverter,
