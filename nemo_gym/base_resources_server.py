@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,13 +12,13 @@ from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.lazy_exports import lazy_attributes
+from nemo_gym.common.plugins import plugin
 from nemo_gym.common.words import shorten
+from nemo_gym.config.keys import NEMO_GYM_MCP_METADATA_KEY as NEMO_GYM_MCP_METADATA_KEY
 from nemo_gym.config.keys import ROW_FIELDS
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.errors import ToolError as ToolError
-from nemo_gym.gateway.mcp_exposure import NEMO_GYM_MCP_METADATA_KEY as NEMO_GYM_MCP_METADATA_KEY
-from nemo_gym.gateway.mcp_exposure import McpExposureMixin, exposed_endpoints
 from nemo_gym.llm_api.base import JsonObject, TextOrList
 from nemo_gym.llm_api.json_codec import encode, set_fields
 from nemo_gym.llm_api.responses import (
@@ -38,6 +39,7 @@ from nemo_gym.server.tools import POLICY, any_tools_of, function_tool, tools_of
 from nemo_gym.server.tools import Participant as Participant
 from nemo_gym.server.tools import ToolName as ToolName
 from nemo_gym.server.tools import any_tool as any_tool
+from nemo_gym.server.tools import offered_tools as offered_tools
 from nemo_gym.server.tools import tool as tool
 
 if TYPE_CHECKING:
@@ -141,7 +143,7 @@ class BaseSeedSessionResponse(BaseModel):
     """Nothing to say."""
 
 
-class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, McpExposureMixin, SimpleServer):
+class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleServer):
     """Subclass, mark the methods a model may call with `@tool`, and write `verify`."""
 
     given_history: ClassVar[GivenHistory | None] = None
@@ -167,7 +169,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, McpExpos
             *self.tool_endpoints(),
             *(Endpoint(ANY_TOOL, method, cause="tool", finish=_tool_output) for method in any_tools_of(self)),
         ]
-        return exposed_endpoints(endpoints, self) if self.config.expose_tools_over_mcp else endpoints
+        return plugin("mcp_endpoints")(endpoints, self) if self.config.expose_tools_over_mcp else endpoints
 
     def answer_get(self, path: str) -> Any:
         if path == "/reverify_mode":
@@ -175,6 +177,15 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, McpExpos
         if path == "/aggregate_metrics":
             return {"has_own_metrics": self.has_own_metrics()}
         return super().answer_get(path)
+
+    def mcp_tools(self, harvested: list[Any], catchall: Any) -> Sequence[Any] | None:
+        """The tools to expose with `expose_tools_over_mcp`: by default all that have a typed route. None exposes
+        nothing."""
+        return harvested
+
+    def mcp_allowed_tools_for_session(self, seed_body: Any) -> Sequence[str] | None:
+        """The tools that a row may call over MCP, by name. None for those that it lists or, if it lists none, all."""
+        return None
 
     def normalize_tool_name(self, name: str) -> str:
         """The name of a tool without the prefix that MCP clients put before the tools of this server."""

@@ -10,6 +10,9 @@ SERVER_TYPES: tuple[ServerType, ...] = get_args(ServerType)
 KeyPath = tuple[str | int, ...]
 """Where a value is in a configuration: the keys and list indices that lead to it."""
 
+NEMO_GYM_MCP_METADATA_KEY = "mcp"
+"""Where the reply of `/seed_session` says how to call the tools of an environment over MCP."""
+
 DIRECTIVES = ("_inherit_from", "_copy", "_delete_key")
 DUMMY_MODEL = "dummy_model"
 """Keys that only configurations of the public NeMo Gym use: `nemo_gym.compat.config_directives`."""

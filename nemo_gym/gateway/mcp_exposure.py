@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import orjson
 
 from nemo_gym.client.server_client import CookieJar, ServerReply
+from nemo_gym.config.keys import NEMO_GYM_MCP_METADATA_KEY
 from nemo_gym.errors import ConfigError
 from nemo_gym.gateway.mcp import MCP_PATH, McpEndpoint, McpToolServer, session_tools
 from nemo_gym.llm_api.base import JsonObject
@@ -22,7 +23,6 @@ from nemo_gym.server.seed import PARAMS, row_in
 from nemo_gym.server.session import Session
 from nemo_gym.server.tools import NOT_TOOLS, any_tools_of, offered_tools
 
-NEMO_GYM_MCP_METADATA_KEY = "mcp"
 SESSION_HEADER = "X-NeMo-Gym-Session-Token"
 
 
@@ -51,18 +51,6 @@ class ExposedServer(Protocol):
     def normalize_tool_name(self, name: str) -> str: ...
     def mcp_tools(self, harvested: list[McpTool], catchall: CatchAllRoute | None) -> Sequence[McpTool] | None: ...
     def mcp_allowed_tools_for_session(self, seed_body: Any) -> Sequence[str] | None: ...
-
-
-class McpExposureMixin:
-    """Hooks of environments with `expose_tools_over_mcp`."""
-
-    def mcp_tools(self, harvested: list[McpTool], catchall: CatchAllRoute | None) -> Sequence[McpTool] | None:
-        """The tools to expose: by default all that have a typed route. None exposes nothing."""
-        return harvested
-
-    def mcp_allowed_tools_for_session(self, seed_body: Any) -> Sequence[str] | None:
-        """The names of the tools that a row may use. None for those that it lists or, if it lists none, all."""
-        return None
 
 
 def exposed_endpoints(endpoints: list[Endpoint], server: ExposedServer) -> list[Endpoint]:

@@ -16,12 +16,12 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     ToolName,
     any_tool,
+    offered_tools,
 )
 from nemo_gym.common.paths import find
 from nemo_gym.compute import Compute, LimitExceededError
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.responses import NeMoGymResponseFunctionToolCall
-from nemo_gym.server.tools import offered_tools
 from resources_servers.workplace_assistant.schemas import tool_schemas
 from resources_servers.workplace_assistant.tables import Office, equal_offices, load_office
 from resources_servers.workplace_assistant.toolbox import (
