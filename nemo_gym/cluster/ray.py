@@ -1,7 +1,8 @@
-"""Ray as a launcher: each worker is an actor that holds a whole stack and joins the run, wherever Ray puts it.
+"""Ray: workers as actors, and CPU-heavy functions as tasks. Core asks for this module as the plugin `ray`.
 
-Ray is imported only here and only if it is asked for. It starts actors and starts them again elsewhere when their node
-dies; rows go from the collector to the actors directly, not through Ray."""
+Each worker is an actor that holds a whole stack and joins the run, wherever Ray puts it. Ray starts actors, and starts
+them again elsewhere when their node dies; rows go from the collector to the actors directly, not through Ray. The
+package `ray` is imported only here and only if it is asked for."""
 
 import asyncio
 import contextlib
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.common import event_loop
-from nemo_gym.common.ray_connection import RAY_KEY_NAME, connect_ray, import_ray
+from nemo_gym.compute.fork_client import Frame, TimeLimits
+from nemo_gym.compute.fork_server import Module
+from nemo_gym.compute.pool import Compute, ComputeError
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
-from nemo_gym.errors import ConfigError, StartupError
+from nemo_gym.errors import ConfigError, GymError, MissingExtraError, StartupError
 from nemo_gym.runtime.class_loader import NUM_WORKERS_KEY_NAME, worker_count
 from nemo_gym.runtime.membership import WorkerPlan, join_and_serve
 from nemo_gym.runtime.supervisor import WORKER_MODULE
@@ -33,8 +36,31 @@ MAX_CONCURRENCY = 4
 """Of an actor's methods, which only start and stop it: rows do not come through Ray."""
 
 
-def wants_ray(config: Mapping[str, Any]) -> bool:
-    return bool(config.get(RAY_KEY_NAME) or config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME))
+_connecting = threading.Lock()
+
+
+def import_ray() -> Any:
+    """The module `ray`, or an error that says how to install it."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("Running on Ray", "ray") from error
+    return ray
+
+
+def connect_ray(address: str | None = None) -> str:
+    """Connect this process, unless it is connected: to the cluster at `address`, or to a new one on this machine.
+    Returns the address by which other processes connect. Blocks for seconds."""
+    ray = import_ray()
+    with _connecting:
+        if not ray.is_initialized():
+            new = {} if address else {"include_dashboard": False}
+            ray.init(address=address, ignore_reinit_error=True, log_to_driver=True, **new)
+    found: str = ray.get_runtime_context().gcs_address
+    return address or found
+
+
+# Workers
 
 
 class StackActor:
@@ -142,3 +168,62 @@ def _check_reachable(ray: Any, plan: WorkerPlan) -> None:
             f"The Ray cluster has nodes on other machines ({', '.join(sorted(others))}), which cannot reach a run "
             "that listens on loopback. Start it with +use_absolute_ip=true."
         )
+
+
+# CPU-heavy functions
+
+
+class RayCompute(Compute):
+    """As `Compute`, on all nodes of a cluster. In a task's process the function runs as it does without Ray: in a warm
+    process of its own that can be killed, under the same limits."""
+
+    def __init__(self, address: str, *, workers: int | None = None, memory_mb: int | None = None) -> None:
+        super().__init__(workers=workers or 2**16, memory_mb=memory_mb)
+        self._address = address
+        self._task: Any = None
+
+    async def _execute(self, task: bytes, what: str, limits: TimeLimits) -> Frame:
+        if self._task is None:
+            await asyncio.to_thread(connect_ray, self._address)
+            self._task = import_ray().remote(num_cpus=1, scheduling_strategy="SPREAD", max_retries=1)(run_on_this_node)
+        reference = self._task.remote(task, what, limits, tuple(self._modules.values()), self._memory_mb)
+        try:
+            outcome = await reference
+        except asyncio.CancelledError:
+            import_ray().cancel(reference, force=True)
+            raise
+        except import_ray().exceptions.RayError as error:
+            raise ComputeError(f"{what} did not finish on Ray: {error}") from error
+        if isinstance(outcome, GymError):
+            raise outcome
+        kind, payload = outcome
+        return Frame(kind, payload)
+
+
+_local: Compute | None = None
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def run_on_this_node(
+    task: bytes, what: str, limits: TimeLimits, modules: tuple[Module, ...], memory_mb: int
+) -> Frame | GymError:
+    """The Ray task. Its process is used again for the next one, and with it the warm workers."""
+
+    async def run() -> Frame:
+        global _local  # noqa: PLW0603 - one pool for each Ray process, for as long as it lives
+        if _local is None:
+            _local = Compute(workers=1, memory_mb=memory_mb)
+        return await _local.execute_pickled(task, what, limits, modules)
+
+    try:
+        return asyncio.run_coroutine_threadsafe(run(), _event_loop()).result()
+    except GymError as error:
+        return error
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    global _loop  # noqa: PLW0603
+    if _loop is None:
+        _loop = asyncio.new_event_loop()
+        threading.Thread(target=_loop.run_forever, name="nemo-gym-compute", daemon=True).start()
+    return _loop

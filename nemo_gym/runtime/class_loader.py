@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from nemo_gym.common.paths import SERVER_FOLDERS
 from nemo_gym.common.server_folders import make_importable, modules_in, package_of
 from nemo_gym.compute.pool import available_cores
+from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.config.types import ServerSpec, check_num_workers
 from nemo_gym.errors import ConfigError, StartupError
 from nemo_gym.runtime.venvs import VenvSettings, python_for
@@ -113,6 +114,12 @@ def _is_free(name: str, times: int) -> bool:
 
 
 NUM_WORKERS_KEY_NAME = "num_workers"
+RAY_KEY_NAME = "ray"
+
+
+def wants_ray(config: Mapping[str, Any]) -> bool:
+    """True if the servers that share a process are to run as Ray actors."""
+    return bool(config.get(RAY_KEY_NAME) or config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME))
 
 
 def session_secret(token: str | None) -> str:

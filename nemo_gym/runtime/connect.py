@@ -17,9 +17,8 @@ from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.loading import CONFIG_PATHS_KEY_NAME, ServerSpec, dump, server_instances
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import HeadServerError, NoServerInstancesError
-from nemo_gym.runtime.class_loader import grouped, worker_count
+from nemo_gym.runtime.class_loader import grouped, wants_ray, worker_count
 from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.runtime.ray_cluster import wants_ray
 from nemo_gym.runtime.requirements import needs_addresses
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.runtime.supervisor import default_echo

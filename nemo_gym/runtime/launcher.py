@@ -19,6 +19,7 @@ from nemo_gym.client.server_client import ServerClient, base_url
 from nemo_gym.common.exceptions import raise_first_error
 from nemo_gym.common.metrics import Family
 from nemo_gym.common.owned_resources import OwnedResources
+from nemo_gym.common.plugins import plugin
 from nemo_gym.config.fingerprint import make_fingerprint
 from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
@@ -27,10 +28,9 @@ from nemo_gym.config.ports import search_port
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import PortError, StartupError
-from nemo_gym.runtime.class_loader import Group, grouped, session_secret, shared_servers, worker_count
+from nemo_gym.runtime.class_loader import Group, grouped, session_secret, shared_servers, wants_ray, worker_count
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig, run_metrics
 from nemo_gym.runtime.membership import Members, WorkerPlan
-from nemo_gym.runtime.ray_cluster import connected, ray_workers, wants_ray
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.supervisor import HUNG_AFTER_S, WorkerProcess
 from nemo_gym.runtime.venvs import VenvSettings
@@ -96,7 +96,8 @@ class Launcher(OwnedResources):
 
     async def _open(self) -> None:
         if wants_ray(self.config):
-            self.config[RAY_HEAD_NODE_ADDRESS_KEY_NAME] = await self._exit.enter_async_context(connected(self.config))
+            cluster = plugin("ray").connected(self.config)
+            self.config[RAY_HEAD_NODE_ADDRESS_KEY_NAME] = await self._exit.enter_async_context(cluster)
         head = self._bind_head()
         self.config.head_server.port = head.getsockname()[1]
         self._instances = [self._bound(instance) for instance in self._instances]
@@ -136,7 +137,7 @@ class Launcher(OwnedResources):
             head_url = base_url(*_address(head))
             stack = replace(spec, servers=servers)
             plan = WorkerPlan(stack=stack, fingerprint=fingerprint, head_url=head_url, host=servers[0].host)
-            await self._exit.enter_async_context(ray_workers(plan, config=settings))
+            await self._exit.enter_async_context(plugin("ray").ray_workers(plan, config=settings))
 
     def _add_workers(self, group: Group, spec: StackSpec) -> list[WorkerProcess]:
         """As many workers with these servers as asked for. They share the servers' sockets, and each has two of its

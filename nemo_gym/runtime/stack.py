@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,7 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.common.plugins import plugin
-from nemo_gym.common.ray_connection import connect_ray
 from nemo_gym.compute.pool import Compute
-from nemo_gym.compute.ray_pool import RayCompute
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME, RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.config.process_config import publish_config
@@ -151,7 +149,7 @@ class Stack(OwnedResources):
 def _compute(config: Mapping[str, Any]) -> Compute:
     """The pool for CPU-heavy functions: processes of this machine, or tasks of the run's Ray cluster."""
     address = config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME)
-    make = partial(RayCompute, address) if address else Compute
+    make: Callable[..., Compute] = partial(plugin("ray").RayCompute, address) if address else Compute
     return make(workers=config.get("compute_workers"), memory_mb=config.get("compute_memory_mb"))
 
 
@@ -159,4 +157,4 @@ def _connect_ray_if_used(spec: StackSpec) -> None:
     """Connect before the first request if a server uses Ray itself: its first call would otherwise block the loop."""
     address = spec.config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME)
     if "ray" in sys.modules and (address or any("ray" in imports_of(server.folder) for server in spec.servers)):
-        connect_ray(address)
+        plugin("ray").connect_ray(address)

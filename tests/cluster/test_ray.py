@@ -11,7 +11,7 @@ from typing import IO
 import orjson
 import pytest
 
-from nemo_gym.common.ray_connection import import_ray
+from nemo_gym.cluster.ray import import_ray
 from nemo_gym.errors import MissingExtraError
 from nemo_gym.testing import rows_of
 from tests.commands import started
