@@ -1,6 +1,6 @@
 """The configuration of a command, under the path that outside code imports it from."""
 
-from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are public here
+from nemo_gym.config.keys import *
 from nemo_gym.config.loading import LOCAL_MODEL_CONFIG as LOCAL_MODEL_CONFIG
 from nemo_gym.config.loading import POLICY_MODEL as POLICY_MODEL
 from nemo_gym.config.loading import GlobalConfigDictParser as GlobalConfigDictParser

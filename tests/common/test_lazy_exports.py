@@ -6,7 +6,7 @@ import pytest
 
 from nemo_gym.common.lazy_exports import _type_checking_imports
 
-MODULES = ("nemo_gym.sandbox", "nemo_gym.server_utils", "nemo_gym.config_types", "nemo_gym.base_resources_server")
+MODULES = ("nemo_gym.sandbox", "nemo_gym.server_utils", "nemo_gym", "nemo_gym.base_resources_server")
 
 
 @pytest.mark.parametrize("module", MODULES)
