@@ -15,10 +15,6 @@ from nemo_gym.common.exceptions import raise_first_error as raise_first_error
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.common.paths import cache_dir as cache_dir
 from nemo_gym.common.paths import find as find
-from nemo_gym.compat.server_addresses import get_server_url as get_server_url
-from nemo_gym.compat.server_addresses import is_nemo_gym_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
-from nemo_gym.compat.server_addresses import is_nemo_gym_fastapi_worker as is_nemo_gym_fastapi_worker
-from nemo_gym.compat.server_addresses import setup_server_client as setup_server_client
 from nemo_gym.compute.pool import Compute as Compute
 from nemo_gym.compute.pool import ComputeError as ComputeError
 from nemo_gym.compute.pool import LimitExceededError as LimitExceededError
@@ -45,18 +41,22 @@ if TYPE_CHECKING:
 
     from nemo_gym.analysis.profiling import ProfilingMiddlewareConfig as ProfilingMiddlewareConfig
     from nemo_gym.common.paths import find_uv as find_uv
-    from nemo_gym.compat.aiohttp_client import MAX_NUM_TRIES as MAX_NUM_TRIES
-    from nemo_gym.compat.aiohttp_client import GlobalAIOHTTPAsyncClientConfig as GlobalAIOHTTPAsyncClientConfig
-    from nemo_gym.compat.aiohttp_client import get_global_aiohttp_client as get_global_aiohttp_client
-    from nemo_gym.compat.aiohttp_client import get_response_json as get_response_json
-    from nemo_gym.compat.aiohttp_client import global_aiohttp_client_exit as global_aiohttp_client_exit
-    from nemo_gym.compat.aiohttp_client import (
+    from nemo_gym.compat.global_config import get_global_config_dict as get_global_config_dict
+    from nemo_gym.compat.server_functions import MAX_NUM_TRIES as MAX_NUM_TRIES
+    from nemo_gym.compat.server_functions import GlobalAIOHTTPAsyncClientConfig as GlobalAIOHTTPAsyncClientConfig
+    from nemo_gym.compat.server_functions import get_global_aiohttp_client as get_global_aiohttp_client
+    from nemo_gym.compat.server_functions import get_response_json as get_response_json
+    from nemo_gym.compat.server_functions import get_server_url as get_server_url
+    from nemo_gym.compat.server_functions import global_aiohttp_client_exit as global_aiohttp_client_exit
+    from nemo_gym.compat.server_functions import (
         is_global_aiohttp_client_request_debug_enabled as is_global_aiohttp_client_request_debug_enabled,
     )
-    from nemo_gym.compat.aiohttp_client import raise_for_status as raise_for_status
-    from nemo_gym.compat.aiohttp_client import request as request
+    from nemo_gym.compat.server_functions import is_nemo_gym_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
+    from nemo_gym.compat.server_functions import is_nemo_gym_fastapi_worker as is_nemo_gym_fastapi_worker
+    from nemo_gym.compat.server_functions import raise_for_status as raise_for_status
+    from nemo_gym.compat.server_functions import request as request
+    from nemo_gym.compat.server_functions import setup_server_client as setup_server_client
     from nemo_gym.config.loading import get_first_server_config_dict as get_first_server_config_dict
-    from nemo_gym.config.loading import get_global_config_dict as get_global_config_dict
     from nemo_gym.runtime.head_server import HeadServer as HeadServer
     from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig as ServerInstanceDisplayConfig
     from nemo_gym.runtime.head_server import ServerStatus as ServerStatus

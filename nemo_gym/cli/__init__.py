@@ -16,7 +16,7 @@ _load = lazy_attributes(
         "TestAllConfig": "nemo_gym.cli.tests:TestAllConfig",
         "PipListConfig": "nemo_gym.cli.info:PipListConfig",
         "VersionConfig": "nemo_gym.cli.info:VersionConfig",
-        "GlobalConfigDictParserConfig": "nemo_gym.config.loading:GlobalConfigDictParserConfig",
+        "GlobalConfigDictParserConfig": "nemo_gym.compat.global_config:GlobalConfigDictParserConfig",
         "ServerInstanceDisplayConfig": "nemo_gym.runtime.head_server:ServerInstanceDisplayConfig",
     },
 )

@@ -123,7 +123,7 @@ def typed_arguments() -> list[str]:
 
 def _cached_config() -> "DictConfig | None":
     """The cached global config, without importing its module: before that is imported, nothing can be cached."""
-    module = sys.modules.get("nemo_gym.config.loading")
+    module = sys.modules.get("nemo_gym.compat.global_config")
     cached: DictConfig | None = getattr(module, "_GLOBAL_CONFIG_DICT", None)
     return cached
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from nemo_gym.cli.command import command, read_unchecked
-from nemo_gym.config.loading import GlobalConfigDictParserConfig
+from nemo_gym.compat.global_config import GlobalConfigDictParserConfig
 from nemo_gym.data.prepare import (
     CheckedDataset,
     Collated,

@@ -23,7 +23,7 @@ from nemo_gym.cli.command import command, read_command_line
 from nemo_gym.cli.output import flush_result, print_result, wants_json
 from nemo_gym.client.head import base_url, get_from_head, run_token, run_token_file
 from nemo_gym.common.redaction import one_line
-from nemo_gym.config.loading import GlobalConfigDictParser, GlobalConfigDictParserConfig
+from nemo_gym.compat.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.config.servers import server_instances
 from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig, NumWorkers
 from nemo_gym.errors import GymError, HeadServerError, NoServerInstancesError, StartupError

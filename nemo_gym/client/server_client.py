@@ -40,6 +40,7 @@ from nemo_gym.common.cookies import CookieJar as CookieJar
 from nemo_gym.common.cookies import server_of
 from nemo_gym.common.deadline import fresh_deadline, timeout
 from nemo_gym.common.paths import nearest
+from nemo_gym.common.plugins import plugin
 from nemo_gym.common.retry import RETRY_STATS_HEADER, add_retry_header, is_unsent, retry
 from nemo_gym.errors import (
     UNREACHABLE,
@@ -125,10 +126,11 @@ class ServerClient:
     @classmethod
     def load_head_server_config(cls) -> "BaseServerConfig":
         """Where the head server is, by this process's configuration."""
-        from nemo_gym.config.loading import HEAD_SERVER_KEY_NAME, get_global_config_dict
+        from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME
         from nemo_gym.config.types import BaseServerConfig
 
-        return BaseServerConfig.model_validate(dict(get_global_config_dict()[HEAD_SERVER_KEY_NAME]))
+        config = plugin("global_config").get_global_config_dict()
+        return BaseServerConfig.model_validate(dict(config[HEAD_SERVER_KEY_NAME]))
 
     @classmethod
     def load_from_global_config(

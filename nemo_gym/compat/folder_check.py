@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS, nearest
+from nemo_gym.compat.global_config import GlobalConfigDictParserConfig
 from nemo_gym.config.keys import DUMMY_MODEL
-from nemo_gym.config.loading import POLICY_MODEL, GlobalConfigDictParserConfig, load_config
+from nemo_gym.config.loading import POLICY_MODEL, load_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.requirements import missing_requirements
 

@@ -1,28 +1,21 @@
-"""Read, check and complete the configuration of a command.
-
-Our own code calls `load_config`, which caches nothing. `get_global_config_dict` and its relatives are the public API.
-"""
+"""Read, check and complete the configuration of a command. Nothing is cached."""
 
 import contextlib
 import logging
-import os
 import platform
 import re
 import stat
-import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from nemo_gym.common.paths import find, nearest
 from nemo_gym.config import keys as keys
 from nemo_gym.config import secrets
 from nemo_gym.config.checks import (
-    almost_servers_report,
     check_references,
     copy_agent_settings,
     drop_unused_references,
@@ -36,11 +29,10 @@ from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolve
 from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are public here
 from nemo_gym.config.ports import complete_head_server, default_host, fill_hosts_and_ports
 from nemo_gym.config.ports import find_open_port as find_open_port
-from nemo_gym.config.process_config import process_config
 from nemo_gym.config.servers import server_instances as server_instances
-from nemo_gym.config.sources import ConfigSources, apply_directives, command_line_config, load_files, read_sources
+from nemo_gym.config.sources import ConfigSources, apply_directives, read_sources
 from nemo_gym.config.tree import map_leaves
-from nemo_gym.config.types import GlobalSettings, ModelServerRef, ServerInstanceConfig
+from nemo_gym.config.types import GlobalSettings, ModelServerRef
 from nemo_gym.config.types import ServerSpec as ServerSpec
 from nemo_gym.errors import ConfigError, UnknownServerError
 
@@ -52,8 +44,6 @@ LOCAL_MODEL_CONFIG = "responses_api_models/local_model/configs/local_model.yaml"
 
 _PINNED_DISTRIBUTIONS = {"ray": "ray[default]", "openai": "openai"}
 """Distributions that a server's own virtualenv must have in the same version, if they are installed here."""
-
-_GLOBAL_CONFIG_DICT: DictConfig | None = None
 
 
 def load_config(
@@ -161,136 +151,6 @@ def dump(config: DictConfig, *, masked: bool = True) -> str:
 def _escaped(_path: keys.KeyPath, value: Any) -> Any:
     """Escape text that looks like an interpolation."""
     return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", value) if isinstance(value, str) else value
-
-
-def _as_dict_config(value: Any) -> Any:
-    return OmegaConf.create(value) if isinstance(value, dict) else value
-
-
-class GlobalConfigDictParserConfig(BaseModel):
-    """The sources of a configuration."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    dotenv_path: Path | None = None
-    """File to read as `env.yaml`. Ignored if it does not exist."""
-
-    initial_global_config_dict: Annotated[DictConfig | None, BeforeValidator(_as_dict_config)] = None
-    """Takes precedence over files; the command line takes precedence over it."""
-
-    skip_load_from_cli: bool = False
-    skip_load_from_dotenv: bool = False
-
-    hide_secrets: bool = False
-    """Mask secrets in the result. It can then be shown, but not run."""
-
-    fill_ports: bool = True
-    """Choose a port for every server that does not set one. If false, it is chosen when the server starts."""
-
-    NO_MODEL_GLOBAL_CONFIG_DICT: ClassVar[DictConfig] = OmegaConf.create(
-        {keys.POLICY_BASE_URL_KEY_NAME: "", keys.POLICY_API_KEY_KEY_NAME: "", keys.POLICY_MODEL_NAME_KEY_NAME: ""}
-    )
-    """Initial config for commands that need no model."""
-
-
-class GlobalConfigDictParser:
-    """The steps of reading a configuration, one method each."""
-
-    def parse(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> DictConfig:
-        """Read, check and complete a configuration."""
-        options = global_config_dict_parser_config or GlobalConfigDictParserConfig()
-        config = load_config(
-            () if options.skip_load_from_cli else sys.argv[1:],
-            initial=options.initial_global_config_dict,
-            dotenv_path=options.dotenv_path,
-            use_dotenv=not options.skip_load_from_dotenv,
-            fill_ports=options.fill_ports,
-        )
-        return secrets.masked(config) if options.hide_secrets else config
-
-    def parse_no_environment(self, initial_global_config_dict: DictConfig | None = None) -> DictConfig:
-        """Read a configuration from Python alone, without command line and `env.yaml`."""
-        return self.parse(
-            GlobalConfigDictParserConfig(
-                initial_global_config_dict=initial_global_config_dict,
-                skip_load_from_cli=True,
-                skip_load_from_dotenv=True,
-            )
-        )
-
-    def parse_global_config_dict_from_cli(self) -> DictConfig:
-        """The configuration of this process's command line alone."""
-        return command_line_config(sys.argv[1:])
-
-    def load_extra_config_paths(self, config_paths: Sequence[str]) -> tuple[list[str], list[DictConfig]]:
-        """The files and all that they include: paths and configs, in the order of merging."""
-        files = load_files(config_paths, settings=OmegaConf.create(), named_in="the call")
-        return [file.config_path for file in files], [file.config for file in files]
-
-    def filter_for_server_instance_configs(self, global_config_dict: DictConfig) -> list[ServerInstanceConfig]:
-        """The valid server blocks."""
-        return server_blocks(global_config_dict).servers
-
-    def validate_and_populate_defaults(
-        self,
-        global_config_dict: DictConfig,
-        server_instance_configs: Sequence[ServerInstanceConfig],
-        default_host: str,
-    ) -> list[int]:
-        """Check references, fill in hosts and ports, and return the ports in use."""
-        check_references(server_instance_configs)
-        head = complete_head_server(global_config_dict, default_host)
-        settings = read_settings(global_config_dict)
-        return fill_hosts_and_ports(
-            global_config_dict, server_instance_configs, head, host=default_host, settings=settings
-        )
-
-    def detect_and_report_almost_servers(self, global_config_dict: DictConfig) -> list[tuple[str, ValidationError]]:
-        """The invalid server blocks; their mistakes are logged."""
-        almost_servers = server_blocks(global_config_dict).almost_servers
-        if almost_servers:
-            logger.warning("%s", almost_servers_report(almost_servers))
-        return [(almost.name, almost.error) for almost in almost_servers]
-
-
-def get_global_config_dict(
-    global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None,
-    global_config_dict_parser_cls: type[GlobalConfigDictParser] = GlobalConfigDictParser,
-) -> DictConfig:
-    """The configuration of this process: the cached one, else that of the servers it holds, else the one its parent
-    passed in the environment, else a new one."""
-    global _GLOBAL_CONFIG_DICT  # noqa: PLW0603 -- the cache is part of the public interface
-    if _GLOBAL_CONFIG_DICT is None:
-        if (published := process_config()) is not None:
-            return published
-        passed = os.environ.get(keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
-        if passed is None:
-            _GLOBAL_CONFIG_DICT = global_config_dict_parser_cls().parse(global_config_dict_parser_config)
-        else:
-            _GLOBAL_CONFIG_DICT = cast(DictConfig, OmegaConf.create(passed))
-            secrets.set_process_secrets(secrets.process_secrets() | secrets.find_secrets(_GLOBAL_CONFIG_DICT))
-    return _GLOBAL_CONFIG_DICT
-
-
-def maybe_get_global_config_dict() -> DictConfig | None:
-    """The configuration of this process if it has one already. Reads no command line."""
-    known = _GLOBAL_CONFIG_DICT is not None or process_config() is not None
-    return get_global_config_dict() if known or keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME in os.environ else None
-
-
-def get_hf_token() -> str | None:
-    """The token for Hugging Face, if the configuration of this process has one."""
-    token = get_global_config_dict().get(keys.HF_TOKEN_KEY_NAME)
-    return None if token is None else str(token)
-
-
-def set_global_config_dict(
-    global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None,
-    global_config_dict_parser_cls: type[GlobalConfigDictParser] = GlobalConfigDictParser,
-) -> None:
-    """Read the configuration again and cache it."""
-    global _GLOBAL_CONFIG_DICT  # noqa: PLW0603 -- the cache is part of the public interface
-    _GLOBAL_CONFIG_DICT = global_config_dict_parser_cls().parse(global_config_dict_parser_config)
 
 
 def get_first_server_config_dict(global_config_dict: DictConfig, top_level_path: str) -> DictConfig:

@@ -38,11 +38,7 @@ class BaseServer(BaseModel):
         """The block of the instance that the environment variable NEMO_GYM_CONFIG_PATH names, checked."""
         from omegaconf import OmegaConf
 
-        from nemo_gym.config.loading import (
-            NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME,
-            get_first_server_config_dict,
-            get_global_config_dict,
-        )
+        from nemo_gym.config.loading import NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME, get_first_server_config_dict
 
         name = os.environ.get(NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME)
         if not name:
@@ -50,7 +46,7 @@ class BaseServer(BaseModel):
                 f"{NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME} is not set: a server that you start yourself needs the name of "
                 "its instance in the configuration. Usually `ng_run` starts servers."
             )
-        config = get_global_config_dict()
+        config = plugin("global_config").get_global_config_dict()
         block: Any = OmegaConf.to_container(get_first_server_config_dict(config, name), resolve=True)
         strict = config.get(STRICT)
         values = drop_unknown_keys(cls.config_class(), {**block, "name": name}, path=(name,), strict=strict)
@@ -156,9 +152,8 @@ class SimpleServer(BaseServer):
     @classmethod
     def run_webserver(cls) -> None:
         """Serve this one server, in a process of its own, until it is interrupted."""
-        from nemo_gym.config.loading import get_global_config_dict
-
-        config, settings = cls.load_config_from_global_config(), get_global_config_dict()
+        config = cls.load_config_from_global_config()
+        settings = plugin("global_config").get_global_config_dict()
         limits = ServerLimits.of(settings)
         app = cls(config=config, server_client=ServerClient(global_config_dict=settings)).asgi_app(limits=limits)
 

@@ -11,7 +11,7 @@ from nemo_gym import cli
 from nemo_gym.cli.app import main
 from nemo_gym.cli.commands import COMMANDS
 from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.config import loading
+from nemo_gym.compat import global_config
 
 HEAVY = {"pydantic", "aiohttp", "omegaconf", "hydra", "openai", "ray", "fastapi", "uvicorn"}
 _PROGRAM = """
@@ -85,7 +85,7 @@ def test_every_command_is_documented() -> None:
 def test_every_command_shows_its_help_when_the_cached_config_asks_for_it(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(loading, "_GLOBAL_CONFIG_DICT", OmegaConf.create({"h": True}))
+    monkeypatch.setattr(global_config, "_GLOBAL_CONFIG_DICT", OmegaConf.create({"h": True}))
     with pytest.raises(SystemExit) as ended:
         COMMANDS[name].load()()
     assert ended.value.code == 0

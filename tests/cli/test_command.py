@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from pydantic import Field
 
 from nemo_gym.cli.command import command, parameters_of, read_command_line, read_parameters
-from nemo_gym.config import loading as global_config
+from nemo_gym.compat import global_config
 from nemo_gym.config.keys import SETTINGS_KEYS
 from nemo_gym.config.types import CommandConfig, GlobalKeys
 from nemo_gym.errors import ConfigError, GymError, MissingPathError, StartupError

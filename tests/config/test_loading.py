@@ -12,20 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym import global_config
-from nemo_gym.config import keys as config_keys
-from nemo_gym.config import loading
-from nemo_gym.config.interpolation import UnsetKeyError, resolve
-from nemo_gym.config.loading import (
+from nemo_gym import global_config as public_global_config
+from nemo_gym.compat import global_config
+from nemo_gym.compat.global_config import (
     GlobalConfigDictParser,
     GlobalConfigDictParserConfig,
+    get_global_config_dict,
+    set_global_config_dict,
+)
+from nemo_gym.config import keys as config_keys
+from nemo_gym.config.interpolation import UnsetKeyError, resolve
+from nemo_gym.config.loading import (
     complete,
     dump,
     get_first_server_config_dict,
-    get_global_config_dict,
     installed_pins,
     load_config,
-    set_global_config_dict,
 )
 from nemo_gym.errors import ConfigError
 
@@ -48,8 +50,8 @@ def _as_a_fresh_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
     (tmp_path / "env.yaml").touch()
     monkeypatch.setattr(sys, "argv", ["ng_run"])
-    monkeypatch.setattr(loading, "_GLOBAL_CONFIG_DICT", None)
-    monkeypatch.delenv(global_config.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME, raising=False)
+    monkeypatch.setattr(global_config, "_GLOBAL_CONFIG_DICT", None)
+    monkeypatch.delenv(config_keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME, raising=False)
 
 
 def write(name: str, content: dict[str, Any]) -> None:
@@ -161,7 +163,7 @@ def test_the_steps_of_the_parser_can_be_taken_one_by_one(caplog: pytest.LogCaptu
 
 def test_the_config_is_cached_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     cached = DictConfig({"h": True})
-    monkeypatch.setattr(loading, "_GLOBAL_CONFIG_DICT", cached)
+    monkeypatch.setattr(global_config, "_GLOBAL_CONFIG_DICT", cached)
     assert get_global_config_dict() is cached
     assert cached == {"h": True}
 
@@ -177,7 +179,7 @@ def test_the_config_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_config_handed_down_by_the_parent_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(global_config.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME, "a: 1\nb: ${a}\n")
+    monkeypatch.setenv(config_keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME, "a: 1\nb: ${a}\n")
     config = get_global_config_dict()
     assert config == {"a": 1, "b": 1}
     assert get_global_config_dict() is config
@@ -204,10 +206,10 @@ def test_the_names_that_outside_code_imports_are_here() -> None:
     names = [name for name in vars(config_keys) if name.endswith(("KEY_NAME", "ENV_VAR_NAME", "KEYS"))]
     assert len(names) > 20
     for name in [*names, "DEFAULT_HEAD_SERVER_PORT", "find_open_port"]:
-        assert hasattr(global_config, name)
-    assert global_config.DEFAULT_HEAD_SERVER_PORT == 11000
-    assert global_config.TASK_INDEX_KEY_NAME == "_ng_task_index"
-    assert "port_range_low" in global_config.NEMO_GYM_RESERVED_TOP_LEVEL_KEYS
+        assert hasattr(public_global_config, name)
+    assert config_keys.DEFAULT_HEAD_SERVER_PORT == 11000
+    assert config_keys.TASK_INDEX_KEY_NAME == "_ng_task_index"
+    assert "port_range_low" in config_keys.NEMO_GYM_RESERVED_TOP_LEVEL_KEYS
 
 
 # Reading, checking and completing

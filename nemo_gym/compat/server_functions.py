@@ -1,4 +1,5 @@
-"""The aiohttp session and request function of the public interface."""
+"""Functions of `nemo_gym.server_utils` that only code of the public NeMo Gym calls: an aiohttp session, and clients
+and addresses by the configuration of this process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +13,10 @@ from nemo_gym.client.connection import HttpSettings
 from nemo_gym.client.pool import close_with_loop
 from nemo_gym.client.reply import get_response_json as get_response_json
 from nemo_gym.client.reply import raise_for_status as raise_for_status
+from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.retry import retry
+from nemo_gym.compat.global_config import get_global_config_dict, maybe_get_global_config_dict
+from nemo_gym.config.types import BaseServerConfig
 
 MAX_NUM_TRIES = 3
 _LIMITS = HttpSettings()
@@ -63,7 +67,23 @@ async def request(method: str, url: str, _internal: bool = False, **options: Any
 
 def is_global_aiohttp_client_request_debug_enabled() -> bool:
     """Whether the configuration of this process asks for it. Our client logs at the level `debug` instead."""
-    from nemo_gym.config.loading import maybe_get_global_config_dict
-
     config = maybe_get_global_config_dict()
     return bool(config and config.get("global_aiohttp_client_request_debug"))
+
+
+def get_server_url(server_name: str) -> str:
+    """The address of a server, by the configuration of this process."""
+    return ServerClient(global_config_dict=get_global_config_dict()).url_of(server_name)
+
+
+def setup_server_client(head_server_config: BaseServerConfig | None = None) -> ServerClient:
+    """A client of the running servers."""
+    return ServerClient.load_from_global_config(head_server_config)
+
+
+def is_nemo_gym_fastapi_entrypoint(_file: str | None = None) -> bool:
+    """False: a process never serves a folder by importing its entry point for an `app`."""
+    return False
+
+
+is_nemo_gym_fastapi_worker = is_nemo_gym_fastapi_entrypoint
