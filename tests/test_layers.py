@@ -11,7 +11,7 @@ LAYERS = (
     *("errors", "common", "llm_api", "answers", "config"),
     *("client", "judge", "compute", "sandbox", "server", "gateway"),
     *("base_resources_server", "episodes", "base_responses_api_agent", "participants", "base_responses_api_model"),
-    *("runtime", "rollouts", "training", "analysis", "data", "interop", "viewer", "testing", "bench", "cli", "compat"),
+    *("runtime", "rollouts", "training", "analysis", "data", "interop", "viewer", "testing", "bench", "compat", "cli"),
 )
 """Packages, and the root modules that have code of their own. Every other root module only re-exports."""
 PUBLIC_PACKAGES = {"sandbox", "data", "interop"}

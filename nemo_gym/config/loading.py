@@ -9,8 +9,7 @@ import os
 import platform
 import re
 import stat
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
@@ -31,6 +30,7 @@ from nemo_gym.config.checks import (
     valid_servers,
     warn_about_unsupported_keys,
 )
+from nemo_gym.config.command_line import CommandLine, process_command_line
 from nemo_gym.config.directives import apply_directives, merge_dummy_models
 from nemo_gym.config.error_messages import validate
 from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolve
@@ -39,7 +39,7 @@ from nemo_gym.config.ports import complete_head_server, default_host, fill_hosts
 from nemo_gym.config.ports import find_open_port as find_open_port
 from nemo_gym.config.process_config import process_config
 from nemo_gym.config.servers import server_instances as server_instances
-from nemo_gym.config.sources import ConfigSources, command_line_config, load_files, read_sources
+from nemo_gym.config.sources import ConfigSources, Initial, command_line_config, load_files, read_sources
 from nemo_gym.config.tree import map_leaves
 from nemo_gym.config.types import GlobalSettings, ModelServerRef, ServerInstanceConfig
 from nemo_gym.config.types import ServerSpec as ServerSpec
@@ -58,17 +58,17 @@ _GLOBAL_CONFIG_DICT: DictConfig | None = None
 
 
 def load_config(
-    arguments: Sequence[str] = (),
+    arguments: CommandLine | Sequence[str] = (),
     *,
-    initial: Mapping[str, Any] | DictConfig | None = None,
+    initial: Initial | None = None,
     dotenv_path: Path | None = None,
     use_dotenv: bool = True,
     fill_ports: bool = True,
 ) -> DictConfig:
-    """The configuration for command line arguments such as `+a.b=v`.
+    """The configuration for a command line, or for arguments such as `+a.b=v`.
 
-    `initial` is merged between `env.yaml` and the command line. Without `fill_ports`, a server without a configured
-    port gets one when it is started.
+    `initial` is merged between `env.yaml` and the command line; if it is a function, it gets what these two set.
+    Without `fill_ports`, a server without a configured port gets one when it is started.
     """
     known = secrets.process_secrets()
     sources = read_sources(arguments, initial=initial, dotenv_path=dotenv_path, use_dotenv=use_dotenv)
@@ -202,7 +202,7 @@ class GlobalConfigDictParser:
         """Read, check and complete a configuration."""
         options = global_config_dict_parser_config or GlobalConfigDictParserConfig()
         config = load_config(
-            () if options.skip_load_from_cli else sys.argv[1:],
+            CommandLine() if options.skip_load_from_cli else process_command_line(),
             initial=options.initial_global_config_dict,
             dotenv_path=options.dotenv_path,
             use_dotenv=not options.skip_load_from_dotenv,
@@ -222,7 +222,7 @@ class GlobalConfigDictParser:
 
     def parse_global_config_dict_from_cli(self) -> DictConfig:
         """The configuration of this process's command line alone."""
-        return command_line_config(sys.argv[1:])
+        return command_line_config(process_command_line())
 
     def load_extra_config_paths(self, config_paths: Sequence[str]) -> tuple[list[str], list[DictConfig]]:
         """The files and all that they include: paths and configs, in the order of merging."""
