@@ -173,7 +173,7 @@ class _Parser:
         if key not in self._kinds and bool in self._kinds.get(negated, ()):
             self._overrides.append(Override(negated, False, argument=shown))
             return
-        if key not in self._kinds:
+        if key not in self._kinds and "." not in key:
             self._refuse_mistakes(shown, key)
         if value is None and self._is_flag(key):
             self._overrides.append(Override(key, True, argument=shown))
@@ -289,7 +289,7 @@ def read_value(text: str, kinds: frozenset[type]) -> Any:
         return None
     if kinds <= {str, NoneType} and kinds:
         return _read_text(text)
-    if list in kinds and not text.startswith(("[", "${")):
+    if list in kinds and not text.startswith(("[", "{", "${")):
         return [_read_text(item.strip()) for item in text.split(",")]
     if _PLAIN.fullmatch(text) and _FLOATS.isdisjoint(re.split(r"[,\[\]]", text.lower())):
         return _plain_value(text)

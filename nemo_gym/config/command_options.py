@@ -95,7 +95,7 @@ def help_text(parameters: type[BaseNeMoGymCLIConfig], command: str = "") -> str:
     if parameters.model_fields:
         lines += ["Parameters", "----------", *two_columns(list(_parameters(parameters)), width)]
     else:
-        lines.append("There are no arguments to this CLI command!")
+        lines += textwrap.wrap("There are no arguments to this CLI command!", width)
     ways = "Pass a parameter as --name value, --name=value or +name=value. All commands also have"
     lines += ["", *textwrap.wrap(ways, width), *two_columns(COMMON_OPTIONS, width)]
     return "\n".join([*lines, ""])

@@ -7,7 +7,6 @@ import orjson
 import pytest
 
 from nemo_gym.cli.catalog import agents_in, config_of, entries, find_environment
-from nemo_gym.cli.evaluate import _without_secrets
 from nemo_gym.errors import ConfigError
 from tests.commands import ng
 
@@ -85,9 +84,3 @@ def test_the_list_has_a_line_for_each(tmp_path: Path) -> None:
     wrong = ng("ng", "list", "modles", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "Did you mean 'models'?" in wrong.stderr
-
-
-def test_how_to_resume_shows_no_secret() -> None:
-    given = ["mcqa", "--policy-api-key", "short", "--policy-base-url", "http://x/v1", "-n", "4"]
-    shown = ["mcqa", "--policy-api-key", "****", "--policy-base-url", "http://x/v1", "-n", "4"]
-    assert list(_without_secrets(given)) == shown
