@@ -97,7 +97,7 @@ class BenchConfig(CommandConfig):
     """Estimate the capacity of this many nodes like this one."""
 
     output_fpath: str | None = None
-    """Write all figures there as JSON."""
+    """Write all measurements to this file, as JSON."""
 
 
 @command(BenchConfig)

@@ -46,11 +46,15 @@ class Entry:
     name: str
     folder: Path
     configs: list[Path]
-    description: str
 
     @property
     def path(self) -> str:
         return f"{self.kind}/{self.name}"
+
+    @property
+    def description(self) -> str:
+        """The description in one of its configs or, without one, the first sentence of its app."""
+        return _described(self.configs) or _first_sentence(self.folder / "app.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ def _datasets_in(settings: dict[str, Any]) -> Iterator[DatasetEntry]:
 
 def _entry(kind: ServerType, folder: Path) -> Entry:
     configs = sorted((folder / "configs").glob("*.yaml"))
-    return Entry(kind, folder.name, folder, configs, _described(configs) or _first_sentence(folder / "app.py"))
+    return Entry(kind, folder.name, folder, configs)
 
 
 def _described(configs: list[Path]) -> str:

@@ -231,7 +231,7 @@ def collect_rollouts(options: RolloutCollectionConfig, config: DictConfig) -> in
 
 
 def collect_with_progress(config: DictConfig, options: RolloutCollectionConfig) -> RunningMetrics:
-    """Collect, show progress, and print the figures."""
+    """Collect, show progress, and print the metrics."""
     helper = RolloutCollectionHelper()
     progress = Progress(helper)
     try:
@@ -334,18 +334,18 @@ def _is_below_a_root(found: Path, wanted: Path) -> bool:
 
 
 class AggregateRolloutsConfig(CommandConfig):
-    """Ask an agent's environment for its figures over rollouts that are on disk. Needs the servers, as
+    """Ask an agent's environment for its metrics over rollouts that are on disk. Needs the servers, as
     `ng_collect_rollouts` does."""
 
     agent_name: str | None = None
     """Name of the agent. If not set, the only one of the configuration, or else the `agent_ref` of each record."""
 
     rollouts_jsonl_fpath: str
-    """Scored rollouts. The figures go to `<name>_aggregate_metrics.json` beside it. Several files, of shards, are
+    """Scored rollouts. The metrics go to `<name>_aggregate_metrics.json` beside it. Several files, of shards, are
     separated by commas or matched by a pattern; then give output_jsonl_fpath too."""
 
     output_jsonl_fpath: str | None = None
-    """The figures go beside this file."""
+    """The metrics go beside this file."""
 
     merge_shards: bool = False
     """Also write all rollouts to output_jsonl_fpath."""
@@ -356,14 +356,14 @@ def aggregate_rollouts(options: AggregateRolloutsConfig, config: DictConfig) -> 
     """Compute an environment's own metrics over stored rollouts."""
     written = event_loop.run(_aggregate(config, options))
     if written is not None:
-        print(f"Figures in {written}")
+        print(f"Metrics in {written}")
     return int(written is None)
 
 
 async def _aggregate(config: DictConfig, options: AggregateRolloutsConfig) -> Path | None:
     shards = _shards(options.rollouts_jsonl_fpath)
     if options.output_jsonl_fpath is None and (len(shards) > 1 or options.merge_shards):
-        raise ConfigError(f"There are {len(shards)} files of rollouts. Say where the figures go: +output_jsonl_fpath.")
+        raise ConfigError(f"There are {len(shards)} files of rollouts. Say where the metrics go: +output_jsonl_fpath.")
     output = Path(options.output_jsonl_fpath or shards[0])
     if options.merge_shards:
         output.parent.mkdir(parents=True, exist_ok=True)

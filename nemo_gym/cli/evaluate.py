@@ -30,7 +30,7 @@ PREFERRED = ("validation", "example", "train")
 
 
 class EvalConfig(CommandConfig):
-    """Evaluate a model in an environment: collect scored rollouts and show the figures.
+    """Evaluate a model in an environment: collect scored rollouts and show the metrics.
 
     The config, the agent and the dataset are found by the name of the environment. All other settings of
     `ng_collect_rollouts` and of the servers can be given, too.

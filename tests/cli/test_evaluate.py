@@ -1,5 +1,7 @@
 """`ng eval` and `ng list` find everything by name."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,25 @@ def test_the_list_has_a_line_for_each(tmp_path: Path) -> None:
     wrong = ng("ng", "list", "modles", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "Did you mean 'models'?" in wrong.stderr
+
+
+_COUNTED = """
+import sys
+opened = []
+sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
+from nemo_gym.cli import main
+try:
+    main()
+finally:
+    print(sum(path.endswith("/env.yaml") for path in opened), file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_the_configuration_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "env.yaml").write_text("num_samples_in_parallel: 1\n")
+    arguments = ["eval", "mcqa", "--model", "scripted", "-n", "1", "--output", "out.jsonl"]
+    done = subprocess.run(
+        [sys.executable, "-c", _COUNTED, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.splitlines()[-1] == "1", done.stderr
