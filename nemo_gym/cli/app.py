@@ -10,7 +10,7 @@ from nemo_gym.cli.command import WRONG_USAGE, parameters_of, print_result, word_
 from nemo_gym.cli.commands import ALIASES, COMMANDS, GROUPS, find_command
 from nemo_gym.common.paths import nearest
 from nemo_gym.common.redaction import printable
-from nemo_gym.common.words import terminal_columns, two_columns
+from nemo_gym.common.words import terminal_columns, two_columns, wrap_paragraphs
 from nemo_gym.compat.gym_command import is_of_tree, listed, translated
 from nemo_gym.errors import ConfigError
 
@@ -71,21 +71,13 @@ def display_help(words: list[str]) -> None:
 
 def _overview(width: int) -> Iterator[str]:
     """All commands, by what people do with them."""
-    yield from _wrapped(_USAGE, width)
+    yield from wrap_paragraphs(_USAGE, width)
     longest = max(map(len, COMMANDS))
     for title, commands in GROUPS.items():
         yield from ("", title)
         yield from two_columns([(f"  ng_{each.name:<{longest}}", each.summary) for each in commands], width)
     yield ""
-    yield from _wrapped(_MORE, width)
-
-
-def _wrapped(text: str, width: int) -> Iterator[str]:
-    import textwrap
-
-    for number, paragraph in enumerate(text.split("\n\n")):
-        yield from ([""] if number else [])
-        yield from textwrap.wrap(paragraph, width)
+    yield from wrap_paragraphs(_MORE, width)
 
 
 # Shell completion

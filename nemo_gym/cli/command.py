@@ -25,6 +25,7 @@ from nemo_gym.cli.commands import INTERRUPTED
 from nemo_gym.common.exceptions import leaf_errors
 from nemo_gym.common.logging import FORMAT_ENV_VAR, LEVEL_ENV_VAR, configure_logging
 from nemo_gym.common.redaction import printable, process_redactor, redact
+from nemo_gym.common.words import terminal_columns, wrap_paragraphs
 from nemo_gym.config.command_line import (
     CommandLine,
     asks_for_help,
@@ -171,7 +172,7 @@ def _wants_help() -> bool:
 
 def _show_help(parameters: "type[BaseNeMoGymCLIConfig] | None", function: Callable[..., int | None]) -> None:
     if parameters is None:
-        sys.stdout.write(f"{inspect.getdoc(function)}\n")
+        print(*wrap_paragraphs(inspect.getdoc(function) or "", terminal_columns()), sep="\n")
         return
     from nemo_gym.config.command_options import help_text
 

@@ -44,6 +44,19 @@ def terminal_columns() -> int:
     return min(max(shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns, MIN_COLUMNS), MAX_COLUMNS)
 
 
+def wrap_paragraphs(text: str, width: int) -> Iterator[str]:
+    """Lines of at most this width. The lines of a fenced block, which are to be copied, stay as they are."""
+    import textwrap
+
+    for number, part in enumerate(text.strip().split("\n\n") if text else ()):
+        if number:
+            yield ""
+        if part.startswith("```"):
+            yield from (f"  {line}" for line in part.splitlines()[1:-1])
+        else:
+            yield from textwrap.wrap(part, width)
+
+
 def two_columns(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
     """Names and what they mean, side by side and wrapped. The meaning of a long name starts on the next line."""
     import textwrap

@@ -5,7 +5,6 @@ Every command reads its own parameters out of the one merged configuration.
 
 import ast
 import inspect
-import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
-from nemo_gym.common.words import terminal_columns, two_columns
+from nemo_gym.common.words import terminal_columns, two_columns, wrap_paragraphs
 from nemo_gym.config.error_messages import validate
 from nemo_gym.errors import ConfigError
 
@@ -91,24 +90,15 @@ def help_text(parameters: type[BaseNeMoGymCLIConfig], command: str = "") -> str:
     if command:
         positional = [f"<{name}>" for name in parameters.POSITIONAL]
         lines += [" ".join(["Usage:", command, *positional, "[--name value ...]"]), ""]
-    lines += _description(inspect.cleandoc(parameters.__dict__.get("__doc__") or ""), width)
+    description = inspect.cleandoc(parameters.__dict__.get("__doc__") or "")
+    lines += [*wrap_paragraphs(description, width), ""] if description else []
     if parameters.model_fields:
         lines += ["Parameters", "----------", *two_columns(list(_parameters(parameters)), width)]
     else:
-        lines += textwrap.wrap("There are no arguments to this CLI command!", width)
+        lines += wrap_paragraphs("There are no arguments to this CLI command!", width)
     ways = "Pass a parameter as --name value, --name=value or +name=value. All commands also have"
-    lines += ["", *textwrap.wrap(ways, width), *two_columns(COMMON_OPTIONS, width)]
+    lines += ["", *wrap_paragraphs(ways, width), *two_columns(COMMON_OPTIONS, width)]
     return "\n".join([*lines, ""])
-
-
-def _description(text: str, width: int) -> Iterator[str]:
-    """Paragraphs are wrapped; examples, which are to be copied, are not."""
-    for part in re.split(r"\n\n+", text) if text else ():
-        if part.startswith("```"):
-            yield from (f"  {line}" for line in part.splitlines()[1:-1])
-        else:
-            yield from textwrap.wrap(part, width)
-        yield ""
 
 
 def _parameters(parameters: type[BaseNeMoGymCLIConfig]) -> Iterator[tuple[str, str]]:

@@ -218,7 +218,8 @@ def test_help_is_as_wide_as_the_terminal(columns: int) -> None:
     text = " ".join(" ".join(lines).split())
     assert "Usage: ng eval <environment> [--name value ...]" in text
     assert re.search(r"- limit \(whole number\) [^\[]* \[short: -n\]", text)
-    assert max(map(len, shown_at(columns, "--help"))) <= columns
+    for arguments in (["--help"], ["help", "completion"], ["help", "doctor"]):
+        assert max(map(len, shown_at(columns, *arguments))) <= columns
 
 
 # Shell completion

@@ -204,7 +204,13 @@ def test_a_word_that_is_nearly_a_parameter_is_warned_of(
 
 
 def test_all_settings_are_known_to_the_search_for_typos() -> None:
-    for module in ("server.request_checks", "client.connection", "runtime.tracing", "runtime.venvs", "analysis.profiling"):
+    for module in (
+        "server.request_checks",
+        "client.connection",
+        "runtime.tracing",
+        "runtime.venvs",
+        "analysis.profiling",
+    ):
         importlib.import_module(f"nemo_gym.{module}")
     assert {name for kind in GlobalKeys.__subclasses__() for name in kind.model_fields} <= SETTINGS_KEYS
 
