@@ -1,4 +1,4 @@
-"""The commands, one file a family. Importing this imports none of them."""
+"""The commands, one file for each family. Importing this imports none of them."""
 
 from typing import Any
 

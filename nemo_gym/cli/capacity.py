@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 from pydantic import Field
 
-from nemo_gym.cli.command import command, read_parameters
+from nemo_gym.cli.command import command
 from nemo_gym.common.atomic_files import atomic_write, read_jsonl
 from nemo_gym.common.paths import find
 from nemo_gym.config.command_options import CommandConfig
@@ -97,13 +97,12 @@ class BenchConfig(CommandConfig):
     """Estimate the capacity of this many nodes like this one."""
 
     output_fpath: str | None = None
-    """Write all figures there as JSON."""
+    """Write all measurements to this file, as JSON."""
 
 
 @command(BenchConfig)
-def bench() -> None:
+def bench(options: BenchConfig) -> None:
     """Measure what an environment carries, with a simulated model endpoint."""
-    options = read_parameters(BenchConfig)
     try:
         import psutil  # noqa: F401 - what is used below
     except ImportError as error:

@@ -1,16 +1,23 @@
-"""The environments, agents, models and datasets of this machine, found by their folders."""
+"""The environments, agents, models and datasets of this machine, found by their folders; and `ng list`, which lists
+them."""
 
 import ast
 import contextlib
+import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, get_args
 
 import yaml
 
+from nemo_gym.cli.command import command, print_result
 from nemo_gym.common.paths import FOLDER_ALIASES, find, nearest, search_roots
+from nemo_gym.common.words import shorten
+from nemo_gym.compat.gym_command import listed
 from nemo_gym.config.keys import ServerType
+from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, MissingPathError
 
 ALIASES = {Path(alias).name: Path(folder).name for alias, folder in FOLDER_ALIASES.items()}
@@ -39,11 +46,15 @@ class Entry:
     name: str
     folder: Path
     configs: list[Path]
-    description: str
 
     @property
     def path(self) -> str:
         return f"{self.kind}/{self.name}"
+
+    @property
+    def description(self) -> str:
+        """The description in one of its configs or, without one, the first sentence of its app."""
+        return _described(self.configs) or _first_sentence(self.folder / "app.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,7 @@ def _datasets_in(settings: dict[str, Any]) -> Iterator[DatasetEntry]:
 
 def _entry(kind: ServerType, folder: Path) -> Entry:
     configs = sorted((folder / "configs").glob("*.yaml"))
-    return Entry(kind, folder.name, folder, configs, _described(configs) or _first_sentence(folder / "app.py"))
+    return Entry(kind, folder.name, folder, configs)
 
 
 def _described(configs: list[Path]) -> str:
@@ -154,3 +165,69 @@ def _read(config: Path) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     return blocks if isinstance(blocks, dict) else {}
+
+
+# ng list
+
+MAX_COLUMNS = 1000
+Kind = Literal["environments", "agents", "models", "datasets"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_FOLDERS: dict[Kind, ServerType] = {
+    "environments": "resources_servers",
+    "agents": "responses_api_agents",
+    "models": "responses_api_models",
+}
+
+
+class ListConfig(CommandConfig):
+    """List the environments, agents, models and datasets that there are, one line each.
+
+    Examples:
+
+    ```bash
+    ng list
+    ng list datasets
+    ```
+    """
+
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("kind",)
+
+    kind: Kind | None = None
+    """What to list. By default everything."""
+
+
+@command(ListConfig)
+def list_all(options: ListConfig) -> None:
+    """List environments, agents, models and datasets."""
+    found = {kind: list(_items(kind)) for kind in KINDS if options.kind in (None, kind)}
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_COLUMNS
+    lines = []
+    for kind, items in found.items():
+        width = max((len(item["name"]) for item in items), default=0)
+        lines += ["", f"{kind.capitalize()}:"]
+        lines += [shorten(f"  {item['name']:<{width}}  {item['description']}", columns).rstrip() for item in items]
+    print_result(found, "\n".join(lines[1:]))
+
+
+def _items(kind: Kind) -> Iterator[dict[str, Any]]:
+    if kind == "datasets":
+        yield from _datasets()
+        return
+    yield from ({"name": each.name, "description": each.description} for each in entries(_FOLDERS[kind]))
+    if kind == "environments":
+        yield from ({"name": name, "description": "a configuration"} for name in listed(["list", "environments"]))
+
+
+def _datasets() -> Iterator[dict[str, Any]]:
+    """Each as `<environment>/<dataset>`; for an environment of several configs, as `<config>/<dataset>`."""
+    seen = set()
+    for environment in entries("resources_servers"):
+        own = [path for path in environment.configs if path.stem not in ALIASES]
+        for config in own:
+            for agent in agents_in(config):
+                for each in agent.datasets:
+                    name = f"{environment.name if len(own) == 1 else config.stem}/{each.name}"
+                    if name not in seen:
+                        seen.add(name)
+                        text = f"{each.type}, {'on disk' if each.is_on_disk else 'not on disk'}"
+                        yield {"name": name, "description": text, "path": each.path}

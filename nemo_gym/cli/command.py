@@ -1,7 +1,8 @@
-"""What all commands share: help, logging, error messages and exit codes.
+"""What all commands share: reading parameters, help, output, error messages and exit codes.
 
-A command is a function without arguments. Exit codes: 0 success, 1 the job failed, 2 wrong usage or configuration, 130
-interrupted. A `GymError` is printed as a message without traceback, unless `NEMO_GYM_LOG_LEVEL=debug`.
+A command is a function of its typed parameters. Exit codes: 0 success, 1 the job failed, 2 wrong usage or
+configuration, 130 interrupted. A `GymError` is printed as a message without traceback, unless
+`NEMO_GYM_LOG_LEVEL=debug`. Results go to standard output: text for people, or with `--json` one JSON document.
 """
 
 import contextlib
@@ -9,28 +10,36 @@ import difflib
 import functools
 import inspect
 import io
+import json
 import logging
 import os
-import re
 import select
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from nemo_gym.cli.arguments import CommonOptions, read_arguments
 from nemo_gym.cli.commands import INTERRUPTED
-from nemo_gym.cli.output import json_output
 from nemo_gym.common.exceptions import leaf_errors
 from nemo_gym.common.logging import FORMAT_ENV_VAR, LEVEL_ENV_VAR, configure_logging
-from nemo_gym.common.redaction import printable, redact
+from nemo_gym.common.redaction import printable, process_redactor, redact
+from nemo_gym.common.words import terminal_columns, wrap_paragraphs
+from nemo_gym.config.command_line import (
+    CommandLine,
+    asks_for_help,
+    parse_command_line,
+    process_command_line,
+    running_command,
+)
 from nemo_gym.errors import ConfigError, GymError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from nemo_gym.config.command_options import BaseNeMoGymCLIConfig, CommandConfig
+    from nemo_gym.config.sources import Initial
 
     Parameters = TypeVar("Parameters", bound=CommandConfig)
 
@@ -44,81 +53,85 @@ READER_GONE = 141
 TYPO_CUTOFF = 0.8
 """Similarity of an unknown key and a parameter above which a typo is likely."""
 
-_HELP = re.compile(r"-h|--help|\+{0,2}(h|help)=(true|1|yes|on)", re.IGNORECASE)
-_KEY = re.compile(r"\+{0,2}(\w+)(\.)?")
-_MARK = "__nemo_gym_parameters__"
-_typed: list[str] = []
+Main = Callable[[], None]
+"""A command as a script or a program calls it. It raises SystemExit only if the exit code is not 0."""
+
+_PARAMETERS = "__nemo_gym_parameters__"
 
 
-def command(
-    parameters: "type[BaseNeMoGymCLIConfig] | None" = None,
-    *,
-    reads_arguments: bool = False,
-) -> Callable[[Callable[[], int | None]], Callable[[], None]]:
-    """Make a function a command. `--help` and `+h=true` show the help of `parameters`.
+def command(parameters: "type[Parameters]") -> "Callable[[Callable[[Parameters], int | None]], Main]":
+    """Make a function of its parameters a command. An int that it returns is the exit code.
 
-    A command that `reads_arguments` gets them as they were typed, without the options that all commands share.
-
-    An int that the function returns is the exit code. SystemExit is raised only if it is not 0, so that a program can
-    call a command.
+    The parameters come from the command line, `env.yaml` and the files in `config_paths`. Servers are not checked.
     """
 
-    def wrap(function: Callable[[], int | None]) -> Callable[[], None]:
-        @functools.wraps(function)
-        def run() -> None:
-            with _ignore_closed_stdout():
-                if _asks_for_help():
-                    _show_help(parameters, function)
-                    raise SystemExit(0)
-                code = _run_command(function, parameters, reads_arguments=reads_arguments)
-            if code:
-                raise SystemExit(code)
-
-        setattr(run, _MARK, parameters)
-        return run
+    def wrap(function: "Callable[[Parameters], int | None]") -> Main:
+        return _as_script(function, parameters, lambda line: function(parameters.read(merged_config(line))))
 
     return wrap
 
 
-def parameters_of(function: Callable[[], None]) -> "type[BaseNeMoGymCLIConfig] | None":
+def config_command(
+    parameters: "type[Parameters]",
+    *,
+    checked: bool = True,
+    initial: "Initial | None" = None,
+    complete: "Callable[[DictConfig], None]" = lambda _config: None,
+) -> "Callable[[Callable[[Parameters, DictConfig], int | None]], Main]":
+    """Make a function of its parameters and of the whole configuration a command.
+
+    Unless it is `checked`, the configuration is as it was merged. `initial` is merged between `env.yaml` and the
+    command line. `complete` may change the configuration before the parameters are read from it.
+    """
+
+    def wrap(function: "Callable[[Parameters, DictConfig], int | None]") -> Main:
+        def run(line: CommandLine) -> int | None:
+            config = (_checked_config if checked else merged_config)(line, initial)
+            complete(config)
+            return function(parameters.read(config), config)
+
+        return _as_script(function, parameters, run)
+
+    return wrap
+
+
+def word_command(function: Callable[[list[str]], int | None]) -> Main:
+    """Make a function of the words that follow it a command that needs no configuration, such as `ng help run`."""
+
+    def run(line: CommandLine) -> int | None:
+        if line.overrides:
+            raise ConfigError(f"Unexpected argument '{line.overrides[0].shown}'. Expected words without dashes.")
+        return function(list(line.words))
+
+    return _as_script(function, None, run)
+
+
+def parameters_of(function: Main) -> "type[BaseNeMoGymCLIConfig] | None":
     """The parameter class of a command, if it has one."""
-    kind: type[BaseNeMoGymCLIConfig] | None = getattr(function, _MARK, None)
+    kind: type[BaseNeMoGymCLIConfig] | None = getattr(function, _PARAMETERS, None)
     return kind
 
 
-def read_command_line(*, fill_ports: bool = False) -> "DictConfig":
-    """The configuration of this process's command line, checked and completed; or the one that a program has set."""
+def _checked_config(line: CommandLine, initial: "Initial | None" = None) -> "DictConfig":
+    """The configuration, checked and completed; or the one that a program has set."""
     cached = _cached_config()
     if cached is not None:
         return cached
     from nemo_gym.config.loading import load_config
 
-    return load_config(sys.argv[1:], fill_ports=fill_ports)
+    return load_config(line, initial=initial, fill_ports=False)
 
 
-def read_parameters(kind: "type[Parameters]") -> "Parameters":
-    """The parameters of a command that needs no servers; server blocks are not checked."""
-    return kind.read(read_unchecked())
-
-
-def read_unchecked(initial: "DictConfig | None" = None) -> "DictConfig":
-    """The configuration as it was merged, for a command that starts no servers.
-
-    `initial` is merged between `env.yaml` and the command line.
-    """
+def merged_config(line: CommandLine | None = None, initial: "Initial | None" = None) -> "DictConfig":
+    """The configuration as it was merged, for a command that starts no servers. By default that of this process."""
     cached = _cached_config()
     if cached is not None:
         return cached
     from nemo_gym.config.sources import apply_directives, read_sources
 
-    config = read_sources(sys.argv[1:], initial=initial).merge()
+    config = read_sources(process_command_line() if line is None else line, initial=initial).merge()
     apply_directives(config)
     return config
-
-
-def typed_arguments() -> list[str]:
-    """The arguments of this command as the user typed them. May contain secrets."""
-    return list(_typed)
 
 
 def _cached_config() -> "DictConfig | None":
@@ -128,77 +141,80 @@ def _cached_config() -> "DictConfig | None":
     return cached
 
 
-def _asks_for_help() -> bool:
+# Running
+
+
+def _as_script(
+    function: Callable[..., int | None],
+    parameters: "type[BaseNeMoGymCLIConfig] | None",
+    run: Callable[[CommandLine], int | None],
+) -> Main:
+    @functools.wraps(function)
+    def script() -> None:
+        with _ignore_closed_stdout():
+            if _wants_help():
+                _show_help(parameters, function)
+                raise SystemExit(0)
+            code = _run_command(run, parameters)
+        if code:
+            raise SystemExit(code)
+
+    setattr(script, _PARAMETERS, parameters)
+    return script
+
+
+def _wants_help() -> bool:
     cached = _cached_config()
-    if cached is not None:
-        return bool(cached.get("h") or cached.get("help"))
-    return any(_HELP.fullmatch(argument) for argument in sys.argv[1:])
+    return asks_for_help(sys.argv[1:]) if cached is None else bool(cached.get("h") or cached.get("help"))
 
 
-def _show_help(parameters: "type[BaseNeMoGymCLIConfig] | None", function: Callable[[], int | None]) -> None:
+def _show_help(parameters: "type[BaseNeMoGymCLIConfig] | None", function: Callable[..., int | None]) -> None:
     if parameters is None:
-        sys.stdout.write(f"{inspect.getdoc(function)}\n")
+        print(*wrap_paragraphs(inspect.getdoc(function) or "", terminal_columns()), sep="\n")
         return
-    from nemo_gym.cli.help_page import help_page
+    from nemo_gym.config.command_options import help_text
 
-    sys.stdout.write(help_page(parameters, sys.argv[0].rpartition("/")[2]))
-
-
-def _warn_of_typos(parameters: "type[BaseNeMoGymCLIConfig]") -> None:
-    """Unknown keys are allowed, because a configuration has many. One that is almost a parameter, or a key that all
-    configurations may have, is likely a typo."""
-    from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME, SETTINGS_KEYS
-
-    fields = parameters.model_fields
-    own = {*fields, *(field.alias for field in fields.values() if field.alias)}
-    for key, dot in (match.groups() for argument in sys.argv[1:] if (match := _KEY.match(argument))):
-        known = own | {HEAD_SERVER_KEY_NAME} if dot else own | SETTINGS_KEYS
-        close = difflib.get_close_matches(key, known, n=1, cutoff=TYPO_CUTOFF)
-        if key not in known and close:
-            logger.warning("'%s' is not a parameter of this command. Did you mean '%s'?", key, close[0])
+    sys.stdout.write(help_text(parameters, sys.argv[0].rpartition("/")[2]))
 
 
-def _run_command(
-    function: Callable[[], int | None], parameters: "type[BaseNeMoGymCLIConfig] | None", *, reads_arguments: bool
-) -> int:
-    """Run `function` and return the exit code."""
+def _run_command(run: Callable[[CommandLine], int | None], parameters: "type[BaseNeMoGymCLIConfig] | None") -> int:
+    """Run the command and return the exit code."""
     _handle_signals()
     try:
-        common = CommonOptions()
+        line = CommandLine()
         if _cached_config() is None:
-            _typed[:] = sys.argv[1:]
-            read = read_arguments(_typed, parameters, keep_plain=reads_arguments)
-            common, sys.argv[1:] = read.common, read.overrides
-        _configure_output(common)
+            line = parse_command_line(sys.argv[1:], parameters, takes_words=parameters is None)
+        _configure_output(line)
     except ConfigError as error:
         return _report(error)[0]
-    if not common.wants_json:
-        return _run_logged(function, parameters)[0]
+    if not line.wants_json:
+        return _run_logged(run, line, parameters)[0]
     with json_output() as ended:
-        ended.exit_code, ended.error = _run_logged(function, parameters)
+        ended.exit_code, ended.error = _run_logged(run, line, parameters)
     return ended.exit_code
 
 
-def _configure_output(common: CommonOptions) -> None:
+def _configure_output(line: CommandLine) -> None:
     """Worker processes inherit the settings by the environment."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without UTF-8 gets '?' for what it cannot show
         sys.stdout.reconfigure(errors="replace")
-    if common.is_verbose or common.is_quiet:
-        os.environ[LEVEL_ENV_VAR] = "debug" if common.is_verbose else "warning"
-    if common.log_format is not None:
-        os.environ[FORMAT_ENV_VAR] = common.log_format
+    if line.is_verbose or line.is_quiet:
+        os.environ[LEVEL_ENV_VAR] = "debug" if line.is_verbose else "warning"
+    if line.log_format is not None:
+        os.environ[FORMAT_ENV_VAR] = line.log_format
     if not logging.getLogger().handlers:
         configure_logging()
 
 
 def _run_logged(
-    function: Callable[[], int | None], parameters: "type[BaseNeMoGymCLIConfig] | None"
+    run: Callable[[CommandLine], int | None], line: CommandLine, parameters: "type[BaseNeMoGymCLIConfig] | None"
 ) -> tuple[int, str | None]:
     """The exit code, and the error message if there is one."""
     try:
-        if parameters is not None and _cached_config() is None:
-            _warn_of_typos(parameters)
-        return function() or 0, None
+        if parameters is not None:
+            _warn_of_typos(line, parameters)
+        with running_command(line):
+            return run(line) or 0, None
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         return INTERRUPTED, "Interrupted."
@@ -208,6 +224,20 @@ def _run_logged(
         if not all(isinstance(error, GymError) for error in leaf_errors(raised)):
             raise
         return _report(raised)
+
+
+def _warn_of_typos(line: CommandLine, parameters: "type[BaseNeMoGymCLIConfig]") -> None:
+    """Unknown keys are allowed, because a configuration has many. One that is almost a parameter, or a key that all
+    configurations may have, is likely a typo."""
+    from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME, SETTINGS_KEYS
+
+    fields = parameters.model_fields
+    own = {*fields, *(field.alias for field in fields.values() if field.alias)}
+    for key, dot, _ in (override.key.partition(".") for override in line.overrides if not override.deletes):
+        known = own | {HEAD_SERVER_KEY_NAME} if dot else own | SETTINGS_KEYS
+        close = difflib.get_close_matches(key, known, n=1, cutoff=TYPO_CUTOFF)
+        if key not in known and close:
+            logger.warning("'%s' is not a parameter of this command. Did you mean '%s'?", key, close[0])
 
 
 def _report(raised: BaseException) -> tuple[int, str]:
@@ -247,3 +277,72 @@ def _is_stdout_closed() -> bool:
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return bool(poll.poll(0))
+
+
+# Output
+
+
+@dataclass
+class _JsonOutput:
+    """The document of the running command."""
+
+    stdout: TextIO
+    printed: io.StringIO = field(default_factory=io.StringIO)
+    result: Any = None
+
+    def document(self, exit_code: int, error: str | None) -> dict[str, Any]:
+        text = self.printed.getvalue().strip("\n")
+        result = self.result if self.result is not None else {"output": text.splitlines()} if text else {}
+        document = dict(result) if isinstance(result, dict) else {"result": result}
+        return {**document, **({"error": error} if error else {}), "exit_code": exit_code}
+
+
+_current: _JsonOutput | None = None
+
+
+def wants_json() -> bool:
+    """True if the running command was given `--json`."""
+    return _current is not None
+
+
+def print_result(result: Any, text: str = "") -> None:
+    """Print the result of a command: the value with `--json`, otherwise the text. With `--json`, what a command prints
+    without calling this is the `output` of the document."""
+    if _current is None:
+        print(text)
+    else:
+        _current.result = result
+
+
+def flush_result() -> None:
+    """Write the document now: for a command that goes on after its result."""
+    if _current is not None and _current.result is not None:
+        _write(_current.stdout, _current.document(0, None))
+        _current.result, _current.printed = None, io.StringIO()
+
+
+class JsonCommand:
+    """Set by the command wrapper: how the command ended."""
+
+    exit_code = 0
+    error: str | None = None
+
+
+@contextlib.contextmanager
+def json_output() -> Iterator[JsonCommand]:
+    """Collect what is printed inside, and write one document at the end."""
+    global _current  # noqa: PLW0603 -- one command runs at a time
+    outer, ended = _current, JsonCommand()
+    _current = collected = _JsonOutput(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(collected.printed):
+            yield ended
+    finally:
+        _current = outer
+        _write(collected.stdout, collected.document(ended.exit_code, ended.error))
+
+
+def _write(stream: TextIO, document: dict[str, Any]) -> None:
+    shown = process_redactor().value(document)
+    stream.write(json.dumps(shown, indent=2, ensure_ascii=False, default=str) + "\n")
+    stream.flush()

@@ -1,5 +1,5 @@
-"""The one list of commands. To add one, write its function, add a line here, and add its two scripts to pyproject.toml
-(a test compares the two lists). Importing this module imports none of the commands."""
+"""The one table of commands. To add one, write its function, add a line here, and add its two scripts to
+pyproject.toml (a test compares the two). Importing this module imports none of the commands."""
 
 import contextlib
 import importlib
@@ -35,50 +35,65 @@ class Command(NamedTuple):
         return self.target.rpartition(":")[2]
 
 
-_LIST = (
-    Command("eval", "Evaluate a model in an environment, by its name.", "evaluate:evaluate_model"),
-    Command("list", "List environments, agents, models and datasets.", "listing:list_all"),
-    Command("compare", "Compare two runs on the same tasks.", "compare:compare_runs"),
-    Command("run", "Start the servers of a configuration and keep them running.", "servers:run"),
-    Command("worker", "Start a worker on this machine that joins a run.", "join:worker"),
-    Command("status", "Show the running servers and their health.", "servers:status"),
-    Command("stop", "Stop a run from another terminal.", "servers:stop"),
-    Command("collect_rollouts", "Run an agent on a dataset and write scored rollouts.", "collect:collect_rollouts"),
-    Command("viewer", "Look at rollouts and datasets in a browser or the terminal.", "view:viewer"),
-    Command("profile", "Compute how hard each row of a dataset is.", "analyze:profile"),
-    Command("reward_profile", "Compute figures of rollouts by task and agent.", "analyze:reward_profile"),
-    Command("reverify", "Score stored rollouts again and show changed rewards.", "analyze:reverify"),
-    Command("export", "Convert scored rollouts to training data.", "analyze:export"),
-    Command("check_tokens", "Check that the tokens of each turn extend those before.", "check:check_tokens"),
-    Command("prepare_data", "Check, measure and collate datasets for training.", "data:prepare_data"),
-    Command("import", "Convert another dataset to rows.", "make_data:import_dataset"),
-    Command("generate_data", "Generate training data from a seed.", "make_data:generate_data"),
-    Command("update_readme", "Update the README's tables of environments.", "make_data:update_readme"),
-    Command("upload_dataset_to_hf", "Upload a dataset to Hugging Face.", "hubs:upload_dataset_to_hf"),
-    Command("download_dataset_from_hf", "Download a dataset from Hugging Face.", "hubs:download_dataset_from_hf"),
-    Command("gitlab_to_hf_dataset", "Move a dataset from GitLab to Hugging Face.", "hubs:gitlab_to_hf_dataset"),
-    Command("upload_dataset_to_gitlab", "Upload a dataset to GitLab.", "hubs:upload_dataset_to_gitlab"),
-    Command("download_dataset_from_gitlab", "Download a dataset from GitLab.", "hubs:download_dataset_from_gitlab"),
-    Command("delete_dataset_from_gitlab", "Delete a dataset from GitLab.", "hubs:delete_dataset_from_gitlab"),
-    Command("init_resources_server", "Create a new environment.", "init:init_resources_server"),
-    Command("init_agent", "Create a new agent.", "init:init_agent"),
-    Command("check_verifier", "Test verifiers with generated answers.", "check:check_verifier"),
-    Command("test", "Run the tests of one server folder.", "tests:test"),
-    Command("test_all", "Run the tests of all server folders.", "tests:test_all"),
-    Command("dev_test", "Run the tests of NeMo Gym itself.", "tests:dev_test"),
-    Command("bench", "Measure what an environment carries, and what saturates first.", "capacity:bench"),
-    Command("check_compat", "Check a folder written for the public package.", "compat:check_compat"),
-    Command("prepare_benchmark", "Write the rows of benchmarks.", "benchmarks:prepare_benchmark"),
-    Command("aggregate_rollouts", "Compute an environment's own figures.", "benchmarks:aggregate_rollouts"),
-    Command("materialize_prompts", "Fill in a prompt for every row.", "benchmarks:materialize_prompts"),
-    Command("dump_config", "Print the merged configuration.", "info:dump_config"),
-    Command("pip_list", "List the packages that a server folder runs with.", "info:pip_list"),
-    Command("doctor", "Show which sandbox works on this machine, and how to get a better one.", "machine:doctor"),
-    Command("version", "Show the versions of NeMo Gym and its dependencies.", "info:version"),
-    Command("completion", "Print a shell completion script.", "shell_completion:completion"),
-    Command("help", "List the commands, or show the parameters of one.", "app:display_help"),
-)
-COMMANDS = {each.name: each for each in _LIST}
+GROUPS: dict[str, tuple[Command, ...]] = {
+    "Evaluate and collect": (
+        Command("eval", "Evaluate a model in an environment, by its name.", "evaluate:evaluate_model"),
+        Command("list", "List environments, agents, models and datasets.", "catalog:list_all"),
+        Command(
+            "collect_rollouts", "Run an agent on a dataset and write scored rollouts.", "collect:collect_rollouts"
+        ),
+        Command("prepare_benchmark", "Write the rows of benchmarks.", "collect:prepare_benchmark"),
+    ),
+    "Look at results": (
+        Command("viewer", "Look at rollouts and datasets in a browser or the terminal.", "view:viewer"),
+        Command("compare", "Compare two runs on the same tasks.", "analyze:compare_runs"),
+        Command("profile", "Compute how hard each row of a dataset is.", "analyze:profile"),
+        Command("reward_profile", "Compute statistics of rollouts by task and agent.", "analyze:reward_profile"),
+        Command("aggregate_rollouts", "Compute an environment's own metrics.", "collect:aggregate_rollouts"),
+        Command("reverify", "Score stored rollouts again and show changed rewards.", "analyze:reverify"),
+        Command("export", "Convert scored rollouts to training data.", "analyze:export"),
+        Command("check_tokens", "Check that the tokens of each turn extend those before.", "analyze:check_tokens"),
+    ),
+    "Environments and data": (
+        Command("init_resources_server", "Create a new environment.", "init:init_resources_server"),
+        Command("init_agent", "Create a new agent.", "init:init_agent"),
+        Command("test", "Run the tests of one server folder.", "tests:test"),
+        Command("test_all", "Run the tests of all server folders.", "tests:test_all"),
+        Command("check_verifier", "Test verifiers with generated answers.", "analyze:check_verifier"),
+        Command("check_compat", "Check a folder written for the public package.", "tests:check_compat"),
+        Command("prepare_data", "Check, measure and collate datasets for training.", "data:prepare_data"),
+        Command("import", "Convert another dataset to rows.", "data:import_dataset"),
+        Command("generate_data", "Generate training data from a seed.", "data:generate_data"),
+        Command("materialize_prompts", "Fill in a prompt for every row.", "data:materialize_prompts"),
+        Command("update_readme", "Update the README's tables of environments.", "data:update_readme"),
+        Command("upload_dataset_to_hf", "Upload a dataset to Hugging Face.", "hubs:upload_dataset_to_hf"),
+        Command("download_dataset_from_hf", "Download a dataset from Hugging Face.", "hubs:download_dataset_from_hf"),
+        Command("gitlab_to_hf_dataset", "Move a dataset from GitLab to Hugging Face.", "hubs:gitlab_to_hf_dataset"),
+        Command("upload_dataset_to_gitlab", "Upload a dataset to GitLab.", "hubs:upload_dataset_to_gitlab"),
+        Command(
+            "download_dataset_from_gitlab", "Download a dataset from GitLab.", "hubs:download_dataset_from_gitlab"
+        ),
+        Command("delete_dataset_from_gitlab", "Delete a dataset from GitLab.", "hubs:delete_dataset_from_gitlab"),
+    ),
+    "Servers and scale": (
+        Command("run", "Start the servers of a configuration and keep them running.", "servers:run"),
+        Command("status", "Show the running servers and their health.", "servers:status"),
+        Command("stop", "Stop a run from another terminal.", "servers:stop"),
+        Command("worker", "Start a worker on this machine that joins a run.", "servers:worker"),
+        Command("bench", "Measure what an environment carries, and what saturates first.", "capacity:bench"),
+    ),
+    "Set up": (
+        Command("doctor", "Show which sandbox works on this machine, and how to get a better one.", "info:doctor"),
+        Command("dump_config", "Print the merged configuration.", "info:dump_config"),
+        Command("pip_list", "List the packages that a server folder runs with.", "info:pip_list"),
+        Command("version", "Show the versions of NeMo Gym and its dependencies.", "info:version"),
+        Command("completion", "Print a shell completion script.", "app:completion"),
+        Command("help", "List the commands, or show the parameters of one.", "app:display_help"),
+        Command("dev_test", "Run the tests of NeMo Gym itself.", "tests:dev_test"),
+    ),
+}
+"""The commands, by what people do with them."""
+COMMANDS = {each.name: each for group in GROUPS.values() for each in group}
 ALIASES = {"view": "viewer"}
 """Short names for `ng`."""
 

@@ -1,12 +1,21 @@
-"""Prepare datasets."""
+"""Make datasets: check and collate them, convert others, generate them from a seed, fill in prompts."""
 
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from nemo_gym.cli.command import command, read_unchecked
+from omegaconf import DictConfig
+
+from nemo_gym.cli.command import FAILED, command, config_command, print_result
+from nemo_gym.cli.init import find_folder
+from nemo_gym.common.paths import PARENT_DIR, find
+from nemo_gym.common.words import count_of
 from nemo_gym.compat.global_config import GlobalConfigDictParserConfig
+from nemo_gym.config.command_options import CommandConfig
+from nemo_gym.data.generate import GenerateDataConfig
+from nemo_gym.data.generate import generate_data as generate_files
+from nemo_gym.data.import_rows import ImportConfig, import_rows
 from nemo_gym.data.prepare import (
     CheckedDataset,
     Collated,
@@ -15,17 +24,19 @@ from nemo_gym.data.prepare import (
     TrainDataProcessor,
     TrainDataProcessorConfig,
 )
-from nemo_gym.data.reports import offending_lines
+from nemo_gym.data.prompts import materialize_prompts as render
+from nemo_gym.data.reports import number_ranges, offending_lines
 from nemo_gym.data.scope import AgentDataset, DatasetScope
+from nemo_gym.errors import ConfigError
 
 _WIDTH = 100
 
 
-@command(TrainDataProcessorConfig)
-def prepare_data() -> None:
+@config_command(
+    TrainDataProcessorConfig, checked=False, initial=GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT
+)
+def prepare_data(options: TrainDataProcessorConfig, config: DictConfig) -> None:
     """Check datasets, print and save their statistics, and collate them for training."""
-    config = read_unchecked(GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT)
-    options = TrainDataProcessorConfig.read(config)
     with _progress_bar() as on_progress, TrainDataProcessor(options, on_progress=on_progress) as processor:
         _title("Load and validate server instance configs")
         scope = processor.load_and_validate_server_instance_configs(config)
@@ -113,3 +124,79 @@ def _show_collated(results: Sequence[Collated]) -> None:
     print("View your final data!")
     for each in results:
         print(f"- {each.type}: {each.path}")
+
+
+@command(ImportConfig)
+def import_dataset(config: ImportConfig) -> None:
+    """Turn another dataset into rows, and say what was dropped."""
+    report = import_rows(config)
+    lines = [
+        f"{count_of(report.rows, 'row')} in {config.output_jsonl_fpath}, from {count_of(report.read, 'record')}",
+        *(
+            f"{count:>8} dropped: {reason} ({_records(report.dropped[reason])})"
+            for reason, count in report.counts.most_common()
+        ),
+    ]
+    print_result({"rows": report.rows, "records": report.read, "dropped": dict(report.counts)}, "\n".join(lines))
+
+
+def _records(indices: list[int]) -> str:
+    return number_ranges([index + 1 for index in indices], "record", most=5)
+
+
+@command(GenerateDataConfig)
+def generate_data(config: GenerateDataConfig) -> None:
+    """Make train and validation data for an environment from a seed."""
+    made = generate_files(config, find_folder(config.entrypoint))
+    lines = [f"{count_of(file.rows, 'row')} in {file.path}" for file in made.files]
+    lines.append(f"The verifier gave {made.verified} gold responses the full reward.")
+    files = [{"path": str(file.path), "rows": file.rows} for file in made.files]
+    print_result({"files": files, "verified": made.verified}, "\n".join(lines))
+
+
+class UpdateReadmeConfig(CommandConfig):
+    """Update the tables of environments in the README from their configurations."""
+
+    readme_fpath: str = "README.md"
+    """The README. The tables go between its START_..._TABLE and END_..._TABLE comments."""
+
+    check: bool = False
+    """Change nothing; the exit code is 1 if the tables are not up to date."""
+
+
+@command(UpdateReadmeConfig)
+def update_readme(config: UpdateReadmeConfig) -> int:
+    """Update the tables of environments in the README."""
+    from nemo_gym.data.readme_tables import update_readme as update
+    from nemo_gym.data.readme_tables import updated_readme
+
+    path = find(config.readme_fpath)
+    if config.check:
+        is_current = updated_readme(path.read_text(), PARENT_DIR) == path.read_text()
+        print(f"{path}: the tables are {'up to date' if is_current else 'not up to date; run ng_update_readme'}")
+        return 0 if is_current else FAILED
+    print(f"{path}: {'updated' if update(path, PARENT_DIR) else 'was up to date'}")
+    return 0
+
+
+class MaterializePromptsConfig(CommandConfig):
+    """Fill a prompt file in with the fields of every row."""
+
+    input_jsonl_fpath: str
+    """Rows without an `input`."""
+
+    prompt_config: str
+    """YAML with `user` and, if wanted, `system`."""
+
+    output_jsonl_fpath: str
+    """Where the rows go."""
+
+
+@command(MaterializePromptsConfig)
+def materialize_prompts(options: MaterializePromptsConfig) -> None:
+    """Fill in a prompt for every row."""
+    try:
+        count = render(options.input_jsonl_fpath, options.prompt_config, options.output_jsonl_fpath)
+    except KeyError as error:
+        raise ConfigError(str(error.args[0])) from error
+    print(f"{count} rows in {options.output_jsonl_fpath}")

@@ -42,7 +42,7 @@ class DemoConfig(CommandConfig):
 
 
 @command(DemoConfig)
-def demo() -> None:
+def demo(_options: DemoConfig) -> None:
     """Collect and show rollouts of easy questions."""
     print(
         "Eight easy questions, asked twice each, to SmolLM2-135M-Instruct on this machine's CPU.\n"

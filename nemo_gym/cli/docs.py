@@ -14,9 +14,9 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from nemo_gym.cli.command import parameters_of
-from nemo_gym.cli.commands import COMMANDS, Command
+from nemo_gym.cli.commands import GROUPS, Command
 from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.config.command_options import field_descriptions, type_name
+from nemo_gym.config.command_options import default_words, field_descriptions, type_words
 
 MARKER = "<!-- Generated from the code by `python -m nemo_gym.cli.docs`. Do not edit below this line. -->\n"
 
@@ -55,7 +55,8 @@ _Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 def commands_reference() -> str:
     """A section for each command: what it does, its parameters with their defaults, examples."""
-    return "\n".join(_command_section(command) for command in COMMANDS.values())
+    groups = ([f"## {title}\n", *map(_command_section, commands)] for title, commands in GROUPS.items())
+    return "\n".join(section for group in groups for section in group)
 
 
 def _command_section(command: Command) -> str:
@@ -63,7 +64,7 @@ def _command_section(command: Command) -> str:
     parameters = parameters_of(function)
     description = inspect.getdoc(parameters or function) or command.summary
     text, _, examples = description.partition("Examples:\n")
-    lines = [f"## `ng_{command.name}`", "", text.strip(), ""]
+    lines = [f"### `ng_{command.name}`", "", text.strip(), ""]
     if parameters and parameters.model_fields:
         lines += ["| parameter | type | default | |", "| --- | --- | --- | --- |"]
         described = field_descriptions(parameters)
@@ -76,14 +77,9 @@ def _command_section(command: Command) -> str:
 
 
 def _parameter_row(name: str, field: FieldInfo, description: str) -> str:
-    default = "required" if field.is_required() else _code(_default_text(field))
+    default = "required" if field.is_required() else _code(default_words(field))
     escaped = description.replace("|", "\\|")
-    return f"| `{name}` | {_code(type_name(field.annotation))} | {default} | {escaped} |"
-
-
-def _default_text(field: FieldInfo) -> str:
-    default = field.get_default(call_default_factory=True)
-    return "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+    return f"| `{name}` | {type_words(field.annotation, name)} | {default} | {escaped} |"
 
 
 def _code(text: str) -> str:

@@ -1,10 +1,12 @@
-"""`ng eval`: collect rollouts of an environment by its name. Config, agent and dataset are found."""
+"""`ng eval`: collect rollouts of an environment by its name. Config, agent and dataset are found.
+
+What is found becomes keys of the configuration, which is then read once, as `ng_collect_rollouts` reads it.
+"""
 
 import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,12 +15,10 @@ from pydantic import Field
 
 from nemo_gym.cli.catalog import DatasetEntry, Entry, EnvironmentAgent, agents_in, config_of, entries, find_environment
 from nemo_gym.cli.collect import collect_with_progress
-from nemo_gym.cli.command import command, read_parameters, read_unchecked, typed_arguments
+from nemo_gym.cli.command import config_command
 from nemo_gym.common.paths import nearest
+from nemo_gym.config.command_line import shown_arguments
 from nemo_gym.config.keys import POLICY_API_KEY_KEY_NAME, POLICY_BASE_URL_KEY_NAME, POLICY_MODEL_NAME_KEY_NAME
-from nemo_gym.config.loading import load_config
-from nemo_gym.config.overrides import shown_arguments
-from nemo_gym.config.secrets import MASK, is_secret
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.config import RolloutCollectionConfig
@@ -30,7 +30,7 @@ PREFERRED = ("validation", "example", "train")
 
 
 class EvalConfig(CommandConfig):
-    """Evaluate a model in an environment: collect scored rollouts and show the figures.
+    """Evaluate a model in an environment: collect scored rollouts and show the metrics.
 
     The config, the agent and the dataset are found by the name of the environment. All other settings of
     `ng_collect_rollouts` and of the servers can be given, too.
@@ -73,34 +73,31 @@ class EvalConfig(CommandConfig):
     """What to do with rollouts in `output` that were made another way."""
 
 
-@command(EvalConfig)
-def evaluate_model() -> int:
-    """Evaluate a model in an environment."""
-    options = read_parameters(EvalConfig)
-    given = read_unchecked()
+def find_by_name(given: DictConfig) -> dict[str, Any]:
+    """The keys of `ng_collect_rollouts` for what `env.yaml` and the command line ask for."""
+    options = EvalConfig.read(given)
     config_path = _environment_config(options.environment)
     agent = _agent(config_path, options.agent)
-    dataset = _dataset(agent, options.dataset)
-    output = options.output or _new_output(Path(options.environment.rstrip("/")).stem)
-    initial = {"config_paths": [str(config_path), *_model_configs(options.model)], **_policy(options.model, given)}
-    config = load_config(sys.argv[1:], initial=initial, fill_ports=False)
-    collection = RolloutCollectionConfig.read(
-        {
-            **{key: given[key] for key in RolloutCollectionConfig.model_fields if key in given},
-            "config_paths": initial["config_paths"],
-            "agent_name": agent.name,
-            "input_jsonl_fpath": dataset,
-            "output_jsonl_fpath": output,
-            "limit": options.limit,
-            "num_repeats": options.repeats,
-            "resume": options.resume,
-        }
-    )
-    print(f"{agent.name} on {dataset}, model: {options.model or _default_model(given)}", file=sys.stderr)
+    return {
+        "config_paths": [str(config_path), *_model_configs(options.model, given)],
+        "agent_name": agent.name,
+        "input_jsonl_fpath": _dataset(agent, options.dataset),
+        "output_jsonl_fpath": options.output or _new_output(Path(options.environment.rstrip("/")).stem),
+        "num_repeats": options.repeats,
+        **_policy(options.model, given),
+    }
+
+
+@config_command(EvalConfig, initial=find_by_name)
+def evaluate_model(options: EvalConfig, config: DictConfig) -> int:
+    """Evaluate a model in an environment."""
+    collection = RolloutCollectionConfig.read(config)
+    model = options.model or _default_model(config)
+    print(f"{collection.agent_name} on {collection.input_jsonl_fpath}, model: {model}", file=sys.stderr)
     try:
         metrics = collect_with_progress(config, collection)
     except KeyboardInterrupt:
-        _say_how_to_resume(output)
+        _say_how_to_resume(collection.output_jsonl_fpath)
         raise
     return int(metrics.failed.total() > collection.tolerated_failures)
 
@@ -157,14 +154,14 @@ def _model_entry(name: str) -> Entry | None:
     return next((each for each in entries("responses_api_models") if each.name in (folder, f"{folder}_model")), None)
 
 
-def _model_configs(name: str | None) -> list[str]:
+def _model_configs(name: str | None, given: DictConfig) -> list[str]:
     """The config of the model. None for the default, which the configuration itself chooses."""
     if name is not None and name.endswith((".yaml", ".yml")):
         return [name]
     entry = None if name is None else _model_entry(name)
     if entry is not None:
         return [str(config_of(entry))]
-    if name is None and not _has_endpoint(read_unchecked()):
+    if name is None and not _has_endpoint(given):
         return []
     return ["responses_api_models/openai_model/configs/openai_model.yaml"]
 
@@ -198,17 +195,7 @@ def _default_model(given: DictConfig) -> str:
 
 
 def _say_how_to_resume(output: str) -> None:
-    typed = list(_without_secrets(typed_arguments()))
+    typed = sys.argv[1:]
     added = [] if any(part in ("-o", "--output") or "output=" in part for part in typed) else ["--output", output]
     shown = " ".join(shlex.quote(part) for part in shown_arguments([*typed, *added]))
     print(f"To make the missing rollouts: ng eval {shown}", file=sys.stderr)
-
-
-def _without_secrets(arguments: list[str]) -> Iterator[str]:
-    """The arguments with the values of secret options masked, such as that of `--policy-api-key`."""
-    before = ""
-    for argument in arguments:
-        name = before.removeprefix("--").replace("-", "_")
-        is_value = before.startswith("--") and "=" not in before and not argument.startswith("-")
-        yield MASK if is_value and is_secret(name, argument) else argument
-        before = argument

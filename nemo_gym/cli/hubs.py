@@ -1,6 +1,8 @@
 """Commands on published datasets: upload, download, delete."""
 
-from nemo_gym.cli.command import command, read_parameters, read_unchecked
+from omegaconf import DictConfig
+
+from nemo_gym.cli.command import command, config_command, merged_config
 from nemo_gym.data.hubs import gitlab, hugging_face
 from nemo_gym.data.hubs.gitlab import (
     DeleteJsonlDatasetGitlabConfig,
@@ -19,27 +21,29 @@ from nemo_gym.errors import ConfigError
 DELETE_KEY = "delete_from_gitlab"
 
 
-@command(UploadJsonlDatasetHuggingFaceMaybeDeleteConfig)
-def upload_dataset_to_hf() -> None:
+@config_command(UploadJsonlDatasetHuggingFaceMaybeDeleteConfig, checked=False)
+def upload_dataset_to_hf(options: UploadJsonlDatasetHuggingFaceMaybeDeleteConfig, config: DictConfig) -> None:
     """Upload a JSONL dataset to Hugging Face."""
-    config = read_parameters(UploadJsonlDatasetHuggingFaceMaybeDeleteConfig)
-    upload_jsonl_dataset_to_hf_maybe_delete(config, delete_from_gitlab=config.delete_from_gitlab)
+    _upload_to_hf(options, MLFlowConfig.read(config) if options.delete_from_gitlab else None)
 
 
-@command(UploadJsonlDatasetHuggingFaceConfig)
-def gitlab_to_hf_dataset() -> None:
+@config_command(UploadJsonlDatasetHuggingFaceConfig, checked=False)
+def gitlab_to_hf_dataset(options: UploadJsonlDatasetHuggingFaceConfig, config: DictConfig) -> None:
     """Upload a JSONL dataset to Hugging Face, then delete it from GitLab."""
-    if DELETE_KEY in read_unchecked():
+    if DELETE_KEY in config:
         raise ConfigError(f"Forbidden fields present: {DELETE_KEY}. This command always deletes, once you confirm it.")
-    config = read_parameters(UploadJsonlDatasetHuggingFaceConfig)
-    upload_jsonl_dataset_to_hf_maybe_delete(config, delete_from_gitlab=True)
+    _upload_to_hf(options, MLFlowConfig.read(config))
 
 
 def upload_jsonl_dataset_to_hf_maybe_delete(
     config: UploadJsonlDatasetHuggingFaceConfig, delete_from_gitlab: bool = False
 ) -> None:
     """Upload, and if that succeeds ask whether to delete the dataset from GitLab."""
-    registry = read_parameters(MLFlowConfig) if delete_from_gitlab else None
+    _upload_to_hf(config, MLFlowConfig.read(merged_config()) if delete_from_gitlab else None)
+
+
+def _upload_to_hf(config: UploadJsonlDatasetHuggingFaceConfig, registry: MLFlowConfig | None) -> None:
+    """Upload, and if a registry is given ask whether to delete the dataset from it."""
     done = hugging_face.upload(config)
     for note in done.notes:
         _say(note)
@@ -49,35 +53,34 @@ def upload_jsonl_dataset_to_hf_maybe_delete(
 
 
 @command(DownloadJsonlDatasetHuggingFaceConfig)
-def download_dataset_from_hf() -> None:
+def download_dataset_from_hf(options: DownloadJsonlDatasetHuggingFaceConfig) -> None:
     """Download a dataset from Hugging Face."""
-    for path in hugging_face.download(read_parameters(DownloadJsonlDatasetHuggingFaceConfig)):
+    for path in hugging_face.download(options):
         _say(f"Downloaded {path}")
 
 
 @command(UploadJsonlDatasetGitlabConfig)
-def upload_dataset_to_gitlab() -> None:
+def upload_dataset_to_gitlab(options: UploadJsonlDatasetGitlabConfig) -> None:
     """Upload a JSONL dataset to a GitLab model registry."""
-    done = gitlab.upload(read_parameters(UploadJsonlDatasetGitlabConfig))
+    done = gitlab.upload(options)
     _say(f"Dataset upload successful. Download it with:\n{done.download_command}")
 
 
 @command(DownloadJsonlDatasetGitlabConfig)
-def download_dataset_from_gitlab() -> None:
+def download_dataset_from_gitlab(options: DownloadJsonlDatasetGitlabConfig) -> None:
     """Download a JSONL dataset from a GitLab model registry."""
-    _say(f"Downloaded {gitlab.download(read_parameters(DownloadJsonlDatasetGitlabConfig))}")
+    _say(f"Downloaded {gitlab.download(options)}")
 
 
 @command(DeleteJsonlDatasetGitlabConfig)
-def delete_dataset_from_gitlab() -> None:
+def delete_dataset_from_gitlab(options: DeleteJsonlDatasetGitlabConfig) -> None:
     """Delete a dataset from a GitLab model registry, once you have confirmed it."""
-    config = read_parameters(DeleteJsonlDatasetGitlabConfig)
-    _delete_if_confirmed(config, config.dataset_name)
+    _delete_if_confirmed(options, options.dataset_name)
 
 
 def delete_jsonl_dataset_from_gitlab(dataset_name: str) -> None:
     """Ask whether to delete a dataset from the registry of the configuration, and do so."""
-    _delete_if_confirmed(read_parameters(MLFlowConfig), dataset_name)
+    _delete_if_confirmed(MLFlowConfig.read(merged_config()), dataset_name)
 
 
 def _delete_if_confirmed(registry: MLFlowConfig, name: str) -> None:

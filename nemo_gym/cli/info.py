@@ -1,4 +1,4 @@
-"""Commands that print the configuration, versions and packages."""
+"""Show what is set up here: the configuration, versions, packages, and which sandbox works."""
 
 import json
 import os
@@ -6,17 +6,21 @@ import platform
 import subprocess
 import sys
 from importlib import metadata
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from nemo_gym.cli.command import command, read_command_line, read_parameters
-from nemo_gym.cli.folders import find_folder
-from nemo_gym.cli.output import print_result, wants_json
+from nemo_gym.cli.command import FAILED, command, config_command, print_result, wants_json
+from nemo_gym.cli.init import find_folder
 from nemo_gym.common.paths import PARENT_DIR, find_uv
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import StartupError
 from nemo_gym.runtime.venvs import python_for
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from nemo_gym.sandbox.assessment import Assessment
 
 _DEPENDENCIES = ("openai", "ray", "pydantic", "aiohttp", "uvicorn", "hydra-core", "omegaconf")
 
@@ -38,14 +42,14 @@ class DumpConfigConfig(CommandConfig):
     """YAML files to merge."""
 
 
-@command(DumpConfigConfig)
-def dump_config() -> None:
+@config_command(DumpConfigConfig)
+def dump_config(_options: DumpConfigConfig, config: "DictConfig") -> None:
     """Print the merged configuration without its secrets."""
     from omegaconf import OmegaConf
 
     from nemo_gym.config.loading import dump
 
-    text = dump(read_command_line())
+    text = dump(config)
     if wants_json():
         print_result({"config": OmegaConf.to_container(OmegaConf.create(text))})
     else:
@@ -70,9 +74,8 @@ class VersionConfig(CommandConfig):
 
 
 @command(VersionConfig)
-def version() -> None:
+def version(parameters: VersionConfig) -> None:
     """Show versions and installation paths."""
-    parameters = read_parameters(VersionConfig)
     facts = version_facts()
     print_result(facts, json.dumps(facts, indent=2) if parameters.json_format else _as_text(facts))
 
@@ -140,9 +143,8 @@ class PipListConfig(CommandConfig):
 
 
 @command(PipListConfig)
-def pip_list() -> int:
+def pip_list(parameters: PipListConfig) -> int:
     """List the packages that a server folder runs with."""
-    parameters = read_parameters(PipListConfig)
     python = python_for(find_folder(parameters.entrypoint)) or sys.executable
     print(f"Packages of {python}", file=sys.stderr, flush=True)
     form = "json" if wants_json() else parameters.format
@@ -161,3 +163,44 @@ def _uv() -> str:
         return find_uv()
     except StartupError as error:
         raise StartupError("uv is not installed. Install it with: pip install uv") from error
+
+
+_LEVELS = {"full": "full", "partial": "partial (see below)", "none": "none"}
+
+
+class DoctorConfig(CommandConfig):
+    """Show which sandbox level holds on this machine, why, and the exact fix for what does not work.
+
+    The exit code is 1 if model-written code cannot be run in any sandbox here.
+    """
+
+
+@command(DoctorConfig)
+def doctor(_options: DoctorConfig) -> int:
+    """Show which sandbox works on this machine."""
+    from nemo_gym.sandbox.assessment import assess
+
+    found = list(assess())
+    best = next((one for one in found if one.works), None)
+    lines = [f"Python {sys.version.split()[0]}", "", "Sandbox providers, best first:"]
+    lines += [line for one in found for line in _described(one)]
+    lines += ["", _verdict(best)]
+    if best is not None and best.not_covered:
+        lines += [f"What '{best.name}' does not stop:", *(f"  - {gap}" for gap in best.not_covered)]
+    providers = [{"name": one.name, "works": one.works, "level": one.level, "fix": one.fix} for one in found]
+    print_result({"sandbox": best.name if best else None, "providers": providers}, "\n".join(lines))
+    return 0 if best else FAILED
+
+
+def _described(one: "Assessment") -> list[str]:
+    lines = [f"  {'works' if one.works else 'no':<6} {one.name:<11} level: {one.level:<8} {one.reason}"]
+    return lines if one.fix is None else [*lines, f"         fix: {one.fix}"]
+
+
+def _verdict(best: "Assessment | None") -> str:
+    if best is None:
+        return (
+            "No sandbox: model-written code is refused. Environments that run code need one of the fixes above, or "
+            "'unconfined' named in their config."
+        )
+    return f"`auto` means '{best.name}' here, level {_LEVELS[best.level]}."

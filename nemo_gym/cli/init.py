@@ -1,4 +1,4 @@
-"""Create a new environment or agent from the templates."""
+"""Create a new environment or agent from the templates, and find the folder of an existing one."""
 
 import keyword
 import os
@@ -8,13 +8,14 @@ from pathlib import Path
 from string import Template
 from typing import ClassVar, NamedTuple
 
-from nemo_gym.cli.command import command, read_parameters
-from nemo_gym.cli.folders import parse_entrypoint
-from nemo_gym.common.paths import PACKAGE_DIR
+from nemo_gym.cli.command import command
+from nemo_gym.common.paths import PACKAGE_DIR, SERVER_FOLDERS, find, nearest
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
 
 TEMPLATES = PACKAGE_DIR / "templates"
+MAX_PARTS = 4
+"""Of the path of an existing folder: the name of a server may have slashes."""
 
 
 class Kind(NamedTuple):
@@ -107,15 +108,15 @@ class InitAgentConfig(CommandConfig):
 
 
 @command(InitResourcesServerConfig)
-def init_resources_server() -> None:
+def init_resources_server(options: InitResourcesServerConfig) -> None:
     """Create a new environment and print the next steps."""
-    _init(ENVIRONMENT, read_parameters(InitResourcesServerConfig).entrypoint)
+    _init(ENVIRONMENT, options.entrypoint)
 
 
 @command(InitAgentConfig)
-def init_agent() -> None:
+def init_agent(options: InitAgentConfig) -> None:
     """Create a new agent and print the next steps."""
-    _init(AGENT, read_parameters(InitAgentConfig).entrypoint)
+    _init(AGENT, options.entrypoint)
 
 
 def _init(kind: Kind, entrypoint: str) -> None:
@@ -163,3 +164,32 @@ def _name_in(text: str, wanted: Kind) -> str:
 
 def _is_module_name(name: str) -> bool:
     return bool(re.fullmatch(r"[a-z][a-z0-9_]*", name)) and not keyword.iskeyword(name)
+
+
+def parse_entrypoint(text: str, *, max_parts: int = 2) -> Path:
+    """Parse `<kind>/<name>`. The folder need not exist."""
+    path = Path(text)
+    if path.is_absolute() or not 2 <= len(path.parts) <= max_parts or ".." in path.parts:
+        raise ConfigError(
+            f"The entrypoint is '{text}', expected a relative path of two parts, such as resources_servers/my_server."
+        )
+    kind = path.parts[0]
+    if kind not in SERVER_FOLDERS:
+        listed = ", ".join(SERVER_FOLDERS)
+        raise ConfigError(
+            f"The entrypoint is '{text}', expected a folder in one of {listed}.{nearest(kind, SERVER_FOLDERS)}"
+        )
+    return path
+
+
+def find_folder(entrypoint: str) -> Path:
+    """The existing folder, in the working directory or beside the package. The name of a server may have a slash."""
+    folder = find(parse_entrypoint(entrypoint, max_parts=MAX_PARTS), what="server folder")
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is a file, expected the folder of a server.")
+    return folder
+
+
+def project_of(folder: Path) -> Path:
+    """The folder that has `resources_servers/` and its siblings, of one of the servers in it."""
+    return next((above.parent for above in folder.parents if above.name in SERVER_FOLDERS), folder.parent.parent)

@@ -1,10 +1,11 @@
-"""Start servers, show their status, stop them."""
+"""Start servers, show their status, stop them; and start a worker that joins them from another machine."""
 
 import asyncio
 import contextlib
 import os
 import pwd
 import signal
+import socket
 import sys
 import threading
 import time
@@ -19,29 +20,34 @@ import orjson
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
-from nemo_gym.cli.command import command, read_command_line
-from nemo_gym.cli.output import flush_result, print_result, wants_json
+from nemo_gym.cli.command import config_command, flush_result, print_result, wants_json
 from nemo_gym.client.head import base_url, get_from_head, run_token, run_token_file
+from nemo_gym.common import event_loop
 from nemo_gym.common.redaction import one_line
 from nemo_gym.compat.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.config.servers import server_instances
-from nemo_gym.config.types import BaseNeMoGymCLIConfig, BaseServerConfig, NumWorkers
+from nemo_gym.config.types import BaseServerConfig, CommandConfig, NumWorkers, Port
 from nemo_gym.errors import GymError, HeadServerError, NoServerInstancesError, StartupError
 from nemo_gym.runtime.class_loader import grouped
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
 from nemo_gym.runtime.launcher import Launcher
+from nemo_gym.runtime.membership import WorkerPlan, join_and_serve, plan_worker, token_of
 from nemo_gym.runtime.run_identity import check_run_identity, is_running, run_identity
 from nemo_gym.runtime.supervisor import default_echo
 from nemo_gym.runtime.venvs import VenvSettings
+from nemo_gym.server.uvicorn_runner import bind, set_by_signals
 
 START_TIMEOUT_S = 3600.0
 """A server's virtualenv may have to be made first."""
 STOP_TIMEOUT_S = 30.0
 POLL_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 2.0
+HUNG_AFTER_S = 30.0
+CHECK_EVERY_S = 1.0
+REQUEST_TIMEOUT_S = 2.0
 
 
-class RunConfig(BaseNeMoGymCLIConfig):
+class RunConfig(CommandConfig):
     """Start the servers of a configuration and keep them running until Ctrl+C.
 
     Examples:
@@ -196,12 +202,11 @@ def _saved_token(launcher: Launcher) -> Iterator[None]:
         place.unlink(missing_ok=True)
 
 
-@command(RunConfig)
-def run() -> None:
+@config_command(RunConfig)
+def run(_options: RunConfig, config: DictConfig) -> None:
     """Start the servers of a configuration and keep them running."""
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
-    config = read_command_line()
     if config.get("dry_run"):
         print(f"Dry run: the environments of {len(prepare_environments(config))} workers are ready.")
         return
@@ -224,7 +229,7 @@ def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-class StatusConfig(BaseNeMoGymCLIConfig):
+class StatusConfig(CommandConfig):
     """Show the servers of the run whose head server is at head_server.host and head_server.port.
 
     With --watch, show them again and again with the collections in progress: rollouts in flight by stage and age,
@@ -238,17 +243,16 @@ class StatusConfig(BaseNeMoGymCLIConfig):
     """With watch: seconds between two updates."""
 
 
-@command(StatusConfig)
-def status() -> None:
+@config_command(StatusConfig)
+def status(options: StatusConfig, config: DictConfig) -> None:
     """Show the servers and their health. The exit code is 1 if a server is unhealthy or there is no run."""
-    config = read_command_line()
-    options = StatusConfig.model_validate(config)
+    head = _head_of(config)
     if options.watch:
-        from nemo_gym.cli.watch import watch  # what it needs takes longer to import than the servers to start
+        from nemo_gym.cli.view import watch  # what it needs takes longer to import than the servers to start
 
-        watch(_server_lines, every_s=options.every_s)
+        watch(partial(_server_lines, head), every_s=options.every_s)
     try:
-        instances = running_servers(_head())
+        instances = running_servers(head)
     except HeadServerError as error:
         print(f"{error}\nStart servers with `ng_run`.")
         sys.exit(1)
@@ -260,9 +264,9 @@ def status() -> None:
         sys.exit(1)
 
 
-def _server_lines() -> list[str]:
+def _server_lines(head: BaseServerConfig) -> list[str]:
     try:
-        found = running_servers(_head())
+        found = running_servers(head)
     except HeadServerError:
         return ["No servers of `ng_run` at this head_server."]
     return [f"{each.process_name}: {each.status}, port {each.port}, process {each.pid}" for each in found]
@@ -309,7 +313,7 @@ def _as_uptime(seconds: float | None) -> str | None:
     return f"{int(days)}d {int(hours)}h {int(minutes)}m {rest:.1f}s"
 
 
-class StopConfig(BaseNeMoGymCLIConfig):
+class StopConfig(CommandConfig):
     """Stop the run whose head server is at head_server.host and head_server.port.
 
     Asks first if the run was started from another terminal.
@@ -321,16 +325,15 @@ class StopConfig(BaseNeMoGymCLIConfig):
     """Do not ask."""
 
 
-@command(StopConfig)
-def stop() -> None:
+@config_command(StopConfig)
+def stop(options: StopConfig, config: DictConfig) -> None:
     """Stop a run, as Ctrl+C in its terminal would. Only a process that is verifiably the run is signalled."""
-    settings = read_command_line()
-    head = BaseServerConfig.model_validate(dict(settings.head_server))
+    head = _head_of(config)
     url = base_url(head.host, head.port)
     reported = orjson.loads(get_from_head(url, "/run", token=run_token(head.port)))
     pid = check_run_identity(reported)
     name = describe_run(head, pid, started_at=reported.get("started_at"))
-    if not (settings.get("yes") or os.getsid(pid) == os.getsid(0)):
+    if not (options.yes or os.getsid(pid) == os.getsid(0)):
         _ask(name)
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
@@ -371,5 +374,116 @@ def _ask(name: str) -> None:
         raise GymError("Nothing was stopped.")
 
 
-def _head() -> BaseServerConfig:
-    return BaseServerConfig.model_validate(dict(read_command_line().head_server))
+def _head_of(config: DictConfig) -> BaseServerConfig:
+    return BaseServerConfig.model_validate(dict(config.head_server))
+
+
+# A worker on another machine
+
+
+class WorkerConfig(CommandConfig):
+    """Start a worker on this machine and let it join a run: it holds all servers of the configuration, and collectors
+    send it rows.
+
+    Give it the same configuration as `ng_run`, the address of the run's head server, and the run's token in
+    NEMO_GYM_RUN_TOKEN. A worker with other settings or code is refused. SIGTERM drains it: it gets no more rows, and
+    finishes those in flight.
+    """
+
+    config_paths: list[str] | None = None
+    """YAML files that define the servers, as for `ng_run`."""
+
+    worker_host: str | None = None
+    """The address that this worker listens on, and by which the run reaches it. Default: default_host."""
+
+    worker_port: Port = 0
+    """Port for HTTP requests to its servers. Default: any."""
+
+    worker_rows_port: Port = 0
+    """Port for rows of collectors. Default: any."""
+
+    health_port: Port | None = None
+    """Answer GET /health on this port, from a thread of its own."""
+
+    drain_timeout_s: float = Field(default=30.0, ge=0)
+    """How long rollouts in flight may take after SIGTERM."""
+
+
+@config_command(WorkerConfig)
+def worker(options: WorkerConfig, config: DictConfig) -> None:
+    """Start a worker that joins a run."""
+    plan = plan_worker(
+        config,
+        token=token_of(config),
+        host=options.worker_host,
+        port=options.worker_port,
+        rows_port=options.worker_rows_port,
+    )
+    event_loop.run(_serve_worker(plan, options))
+
+
+async def _serve_worker(plan: WorkerPlan, options: WorkerConfig) -> None:
+    from nemo_gym.rollouts.worker import serve_rows  # takes long to import, and the other commands do not need it
+
+    stop = set_by_signals()
+    with contextlib.ExitStack() as opened:
+        if options.health_port is not None:
+            opened.enter_context(health_thread(bind(plan.host, options.health_port)))
+        await join_and_serve(plan, partial(serve_rows, drain_s=options.drain_timeout_s), stop, _say_joined)
+
+
+def _say_joined(index: int) -> None:
+    print(f"Worker {index} joined the run and is ready. Stop it with Ctrl+C.", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def health_thread(listening: socket.socket, *, hung_after_s: float = HUNG_AFTER_S) -> Iterator[None]:
+    """Answer any request on `listening` while the block runs: 200, or 503 if the event loop has not run for long. The
+    thread answers however busy the event loop is."""
+    beat = _Heartbeat()
+    thread = threading.Thread(
+        target=_answer_health, args=(listening, beat, hung_after_s), name="nemo-gym-health", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        beat.stop()
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        listening.close()
+
+
+class _Heartbeat:
+    """When the event loop ran last."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(CHECK_EVERY_S, self._run)
+
+    def _run(self) -> None:
+        self.last = time.monotonic()
+        self._timer = self._loop.call_later(CHECK_EVERY_S, self._run)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+def _answer_health(listening: socket.socket, beat: _Heartbeat, hung_after_s: float) -> None:
+    while True:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(REQUEST_TIMEOUT_S)
+            connection.recv(4096)
+            connection.sendall(_health_reply(time.monotonic() - beat.last, hung_after_s))
+
+
+def _health_reply(since_s: float, hung_after_s: float) -> bytes:
+    status, word = ("503 Service Unavailable", "hung") if since_s > hung_after_s else ("200 OK", "ok")
+    body = f'{{"status":"{word}","event_loop_ran_s_ago":{since_s:.3f}}}'.encode()
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    return head.encode() + b"connection: close\r\n\r\n" + body

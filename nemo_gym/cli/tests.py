@@ -1,4 +1,4 @@
-"""Commands that run tests: of one server folder, of all server folders, of NeMo Gym itself."""
+"""Test server folders, their example data and folders of the public package; and NeMo Gym itself."""
 
 import importlib.util
 import os
@@ -8,11 +8,15 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from nemo_gym.cli.command import FAILED, command, read_parameters
-from nemo_gym.cli.folders import find_folder, project_of
-from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS, search_roots
+import orjson
+
+from nemo_gym.cli.command import FAILED, command
+from nemo_gym.cli.init import find_folder, project_of
+from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, PARENT_DIR, SERVER_FOLDERS, search_roots
+from nemo_gym.common.words import json_type
+from nemo_gym.config.error_messages import validate
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, MissingExtraError
 from nemo_gym.runtime.venvs import python_for
@@ -22,6 +26,9 @@ NO_TESTS = 5
 
 WITH_DATA = "resources_servers"
 """The server type that has example data."""
+
+MIN_EXAMPLES = 5
+"""Enough to see what the data is like, few enough to read."""
 
 _OUTCOMES = {0: "passed", 1: "failed", NO_TESTS: "no tests"}
 
@@ -61,9 +68,8 @@ class TestConfig(CommandConfig):
 
 
 @command(TestConfig)
-def test() -> int:
+def test(parameters: TestConfig) -> int:
     """Run the tests of one server folder."""
-    parameters = read_parameters(TestConfig)
     folder = find_folder(parameters.entrypoint)
     code = run_tests(folder)
     if code:
@@ -109,8 +115,6 @@ def _name(folder: Path) -> str:
 def _problems(folder: Path) -> list[str]:
     if folder.parent.name != WITH_DATA:
         return []
-    from nemo_gym.cli.example_data import data_problems
-
     return data_problems(folder)
 
 
@@ -148,9 +152,8 @@ class FolderResult:
 
 
 @command(TestAllConfig)
-def test_all() -> int:
+def test_all(parameters: TestAllConfig) -> int:
     """Run the tests of all server folders and print a table of the results."""
-    parameters = read_parameters(TestAllConfig)
     found = _server_folders()
     checked = [_check(folder) for folder in found if (folder / "README.md").is_file()]
     skipped = [folder for folder in found if not (folder / "README.md").is_file()]
@@ -205,9 +208,8 @@ class DevTestConfig(CommandConfig):
 
 
 @command(DevTestConfig)
-def dev_test() -> int:
+def dev_test(_options: DevTestConfig) -> int:
     """Run the tests of NeMo Gym itself."""
-    read_parameters(DevTestConfig)
     if not (PARENT_DIR / "tests").is_dir():
         raise ConfigError(
             f"There are no tests in {PARENT_DIR}. Expected a clone of NeMo Gym, not an installed package."
@@ -216,3 +218,132 @@ def dev_test() -> int:
     return subprocess.run(
         [sys.executable, "-m", "pytest", "--cov=.", "--durations=10"], cwd=PARENT_DIR, check=False
     ).returncode
+
+
+# Example data
+
+
+def data_problems(folder: Path) -> list[str]:
+    """The problems of the folder's `data`, one message each."""
+    data = folder / "data"
+    problems = _example_problems(data / "example.jsonl")
+    problems += _metrics_problems(data / "example_metrics.json", data / "example.jsonl")
+    problems += _rollouts_problems(data / "example_rollouts.jsonl")
+    return problems + [
+        f"Found {file}, expected no conflict: the metrics of the data changed since they were written. "
+        "Compare it with the file it conflicts with, keep the correct one, and delete this file."
+        for file in sorted(data.glob("*conflict*"))
+    ]
+
+
+def _example_problems(file: Path) -> list[str]:
+    remedy = "Copy the first rows of the training data into it."
+    if not file.is_file():
+        return [f"No {file}, expected at least {MIN_EXAMPLES} example rows. {remedy}"]
+    lines = _lines(file)
+    problems = [problem for number, line in lines if (problem := _row_problem(line, f"{file}, line {number}"))]
+    if len(lines) < MIN_EXAMPLES:
+        problems.append(f"Found {len(lines)} rows in {file}, expected at least {MIN_EXAMPLES}. {remedy}")
+    return problems
+
+
+def _row_problem(line: bytes, place: str) -> str | None:
+    from nemo_gym.base_resources_server import BaseRunRequest  # takes long to import
+
+    try:
+        row = _json_object(line, place)
+        validate(BaseRunRequest, row, what=place)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _metrics_problems(file: Path, examples: Path) -> list[str]:
+    if not file.is_file() or not examples.is_file():
+        return []
+    try:
+        found = _json_object(file.read_bytes(), str(file)).get("Number of examples")
+    except ConfigError as error:
+        return [str(error)]
+    expected = len(_lines(examples))
+    if found == expected:
+        return []
+    return [
+        f"Found {found!r} as 'Number of examples' in {file}, expected {expected}, the rows of {examples.name}. "
+        "Delete the file and generate it again."
+    ]
+
+
+def _rollouts_problems(file: Path) -> list[str]:
+    if not file.is_file():
+        return []
+    rollouts = len(_lines(file))
+    if rollouts >= MIN_EXAMPLES:
+        return []
+    return [
+        f"Found {rollouts} rollouts in {file}, expected at least {MIN_EXAMPLES}. "
+        "Collect them again from example.jsonl with ng_collect_rollouts."
+    ]
+
+
+def _lines(file: Path) -> list[tuple[int, bytes]]:
+    """The lines that are not blank, with their numbers."""
+    return [(number, line) for number, line in enumerate(file.read_bytes().splitlines(), 1) if line.strip()]
+
+
+def _json_object(text: bytes, place: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(f"{place}: not valid JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{place}: found {json_type(value)}, expected a JSON object.")
+    return value
+
+
+# Folders of the public package
+
+
+class CheckCompatConfig(CommandConfig):
+    """Show what in a folder of environments, agents, models or benchmarks resolves here, what does not, and why.
+
+    Nothing is started: names are looked up, requirements compared, configurations read. The exit code is 1 if
+    something does not resolve.
+
+    Examples:
+
+    ```bash
+    ng_check_compat path/to/folder
+    ```
+    """
+
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("folder",)
+
+    folder: str
+    """A folder with `resources_servers/` and its siblings in it, or one server folder."""
+
+
+@command(CheckCompatConfig)
+def check_compat(options: CheckCompatConfig) -> int:
+    """Check a folder of environments."""
+    root = Path(options.folder)
+    if not root.is_dir():
+        raise ConfigError(f"{root} is not a folder.")
+    os.environ[EXTRA_ROOTS_ENV_VAR] = str(_root_of(root.resolve()))
+    from nemo_gym.compat.folder_check import check_folder
+
+    reports = check_folder(root)
+    for report in reports:
+        state = "does not resolve" if report.problems else "resolves"
+        print(f"{report.folder}: {state} ({report.names} names, {report.configs} configs)")
+        for line in (*report.problems, *report.remarks):
+            print(f"  {line}")
+    bad = sum(bool(report.problems) for report in reports)
+    print(f"{len(reports) - bad} of {len(reports)} folders resolve.")
+    return FAILED if bad else 0
+
+
+def _root_of(folder: Path) -> Path:
+    """The folder that paths in configurations are relative to."""
+    kinds = ("resources_servers", "responses_api_agents", "responses_api_models", "environments", "benchmarks")
+    return next((parent.parent for parent in (folder, *folder.parents) if parent.name in kinds), folder)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
@@ -12,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from nemo_gym.config import keys, secrets
 from nemo_gym.config.checks import almost_servers_report, check_references, server_blocks
+from nemo_gym.config.command_line import CommandLine, process_command_line
 from nemo_gym.config.loading import load_config, read_settings
 from nemo_gym.config.ports import complete_head_server, fill_hosts_and_ports
 from nemo_gym.config.process_config import process_config
@@ -60,7 +60,7 @@ class GlobalConfigDictParser:
         """Read, check and complete a configuration."""
         options = global_config_dict_parser_config or GlobalConfigDictParserConfig()
         config = load_config(
-            () if options.skip_load_from_cli else sys.argv[1:],
+            CommandLine() if options.skip_load_from_cli else process_command_line(),
             initial=options.initial_global_config_dict,
             dotenv_path=options.dotenv_path,
             use_dotenv=not options.skip_load_from_dotenv,
@@ -80,7 +80,7 @@ class GlobalConfigDictParser:
 
     def parse_global_config_dict_from_cli(self) -> DictConfig:
         """The configuration of this process's command line alone."""
-        return command_line_config(sys.argv[1:])
+        return command_line_config(process_command_line())
 
     def load_extra_config_paths(self, config_paths: Sequence[str]) -> tuple[list[str], list[DictConfig]]:
         """The files and all that they include: paths and configs, in the order of merging."""

@@ -1,10 +1,13 @@
-"""Parameters of commands. Every command reads its own out of the one merged configuration."""
+"""Parameters of commands, and the help that shows them.
+
+Every command reads its own parameters out of the one merged configuration.
+"""
 
 import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, cast, get_args, get_origin
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
+from nemo_gym.common.words import terminal_columns, two_columns, wrap_paragraphs
 from nemo_gym.config.error_messages import validate
 from nemo_gym.errors import ConfigError
 
@@ -24,8 +28,8 @@ HELP_KEYS = ("h", "help")
 class BaseNeMoGymCLIConfig(BaseModel):
     """The parameters of a command.
 
-    Validating input with `h` or `help` set prints the help of the class and ends the process with exit code 0. The
-    description is the docstring of the class, the help of a field the docstring under it.
+    Validating input with `h` or `help` set prints the help and ends the process with exit code 0. The description is
+    the docstring of the class, the help of a field the docstring under it.
     """
 
     POSITIONAL: ClassVar[tuple[str, ...]] = ()
@@ -68,36 +72,49 @@ class CommandConfig(BaseNeMoGymCLIConfig):
         return validate(cls, config, what="The command line", remedy=remedy)
 
 
-COMMON_OPTIONS = """\
-Pass a parameter as --name value, --name=value or +name=value. All commands also have
--v, --verbose         Log more.
--q, --quiet           Log warnings and errors only, and show no progress.
---json                Print one JSON document.
---log-format json     Write log lines as JSON. Also NEMO_GYM_LOG_FORMAT=json.
---<a>.<b> value       Set any key of the configuration, such as --policy_model_name or --head_server.port.
-"""
+# Help
+
+COMMON_OPTIONS = (
+    ("-v, --verbose", "Log more."),
+    ("-q, --quiet", "Log warnings and errors only, and show no progress."),
+    ("--json", "Print one JSON document."),
+    ("--log-format json", "Write log lines as JSON. Also NEMO_GYM_LOG_FORMAT=json."),
+    ("--<a>.<b> value", "Set any key of the configuration, such as --policy_model_name or --head_server.port."),
+)
 
 
-def help_text(command: type[BaseModel]) -> str:
-    """The text that `+h=true` prints."""
-    lines = [f"Displaying help for {command.__name__}", ""]
-    description = inspect.cleandoc(command.__dict__.get("__doc__") or "")
-    if description:
-        lines += [description, ""]
-    lines += _parameters(command)
-    return "\n".join([*lines, "", COMMON_OPTIONS])
+def help_text(parameters: type[BaseNeMoGymCLIConfig], command: str = "") -> str:
+    """The help of a command, wrapped to the terminal: usage, description and parameters."""
+    width = terminal_columns()
+    lines: list[str] = []
+    if command:
+        positional = [f"<{name}>" for name in parameters.POSITIONAL]
+        lines += [" ".join(["Usage:", command, *positional, "[--name value ...]"]), ""]
+    description = inspect.cleandoc(parameters.__dict__.get("__doc__") or "")
+    lines += [*wrap_paragraphs(description, width), ""] if description else []
+    if parameters.model_fields:
+        lines += ["Parameters", "----------", *two_columns(list(_parameters(parameters)), width)]
+    else:
+        lines += wrap_paragraphs("There are no arguments to this CLI command!", width)
+    ways = "Pass a parameter as --name value, --name=value or +name=value. All commands also have"
+    lines += ["", *wrap_paragraphs(ways, width), *two_columns(COMMON_OPTIONS, width)]
+    return "\n".join([*lines, ""])
 
 
-def _parameters(command: type[BaseModel]) -> list[str]:
-    fields = command.model_fields
-    if not fields:
-        return ["There are no arguments to this CLI command!"]
-    heads = [f"- {field.alias or name} ({type_name(field.annotation)})" for name, field in fields.items()]
-    width = max(map(len, heads))
-    described = field_descriptions(command)
-    helps = [f"{described.get(name, '')} {_default(field)}".strip() for name, field in fields.items()]
-    rows = zip(heads, helps, strict=True)
-    return ["Parameters", "----------", *(f"{head:<{width}}   {text}".rstrip() for head, text in rows)]
+def _parameters(parameters: type[BaseNeMoGymCLIConfig]) -> Iterator[tuple[str, str]]:
+    described = field_descriptions(parameters)
+    letters = {name: letter for letter, name in parameters.SHORT_OPTIONS.items()}
+    for name, field in parameters.model_fields.items():
+        shown = field.alias or name
+        short = f"[short: -{letters[name]}]" if name in letters else ""
+        state = "[required]" if field.is_required() else _default(field)
+        text = " ".join(filter(None, (described.get(name), state, short)))
+        yield f"- {shown} ({type_words(field.annotation, shown)})", text
+
+
+def _default(field: FieldInfo) -> str:
+    text = default_words(field)
+    return f"[default: {text}]" if text else ""
 
 
 def field_descriptions(model: type[BaseModel]) -> dict[str, str]:
@@ -121,24 +138,35 @@ def _class_body(kind: type) -> list[ast.stmt]:
     return cast("ast.ClassDef", ast.parse(textwrap.dedent(source)).body[0]).body
 
 
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "[required]"
+def default_words(field: FieldInfo) -> str:
+    """The default of a parameter as help shows it; empty if there is none to show."""
     default = field.get_default(call_default_factory=True, validated_data={})
-    return "" if default is None else f"[default: {default}]"
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    if isinstance(default, list):
+        return ", ".join(map(str, default))
+    return "" if default is None or default == {} else str(default)
 
 
-def type_name(annotation: Any) -> str:
-    """A type as help shows it."""
+_SCALARS = {str: "text", int: "whole number", float: "number", bool: "yes/no", dict: "keys and values"}
+_SEVERAL = {"text": "texts", "whole number": "whole numbers", "number": "numbers", "file": "files"}
+
+
+def type_words(annotation: Any, name: str = "") -> str:
+    """A type in plain words. A text parameter that is named like a file is one."""
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation is NoneType:
-        return "None"
     if origin is Annotated:
-        return type_name(arguments[0])
+        return type_words(arguments[0], name)
     if origin in (Union, UnionType):
-        return " | ".join(map(type_name, arguments))
+        return " or ".join(dict.fromkeys(type_words(each, name) for each in arguments if each is not NoneType))
     if origin is Literal:
-        return " | ".join(map(repr, arguments))
-    if origin is not None:
-        return f"{type_name(origin)}[{', '.join(map(type_name, arguments))}]"
-    return str(getattr(annotation, "__name__", annotation))
+        listed = ", ".join(map(str, arguments))
+        return f"one of {listed}" if len(arguments) > 1 else listed
+    if origin is list:
+        item = type_words(arguments[0], name)
+        return f"list of {_SEVERAL.get(item, item)}"
+    if annotation is str and name.endswith("_dirpath"):
+        return "folder"
+    if annotation is str and name.endswith(("_fpath", "_paths", "_path")):
+        return "file"
+    return _SCALARS.get(origin or annotation, "any value")

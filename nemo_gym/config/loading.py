@@ -5,7 +5,7 @@ import logging
 import platform
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,14 @@ from nemo_gym.config.checks import (
     valid_servers,
     warn_about_unsupported_keys,
 )
+from nemo_gym.config.command_line import CommandLine
 from nemo_gym.config.error_messages import validate
 from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolve
 from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are public here
 from nemo_gym.config.ports import complete_head_server, default_host, fill_hosts_and_ports
 from nemo_gym.config.ports import find_open_port as find_open_port
 from nemo_gym.config.servers import server_instances as server_instances
-from nemo_gym.config.sources import ConfigSources, apply_directives, read_sources
+from nemo_gym.config.sources import ConfigSources, Initial, apply_directives, read_sources
 from nemo_gym.config.tree import map_leaves
 from nemo_gym.config.types import GlobalSettings, ModelServerRef
 from nemo_gym.config.types import ServerSpec as ServerSpec
@@ -47,17 +48,17 @@ _PINNED_DISTRIBUTIONS = {"ray": "ray[default]", "openai": "openai"}
 
 
 def load_config(
-    arguments: Sequence[str] = (),
+    arguments: CommandLine | Sequence[str] = (),
     *,
-    initial: Mapping[str, Any] | DictConfig | None = None,
+    initial: Initial | None = None,
     dotenv_path: Path | None = None,
     use_dotenv: bool = True,
     fill_ports: bool = True,
 ) -> DictConfig:
-    """The configuration for command line arguments such as `+a.b=v`.
+    """The configuration for a command line, or for arguments such as `+a.b=v`.
 
-    `initial` is merged between `env.yaml` and the command line. Without `fill_ports`, a server without a configured
-    port gets one when it is started.
+    `initial` is merged between `env.yaml` and the command line; if it is a function, it gets what these two set.
+    Without `fill_ports`, a server without a configured port gets one when it is started.
     """
     known = secrets.process_secrets()
     sources = read_sources(arguments, initial=initial, dotenv_path=dotenv_path, use_dotenv=use_dotenv)

@@ -5,19 +5,19 @@ that it includes, unless they are listed too), `env.yaml`, the config passed in 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from nemo_gym.common.paths import find, search_roots
+from nemo_gym.common.paths import find, nearest, search_roots
 from nemo_gym.common.plugins import plugin
+from nemo_gym.config.command_line import ANY_VALUE, CommandLine, Override, parse_command_line
 from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME, DIRECTIVES, DUMMY_MODEL, KeyPath
-from nemo_gym.config.overrides import Override, apply_overrides, parse_overrides
 from nemo_gym.config.secrets import find_secrets, process_secrets, set_process_secrets
 from nemo_gym.config.tree import dotted, nodes, value_at
 from nemo_gym.errors import ConfigError, MalformedConfigPathsError, MissingPathError
@@ -27,6 +27,9 @@ COMMAND_LINE = "the command line"
 PYTHON = "the config passed in from Python"
 _ABSENT = object()
 _DIRECTIVE_KEYS = {(key,) for key in (*DIRECTIVES, DUMMY_MODEL)}
+
+Initial = Mapping[str, Any] | DictConfig | Callable[[DictConfig], Mapping[str, Any]]
+"""A config from Python, or a function that makes one from `env.yaml` and the command line."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,9 @@ class ConfigSources:
 
 
 def read_sources(
-    arguments: Sequence[str] = (),
+    arguments: CommandLine | Sequence[str] = (),
     *,
-    initial: Mapping[str, Any] | DictConfig | None = None,
+    initial: Initial | None = None,
     dotenv_path: Path | None = None,
     use_dotenv: bool = True,
 ) -> ConfigSources:
@@ -86,15 +89,21 @@ def read_sources(
 
     The secrets among them are known to this process before anything of them can be part of an error message.
     """
+    line = arguments if isinstance(arguments, CommandLine) else parse_command_line(arguments)
     settings = []
     dotenv_file = find_dotenv(dotenv_path) if use_dotenv else None
     if dotenv_file is not None:
         settings.append(Source(str(dotenv_file), load_file(dotenv_file)))
     dotenv = _raw(settings[0].config) if settings else {}
+    sources = ConfigSources((), tuple(settings), line.overrides, dotenv, dotenv_file)
+    if callable(initial):
+        given = sources.merge(missing_ok=True)
+        set_process_secrets(process_secrets() | find_secrets(given, dotenv))
+        initial = initial(given)
     if initial is not None:
         values = _raw(initial) if isinstance(initial, DictConfig) else dict(initial)
-        settings.append(Source(PYTHON, OmegaConf.create(values)))  # a copy without flags such as read-only
-    sources = ConfigSources((), tuple(settings), tuple(parse_overrides(arguments)), dotenv, dotenv_file)
+        own = Source(PYTHON, OmegaConf.create(values))  # a copy without flags such as read-only
+        sources = replace(sources, settings=(*settings, own))
     settings_config = sources.merge(missing_ok=True)
     set_process_secrets(process_secrets() | find_secrets(settings_config, dotenv))
     named_in = sources.origin_of((CONFIG_PATHS_KEY_NAME,))
@@ -116,9 +125,45 @@ def _names_directive(value: Any) -> bool:
     return isinstance(value, str) and ("${inherit_from:" in value or "${copy:" in value)
 
 
-def command_line_config(arguments: Sequence[str]) -> DictConfig:
+def command_line_config(line: CommandLine) -> DictConfig:
     """The configuration of the command line alone."""
-    return ConfigSources(overrides=tuple(parse_overrides(arguments))).merge(missing_ok=True)
+    return ConfigSources(overrides=line.overrides).merge(missing_ok=True)
+
+
+def apply_overrides(overrides: Sequence[Override], config: DictConfig, *, missing_ok: bool = False) -> None:
+    """Apply the command line to `config`, in place and in order. With `missing_ok`, missing keys can be deleted."""
+    for override in overrides:
+        if override.deletes:
+            _delete(override, config, missing_ok=missing_ok)
+        else:
+            _set(override, config)
+
+
+def _set(override: Override, config: DictConfig) -> None:
+    try:
+        OmegaConf.update(config, override.key, override.value)
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        raise ConfigError(f"Cannot apply '{override.shown}': {_first_line(error)}.") from error
+
+
+def _delete(override: Override, config: DictConfig, *, missing_ok: bool) -> None:
+    *outer, last = override.key.split(".")
+    parent = OmegaConf.select(config, ".".join(outer)) if outer else config
+    keys = _keys_by_text(parent)
+    if last not in keys:
+        if missing_ok:
+            return
+        raise ConfigError(f"Cannot apply '{override.shown}': there is no key '{override.key}'.{nearest(last, keys)}")
+    found = OmegaConf.to_container(parent, resolve=False)[keys[last]]  # type: ignore[index]
+    if override.value is not ANY_VALUE and override.value != found:
+        raise ConfigError(f"Cannot apply '{override.shown}': '{override.key}' has another value.")
+    del parent[keys[last]]
+
+
+def _keys_by_text(container: Any) -> dict[str, Any]:
+    if isinstance(container, DictConfig):
+        return {str(key): key for key in container}
+    return {str(index): index for index in range(len(container))} if isinstance(container, ListConfig) else {}
 
 
 def find_dotenv(path: Path | None = None) -> Path | None:

@@ -14,9 +14,9 @@ from pydantic import BaseModel, Field
 from nemo_gym import __version__
 from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.words import count_of, indented_list
+from nemo_gym.config.command_line import shown_arguments
 from nemo_gym.config.fingerprint import describe_file_changes, hash_server_files
 from nemo_gym.config.keys import VOLATILE_KEYS
-from nemo_gym.config.overrides import shown_arguments
 from nemo_gym.config.secrets import masked
 from nemo_gym.config.tree import blocks_in, dotted, leaves
 from nemo_gym.errors import ConfigError

@@ -1,6 +1,13 @@
+import fcntl
 import json
+import os
+import pty
+import re
+import shutil
+import struct
 import subprocess
 import sys
+import termios
 import tomllib
 from pathlib import Path
 
@@ -8,10 +15,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from nemo_gym import cli
-from nemo_gym.cli.app import main
-from nemo_gym.cli.commands import COMMANDS
+from nemo_gym.cli.app import completion, main, script_for, words_after
+from nemo_gym.cli.commands import COMMANDS, GROUPS
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.compat import global_config
+from nemo_gym.errors import ConfigError
+from tests.commands import BIN
 
 HEAVY = {"pydantic", "aiohttp", "omegaconf", "hydra", "openai", "ray", "fastapi", "uvicorn"}
 _PROGRAM = """
@@ -99,9 +108,10 @@ def test_all_commands_are_listed(
     assert run_ng(monkeypatch, *arguments) == 0
     output = capsys.readouterr().out
     assert "Available CLI scripts" in output
-    for each in COMMANDS.values():
-        assert f"\nng_{each.name} " in output
-        assert each.summary in output
+    joined = " ".join(output.split())
+    for title, commands in GROUPS.items():
+        assert f"\n{title}\n" in output
+        assert all(f" ng_{each.name} {each.summary}" in joined for each in commands)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +127,9 @@ def test_the_help_of_one_command(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_ng(monkeypatch, *arguments) == 0
-    assert "- entrypoint (str)" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert re.match(r"Usage: ng init.resources.server <entrypoint> ", output)
+    assert "- entrypoint (text)" in output
 
 
 @pytest.mark.parametrize("arguments", [("tests",), ("help", "tests")])
@@ -175,3 +187,111 @@ def test_the_package_can_be_run_as_ng(tmp_path: Path) -> None:
         [sys.executable, "-m", "nemo_gym", "--version"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout.startswith("NeMo Gym v")
+
+
+def shown_at(columns: int, *arguments: str) -> list[str]:
+    """What a command prints to a terminal of this width."""
+    outer, inner = pty.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    running = subprocess.Popen([BIN / "ng", *arguments], stdout=inner, env=environment)
+    os.close(inner)
+    printed = b""
+    while chunk := _read(outer):
+        printed += chunk
+    assert running.wait() == 0
+    os.close(outer)
+    return printed.decode().splitlines()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # the command has ended
+        return b""
+
+
+@pytest.mark.parametrize("columns", [70, 100])
+def test_help_is_as_wide_as_the_terminal(columns: int) -> None:
+    lines = shown_at(columns, "eval", "--help")
+    assert max(len(line) for line in lines if not line.startswith("  ng ")) <= columns
+    text = " ".join(" ".join(lines).split())
+    assert "Usage: ng eval <environment> [--name value ...]" in text
+    assert re.search(r"- limit \(whole number\) [^\[]* \[short: -n\]", text)
+    for arguments in (["--help"], ["help", "completion"], ["help", "doctor"]):
+        assert max(map(len, shown_at(columns, *arguments))) <= columns
+
+
+# Shell completion
+
+_ASK = """
+compopt() { :; }
+source /dev/stdin <<< "$SCRIPT"
+for line in "ng dev" "ng test +s" "ng_test +entry" "ng help test_"; do
+  COMP_WORDS=($line); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _ng; echo "${COMPREPLY[@]}"
+done
+"""
+
+
+def test_the_parameters_of_a_command_can_follow_it() -> None:
+    options = ["--entrypoint", "--should-validate-data", "--help"]
+    words = words_after("test")
+    assert (words[:2], words[-3:]) == (["+entrypoint=", "+should_validate_data="], options)
+    assert "resources_servers/mcqa" in words  # it may be given without a name
+    assert words_after("version") == ["+json=", "--json", "--help"]
+
+
+@pytest.mark.parametrize(
+    ("command", "before", "word"),
+    [
+        ("eval", "", "mcqa"),
+        ("eval", "--model", "local"),
+        ("eval", "-m", "vllm_model"),
+        ("list", "", "datasets"),
+        ("run", "--config-paths", "resources_servers/mcqa/configs/mcqa.yaml"),
+        ("collect_rollouts", "+config_paths", "responses_api_models/openai_model/configs/openai_model.yaml"),
+        ("collect_rollouts", "--agent-name", "mcqa_simple_agent"),
+        ("test", "+entrypoint=", "resources_servers/mcqa"),
+    ],
+)
+def test_names_and_paths_are_completed(command: str, before: str, word: str) -> None:
+    assert word in words_after(command, before)
+
+
+def test_a_command_follows_help_and_a_shell_follows_completion() -> None:
+    assert set(words_after("help")) == {*COMMANDS, "--help"}
+    assert "fish" in words_after("completion")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_has_all_commands_and_nothing_left_to_fill_in(shell: str) -> None:
+    script = script_for(shell)
+    assert all(name in script for name in COMMANDS)
+    assert "@" not in script.replace("COMP_WORDS[@]", "")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_completes_commands_and_parameters() -> None:
+    path = str(Path(sys.executable).parent)
+    done = subprocess.run(
+        ["bash", "-c", f'PATH={path}:"$PATH"\n{_ASK}'],
+        env={"SCRIPT": script_for("bash"), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == ["dev_test", "+should_validate_data=", "+entrypoint=", "test_all"]
+    assert done.stderr == ""
+
+
+def test_a_shell_we_do_not_know() -> None:
+    with pytest.raises(ConfigError, match="Found 'tcsh', expected one of bash, zsh, fish"):
+        script_for("tcsh")
+
+
+def test_no_shell_named_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["ng completion"])
+    with pytest.raises(SystemExit) as ended:
+        completion()
+    assert ended.value.code == 2

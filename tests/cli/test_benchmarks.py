@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym.cli.benchmarks import use_dataset_of_agent
+from nemo_gym.cli.collect import use_dataset_of_agent
 from nemo_gym.errors import ConfigError
 from tests.jsonl import write_lines
 

@@ -16,8 +16,8 @@ def test_a_reference_page_is_up_to_date(name: str) -> None:
 def test_every_command_has_a_section_with_its_parameters() -> None:
     reference = commands_reference()
     assert all(f"## `ng_{name}`" in reference for name in COMMANDS)
-    assert "| `num_repeats` | `int \\| dict[str, int]` | `1` |" in reference
-    assert "| `input_jsonl_fpath` | `str` | required |" in reference
+    assert "| `num_repeats` | whole number or keys and values | `1` |" in reference
+    assert "| `input_jsonl_fpath` | file | required |" in reference
 
 
 def test_the_classes_that_authors_use_are_in_the_api_reference() -> None:

@@ -1,5 +1,7 @@
 """`ng eval` and `ng list` find everything by name."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,6 @@ import orjson
 import pytest
 
 from nemo_gym.cli.catalog import agents_in, config_of, entries, find_environment
-from nemo_gym.cli.evaluate import _without_secrets
 from nemo_gym.errors import ConfigError
 from tests.commands import ng
 
@@ -87,7 +88,23 @@ def test_the_list_has_a_line_for_each(tmp_path: Path) -> None:
     assert "Did you mean 'models'?" in wrong.stderr
 
 
-def test_how_to_resume_shows_no_secret() -> None:
-    given = ["mcqa", "--policy-api-key", "short", "--policy-base-url", "http://x/v1", "-n", "4"]
-    shown = ["mcqa", "--policy-api-key", "****", "--policy-base-url", "http://x/v1", "-n", "4"]
-    assert list(_without_secrets(given)) == shown
+_COUNTED = """
+import sys
+opened = []
+sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
+from nemo_gym.cli import main
+try:
+    main()
+finally:
+    print(sum(path.endswith("/env.yaml") for path in opened), file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_the_configuration_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "env.yaml").write_text("num_samples_in_parallel: 1\n")
+    arguments = ["eval", "mcqa", "--model", "scripted", "-n", "1", "--output", "out.jsonl"]
+    done = subprocess.run(
+        [sys.executable, "-c", _COUNTED, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.splitlines()[-1] == "1", done.stderr

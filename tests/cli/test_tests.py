@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym import cli
-from nemo_gym.cli.example_data import data_problems
+from nemo_gym.cli.tests import data_problems
 from nemo_gym.testing import example_row
 
 PASSES = "async def test_it() -> None: ...\n"

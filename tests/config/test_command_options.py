@@ -1,11 +1,14 @@
+import re
 import traceback
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import pytest
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError
 
-from nemo_gym.config.command_options import COMMON_OPTIONS
+from nemo_gym.cli.command import parameters_of
+from nemo_gym.cli.commands import COMMANDS
+from nemo_gym.config.command_options import COMMON_OPTIONS, help_text, type_words
 from nemo_gym.config.types import BaseNeMoGymCLIConfig, CommandConfig
 from nemo_gym.errors import ConfigError
 
@@ -40,39 +43,78 @@ class NothingToSayConfig(BaseNeMoGymCLIConfig): ...
 
 @pytest.mark.parametrize("data", [{"h": True}, {"help": "yes"}, {"h": True, "agent_name": "a", "num_repeats": -1}])
 def test_help_is_printed_once_and_ends_the_command_well(
-    data: dict[str, object], capsys: pytest.CaptureFixture[str]
+    data: dict[str, object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit) as ended:
         CollectConfig.model_validate(data)
     assert ended.value.code == 0
-    assert capsys.readouterr().out == (
-        "Displaying help for CollectConfig\n"
-        "\n"
+    text = capsys.readouterr().out
+    assert text.startswith(
         "Collect rollouts.\n"
         "\n"
         "Examples:\n"
         "\n"
-        "```bash\n"
-        "ng_collect +agent_name=a\n"
-        "```\n"
+        "  ng_collect +agent_name=a\n"
         "\n"
         "Parameters\n"
         "----------\n"
-        "- agent_name (str)            The agent that answers, by its name. [required]\n"
-        "- limit (int | None)          How many rows.\n"
-        "- num_repeats (int)           How many rollouts of each row. [default: 1]\n"
-        "- params (dict[str, float])   [default: {}]\n"
-        "- json (bool)                 [default: False]\n"
-        "\n" + COMMON_OPTIONS
+        "- agent_name (text)            The agent that answers, by its name. [required]\n"
+        "- limit (whole number)         How many rows.\n"
+        "- num_repeats (whole number)   How many rollouts of each row. [default: 1]\n"
+        "- params (keys and values)\n"
+        "- json (yes/no)                [default: no]\n"
+        "\n"
     )
+    assert text.count("Collect rollouts.") == 1
+    assert all(option in text for option, _ in COMMON_OPTIONS)
+    assert "Config" not in text
 
 
 def test_help_of_a_command_without_parameters_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         NothingToSayConfig.model_validate(OmegaConf.create({"h": True}))
-    out = capsys.readouterr().out
-    head = "Displaying help for NothingToSayConfig\n\nThere are no arguments to this CLI command!\n\n"
-    assert out == head + COMMON_OPTIONS
+    assert capsys.readouterr().out.startswith("There are no arguments to this CLI command!\n")
+
+
+@pytest.mark.parametrize("columns", [40, 70, 120])
+def test_help_is_wrapped_to_the_width(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in COMMANDS.values():
+        parameters = parameters_of(command.load())
+        if parameters is not None:
+            text = re.sub(r"(?s)Examples:.*?Parameters", "", help_text(parameters, f"ng_{command.name}"))
+            long = [line for line in text.splitlines() if len(line) > columns and " " in line.strip("- ")]
+            assert [line for line in long if not line.startswith(("- ", "Usage:"))] == []
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if parameters_of(COMMANDS[name].load())])
+def test_help_and_reference_have_no_type_expressions(name: str) -> None:
+    parameters = parameters_of(COMMANDS[name].load())
+    assert parameters is not None
+    text = help_text(parameters, f"ng_{name}")
+    assert parameters.__name__ not in text
+    types = [type_words(field.annotation, key) for key, field in parameters.model_fields.items()]
+    assert [each for each in types if re.search(r"\bstr\b|\bint\b|\bNone\b|\[|\||Literal", each)] == []
+
+
+@pytest.mark.parametrize(
+    ("annotation", "name", "words"),
+    [
+        (str, "name", "text"),
+        (str | None, "input_jsonl_fpath", "file"),
+        (str, "output_dirpath", "folder"),
+        (list[str] | None, "config_paths", "list of files"),
+        (list[int], "turns", "list of whole numbers"),
+        (bool, "check", "yes/no"),
+        (int | Literal["auto"] | None, "num_workers", "whole number or auto"),
+        (Literal["ask", "continue"], "resume", "one of ask, continue"),
+        (int | dict[str, int], "num_repeats", "whole number or keys and values"),
+        (Any, "value", "any value"),
+    ],
+)
+def test_types_are_plain_words(annotation: Any, name: str, words: str) -> None:
+    assert type_words(annotation, name) == words
 
 
 def test_help_is_not_shown_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from nemo_gym.common.paths import PARENT_DIR
+from nemo_gym.config.command_line import parse_command_line
 from nemo_gym.config.sources import COMMAND_LINE, PYTHON, ConfigSources, command_line_config, find_dotenv, read_sources
 from nemo_gym.errors import ConfigError, MissingPathError
 
@@ -211,7 +212,7 @@ def test_sources_can_be_logged_without_their_secrets() -> None:
 
 
 def test_the_command_line_can_be_read_by_itself() -> None:
-    assert command_line_config(["+a.b=1", "~c"]) == {"a": {"b": 1}}
+    assert command_line_config(parse_command_line(["+a.b=1", "~c"])) == {"a": {"b": 1}}
 
 
 @pytest.mark.parametrize(
@@ -286,11 +287,6 @@ def test_a_folder_is_no_config_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["config_paths=a.yaml"],
-            "config_paths of the command line is 'a.yaml', expected a list of files. "
-            'Write "+config_paths=[a.yaml]", or in YAML config_paths: [a.yaml].',
-        ),
         (["config_paths=[1]"], "config_paths of the command line is [1], expected a list of files."),
         (["config_paths={a:1}"], "config_paths of the command line is {'a': 1}, expected a list of files."),
         (["config_paths=${unset}"], "config_paths of the command line: Interpolation key 'unset' not found."),
@@ -310,3 +306,13 @@ def test_a_list_and_a_mapping_cannot_be_merged(tmp_path: Path) -> None:
         )
     message = f"{tmp_path}/b.yaml: cannot merge 's.k': it is a list in one source and a mapping in another."
     assert str(caught.value) == message
+
+
+def test_on_the_command_line_one_file_is_a_list_of_files() -> None:
+    assert merged(["+config_paths=a.yaml"], {"a.yaml": {"k": 1}}) == {"config_paths": ["a.yaml"], "k": 1}
+
+
+def test_what_python_adds_may_depend_on_the_other_settings() -> None:
+    write({"env.yaml": {"k": 1}, "a.yaml": {"j": 2}})
+    sources = read_sources(["+c=5"], initial=lambda given: {"d": given.k + given.c, "config_paths": ["a.yaml"]})
+    assert OmegaConf.to_container(sources.merge()) == {"j": 2, "k": 1, "d": 6, "c": 5, "config_paths": ["a.yaml"]}

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.cli.health import CHECK_EVERY_S, health_thread
+from nemo_gym.cli.servers import CHECK_EVERY_S, health_thread
 from nemo_gym.client.head import list_workers
 from nemo_gym.client.server_client import CookieJar
 from nemo_gym.config.fingerprint import Fingerprint

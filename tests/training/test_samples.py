@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from nemo_gym.analysis.export import ExportConfig, export_rollouts
-from nemo_gym.cli.check import check_tokens as check_tokens_command
+from nemo_gym.cli.analyze import check_tokens as check_tokens_command
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.testing import rows_of, running_servers, servers_of
 from nemo_gym.training import VIEWS, FlatTokens, samples_of

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.analysis.export import ExportConfig, export_rollouts
-from nemo_gym.cli.check import check_tokens as check_tokens_command
+from nemo_gym.cli.analyze import check_tokens as check_tokens_command
 from nemo_gym.training.token_check import check_tokens
 
 IDS = st.lists(st.integers(0, 9), max_size=5)

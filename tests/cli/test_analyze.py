@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from nemo_gym.analysis.verifier_check import Figures, VerifierReport
-from nemo_gym.cli.check import verifier_table
+from nemo_gym.cli.analyze import verifier_table
 
 NAMES = ["mcqa", "math_advanced_calculations", "example_stateful_counter_resources_server", "x" * 90]
 

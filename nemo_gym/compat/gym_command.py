@@ -1,15 +1,13 @@
 """`gym <group> <command> --flags`: the public command tree, as other names for our commands. Flags become keys."""
 
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_gym.cli.arguments import quoted
-from nemo_gym.cli.commands import COMMANDS
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, find, nearest, search_roots
+from nemo_gym.config.command_line import quoted
 from nemo_gym.errors import ConfigError, MissingPathError
 
 _PLAIN_VALUE = re.compile(r"[\w.-]+")
@@ -134,20 +132,14 @@ _KINDS = {
 _LISTED_BY_US = ("environments", "agents", "models")
 
 
-def is_of_tree(arguments: Sequence[str]) -> bool:
-    """True if these are words of the tree, and not a command of ours with one of its words, such as `eval`."""
+def is_of_tree(arguments: Sequence[str], commands: Collection[str]) -> bool:
+    """True if these are words of the tree, and not one of our commands with one of its words, such as `eval`."""
     word, following = arguments[0], arguments[1] if len(arguments) > 1 else ""
     if word == "list":
         has_name = len(arguments) > 2 and not arguments[2].startswith(("-", "+"))
         return following in _KINDS and (following not in _LISTED_BY_US or has_name)
     is_known = (word, following) in TREE or (word, following) in NOT_HERE
-    return word == "search" or (word in GROUPS and (word not in COMMANDS or is_known))
-
-
-def print_listed(arguments: Sequence[str]) -> None:
-    """Run `gym list ...` or `gym search ...`."""
-    found = listed(arguments)
-    print(json.dumps(found) if "--json" in arguments else "\n".join(found))
+    return word == "search" or (word in GROUPS and (word not in commands or is_known))
 
 
 def translated(arguments: Sequence[str]) -> tuple[str, list[str]]:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.cli.tree import is_of_tree, listed, translated
+from nemo_gym.cli.commands import COMMANDS
+from nemo_gym.compat.gym_command import is_of_tree, listed, translated
+from nemo_gym.config.command_line import parse_command_line
 from nemo_gym.config.sources import command_line_config
 from nemo_gym.errors import ConfigError
 from tests.commands import ng
@@ -42,7 +44,7 @@ def test_flags_become_keys_and_selectors_one_list_of_files(root: Path) -> None:
 @pytest.mark.parametrize("key", ["it's", "ends in \\", "a 'b' \\' c", "[a]", "${x}", "sk-1"])
 def test_a_value_arrives_as_it_is_written_whatever_characters_it_has(key: str) -> None:
     _, keys = translated(["eval", "run", "--model-api-key", key])
-    assert OmegaConf.to_container(command_line_config(keys), resolve=True)["policy_api_key"] == key  # type: ignore[index, call-overload]
+    assert OmegaConf.to_container(command_line_config(parse_command_line(keys)), resolve=True)["policy_api_key"] == key  # type: ignore[index, call-overload]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +96,10 @@ def test_a_mistake_is_named(root: Path, line: str, message: str) -> None:
 
 def test_folders_are_listed_and_searched(root: Path) -> None:
     assert "benchmarks/shopping" in listed(["list", "benchmarks"])
-    assert is_of_tree(["eval", "submit"])
+    assert is_of_tree(["eval", "submit"], COMMANDS)
     assert listed(["search", "agents", "shopper"]) == ["responses_api_agents/shopper"]
-    assert is_of_tree(["list", "environments", "word"])
-    assert not is_of_tree(["list", "environments", "--json"])
+    assert is_of_tree(["list", "environments", "word"], COMMANDS)
+    assert not is_of_tree(["list", "environments", "--json"], COMMANDS)
 
 
 @pytest.mark.slow
