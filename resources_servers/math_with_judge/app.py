@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, PrivateAttr
 
-from nemo_gym.answers import joined_text, without_thinking
+from nemo_gym.answers import is_blank, message_texts
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -16,7 +16,7 @@ from nemo_gym.judge import Judge, JudgeConfig, JudgeError, JudgeEvaluation, Verd
 from nemo_gym.openai_utils import JsonObject
 from nemo_gym.server_utils import Compute, LimitExceededError, ServerClient
 from resources_servers.math_with_judge import prompts
-from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check, is_balanced, normalized
+from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check, is_balanced, normalized, spoken
 from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS
 
 
@@ -90,14 +90,14 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
             raise ValueError(f"expected_answer is blank or has a brace without its counterpart: {expected!r:.200}")
 
     async def verify(self, body: MathVerifyRequest, client: ServerClient, compute: Compute) -> MathVerifyResponse:
-        reply = joined_text(body.response)
-        too_long = len(reply) > self.config.max_answer_chars
-        checked = await self._checked(body.expected_answer, "" if too_long else reply, compute)
+        messages = list(map("".join, message_texts(body.response)))
+        too_long = sum(map(len, messages)) > self.config.max_answer_chars
+        checked = await self._checked(body.expected_answer, [] if too_long else messages, compute)
         if not checked.found.is_gold_readable and not self.config.should_use_judge:
             raise RolloutError("input", f"math-verify cannot parse expected_answer: {body.expected_answer!r:.200}")
         judged = _Judged(checked.found.reward)
         if self.config.should_use_judge and judged.reward <= 0.5 and not too_long:
-            judged = await self._judged(body, reply, client)
+            judged = await self._judged(body, spoken(messages).strip(), client)
         return MathVerifyResponse(
             responses_create_params=body.responses_create_params,
             response=body.response,
@@ -111,13 +111,15 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
             too_long=too_long,
         )
 
-    async def _checked(self, expected: str, reply: str, compute: Compute) -> _Checked:
+    async def _checked(self, expected: str, messages: list[str], compute: Compute) -> _Checked:
         try:
-            return _Checked(await compute.run(check, expected, reply, timeout_s=self.config.library_timeout_s))
+            return _Checked(await compute.run(check, expected, *messages, timeout_s=self.config.library_timeout_s))
         except LimitExceededError:
             return _Checked(NOTHING, timed_out=True)
 
-    async def _judged(self, body: MathVerifyRequest, reply: str, client: ServerClient) -> _Judged:
+    async def _judged(self, body: MathVerifyRequest, answer: str, client: ServerClient) -> _Judged:
+        if is_blank(answer):
+            return _Judged(0.0)
         verdicts: list[Verdict] = []
 
         async def ask(answer_a: str, answer_b: str) -> Verdict:
@@ -125,7 +127,7 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
             return await self._judge.ask(client, fields, record=verdicts)
 
         try:
-            await ask_both_ways(ask, body.expected_answer, without_thinking(reply).strip())
+            await ask_both_ways(ask, body.expected_answer, answer)
         except JudgeError as error:
             return _Judged(self._judge.failure_reward(error), verdicts, error.code)
         return _Judged(float(verdicts[-1].is_equal), verdicts, missing_label(verdicts))

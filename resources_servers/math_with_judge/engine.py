@@ -5,7 +5,7 @@ inside the functions."""
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from nemo_gym.answers import without_thinking
@@ -97,13 +97,13 @@ def warm_up() -> None:
         check(form, f"\\boxed{{{form}}}")
 
 
-def check(expected: str, reply: str) -> LibraryCheck:
-    """Compare the final answer of a reply with the expected answer.
+def check(expected: str, *messages: str) -> LibraryCheck:
+    """Compare the final answer in the messages of a reply with the expected answer.
 
     The library's own time limits are off: they need signals and turn into a silent 0.0. The caller limits the time.
     """
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    gold, answer = normalized(expected), normalized(final_answer(without_thinking(reply)) or "")
+    gold, answer = normalized(expected), normalized(final_answer(spoken(messages)) or "")
     golds = _parsed(gold, percent=AS_FRACTION)
     if not _is_readable(golds):
         return UNREADABLE_GOLD
@@ -115,6 +115,11 @@ def check(expected: str, reply: str) -> LibraryCheck:
         raise
     except Exception:
         return NOTHING
+
+
+def spoken(messages: Iterable[str]) -> str:
+    """The text of a reply without thoughts, which end with their message."""
+    return "".join(map(without_thinking, messages))
 
 
 def _compared(gold: str, golds: Sequence[Any], answer: str) -> LibraryCheck:

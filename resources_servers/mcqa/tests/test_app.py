@@ -30,7 +30,7 @@ def row(*texts: str, **fields: Any) -> dict[str, Any]:
 
 
 def letter_in(text: str, mode: GradingMode = STRICT, options: Any = OPTIONS, regex: str | None = None) -> str | None:
-    return extracted(text, mode, lettered(options), regex)
+    return extracted([text], mode, lettered(options), regex)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def letter_in(text: str, mode: GradingMode = STRICT, options: Any = OPTIONS, reg
         (r"\boxed{A \boxed{B}}", None),
         (r"\boxed {B}", None),
         (r"\boxed{B", None),
-        (r"\boxed{ÄB}", "B"),
+        (r"\boxed{ÄB}", None),
         ("B", None),
         ("", None),
         (r"\boxed{A} \boxed{B}", "B"),
@@ -93,7 +93,8 @@ async def test_a_box_may_be_opened_in_one_message_and_closed_in_the_next() -> No
     [
         (r"\boxed{B}", "B"),
         (r"\boxed{square}", "B"),
-        (r"\boxed{the  SQUARE, of course}", "B"),
+        (r"\boxed{the  SQUARE.}", "B"),
+        (r"\boxed{the SQUARE, of course}", None),
         (r"\boxed{\text{square}}", "B"),
         (r"\boxed{big square}", None),
         (r"\boxed{\mathrm{the square}}", "B"),
