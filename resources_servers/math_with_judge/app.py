@@ -1,5 +1,6 @@
 """Math answers, checked by the math-verify library and, if that finds them different, optionally by a judge model."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pydantic import Field, PrivateAttr
@@ -10,13 +11,23 @@ from nemo_gym.base_resources_server import (
     BaseVerifyRequest,
     BaseVerifyResponse,
     SimpleResourcesServer,
+    SlowCheck,
 )
 from nemo_gym.errors import RolloutError
 from nemo_gym.judge import Judge, JudgeConfig, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
 from nemo_gym.openai_utils import JsonObject
 from nemo_gym.server_utils import Compute, LimitExceededError, ServerClient
 from resources_servers.math_with_judge import prompts
-from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check, is_balanced, normalized, spoken
+from resources_servers.math_with_judge.engine import (
+    NOTHING,
+    LibraryCheck,
+    check,
+    is_balanced,
+    is_plain,
+    normalized,
+    spoken,
+    unreadable_gold,
+)
 from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS
 
 
@@ -79,8 +90,7 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
 
     @classmethod
     def check_row(cls, row: JsonObject) -> None:
-        """Refuse an expected answer that is blank, cut off or too long. Whether the library can parse another one is
-        known in `verify`, and a judge may do without that."""
+        """Refuse an expected answer that is blank, cut off or too long."""
         expected = row["expected_answer"]
         if len(expected) > MAX_ANSWER_CHARS:
             raise ValueError(
@@ -88,6 +98,14 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
             )
         if not normalized(expected) or not is_balanced(expected):
             raise ValueError(f"expected_answer is blank or has a brace without its counterpart: {expected!r:.200}")
+
+    @classmethod
+    def slow_check(cls, row: JsonObject, settings: Mapping[str, Any]) -> SlowCheck | None:
+        """Refuse an expected answer that the library cannot parse, unless there is a judge, who can do without."""
+        expected, defaults = row["expected_answer"], LibraryJudgeMathConfig.model_fields
+        if settings.get("should_use_judge", defaults["should_use_judge"].default) or is_plain(expected):
+            return None
+        return SlowCheck(unreadable_gold, (expected,), defaults["library_timeout_s"].default)
 
     async def verify(self, body: MathVerifyRequest, client: ServerClient, compute: Compute) -> MathVerifyResponse:
         messages = list(map("".join, message_texts(body.response)))

@@ -86,6 +86,9 @@ _REWRITES = [
         (r"\\text\{\s*(?:percent|\\?%)\s*\}|\bpercent\b|\\%", "%"),
     )
 ]
+_ROOT = r"(?:\\sqrt\{\d{1,9}\}|\\pi)"
+_TERM = rf"(?:\d{{1,30}}(?:\.\d{{1,30}})?{_ROOT}?|{_ROOT}|\\[dt]?frac\{{\d{{1,30}}\}}\{{[1-9]\d{{0,29}}\}})"
+_PLAIN = re.compile(rf"-?{_TERM}(?:\s?[-+]\s?{_TERM}){{0,4}}")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _DENIAL = re.compile(r"\\n(?:eq?|ot)(?![A-Za-z])|\b(?:not|no|never|wrong|incorrect|false|except)\b", re.IGNORECASE)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -122,6 +125,13 @@ def spoken(messages: Iterable[str]) -> str:
     return "".join(map(without_thinking, messages))
 
 
+def unreadable_gold(expected: str) -> str | None:
+    """Return why the library cannot compare answers with the expected one; None if it can."""
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+    is_readable = _is_readable(_parsed(normalized(expected), percent=AS_FRACTION))
+    return None if is_readable else f"math-verify cannot parse expected_answer: {expected!r:.200}"
+
+
 def _compared(gold: str, golds: Sequence[Any], answer: str) -> LibraryCheck:
     predictions = _parsed(answer, percent=AS_FRACTION)
     is_equal = _are_equal(golds, predictions)
@@ -136,6 +146,11 @@ def normalized(text: str) -> str:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return text.strip()
+
+
+def is_plain(expected: str) -> bool:
+    """True for sums of numbers, fractions and square roots, which the library can surely parse."""
+    return _PLAIN.fullmatch(expected) is not None
 
 
 def is_balanced(text: str) -> bool:
