@@ -57,27 +57,33 @@ _STYLED_LETTERS = re.compile("[\uff01-\uff5e\u3000\U0001d400-\U0001d7ff]+")
 """Full-width and mathematical forms of ASCII characters."""
 
 _BRACE = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
-_JOIN = re.compile(r"[\s$]*(?:(?:,|;|&|/|\band\b|\bor\b|\\text\{\s*(?:and|or)\s*\})[\s$]*)+", re.IGNORECASE)
+_JOIN = re.compile(
+    r"[\s$]*(?:(?:,|;|&|/|\band\b|\bor\b|\b(?:maybe|perhaps|possibly|alternatively)\b|\\text\{\s*(?:and|or)\s*\})[\s$]*)+",
+    re.IGNORECASE,
+)
 _DENIAL_FLAGS = re.IGNORECASE | re.VERBOSE
-_NOT = r"""(?: \bnot | \w+n't | \bcannot | \bnever | \bneither | \bnor | \b(?:anything|everything|all)\s+but
-    | \bother\s+than | \bexcept | \brather\s+than | \binstead\s+of | \bunlike | \bdifferent\s+from
+_NOT = r"""(?: \bnot | \w+n't | \bcannot | \bnever | \bneither | \bnor | \bexcept | \bunlike | \bdifferent\s+from
+    | (?<!t\sbe\s)\b(?:anything|everything|all)\s+but | (?<!none\s)(?<!nothing\s)(?<!answer\s)\bother\s+than
+    | \brather\s+than | \binstead\s+of
     | \b(?:less|more|greater|fewer|larger|smaller|bigger)\s+than | \\neq? | \\not | ≠ | != | ¬
     | \brul(?:e|ed|ing)\s+out | \b(?:exclud|eliminat|reject)(?:e|es|ed|ing)?
     | \b(?:wrong|incorrect|false)\s+(?:answer|option|choice|letter|result)
     | \bnicht | \bkeine? | \bpas | \bno\s+es | \bnon\s+è | \b\u043d\u0435 | 不是 | 不选 | 并非 )
-    (?: \s+ (?:the|an?|to|be|is|that|would|equal|for|number|value|simply|just|exactly|going|really|actually|even|pick
-        |choose|select|(?:(?:correct|right|final)\s+)?(?:option|choice|answer|letter)|die|la)\b )*"""
+    (?: \s+ (?:the|an?|to|be|is|that|would|equal|for|number|value|simply|just|exactly|going|really|actually|even
+        |pick|say|choose|select|(?:(?:correct|right|final)\s+)?(?:option|choice|answer|letter)|die|la)\b )*"""
 _DENIED_CLAIM = r"""\b(?: not\s+(?:true|correct|right|the\s+case) | false | wrong | incorrect | doubt
     | (?:not|\w+n't)\s+(?:think|believe|say|claim) ) \s+ (?:that|to|the|it) \b [^.,!?\n]{0,60}"""
 _DENIAL_BEFORE = re.compile(rf"(?: {_NOT} | {_DENIED_CLAIM} ) [\s:*_$(\[\\]* $", _DENIAL_FLAGS)
 _DENIAL_AFTER = re.compile(
     r"""[\s$)\]*_.,!?\\—-]* (?:(?:but|no|wait|hmm|sorry|actually)\b[,.!]?\s*)* (?:(?:that|this|it|which)\b\s*)?
     (?: (?:is|was|'s|would\ be|seems|must\ be)\s+(?:\w+ly\s+)?
-        (?:wrong|incorrect|false|impossible|ruled\ out|excluded|eliminated|rejected|an?\ (?:mistake|error|wrong))
+        (?:(?:wrong|incorrect|false)(?!\s+to\b)|impossible|ruled\ out|excluded|eliminated|rejected
+          |an?\ (?:mistake|error|wrong))
       | (?:is|was|would)? \s* (?:not|n't) \s+ (?:be\s+)?
         (?:right|correct|true|(?:the|my|an?)\ (?:\w+\ )?(?:answer|solution|result|option|choice))
       | can(?:not|'t|\ not) \s+ be \b (?!\s+(?:wrong|incorrect|false))
       | (?:does|did)(?:n't|\ not) \s+ (?:work|fit|hold)\b
+      | (?:wrong|incorrect|false)\b (?=[\s*_]*(?:[.!\n]|$))
       | ist\s+(?:falsch|nicht\s+(?:richtig|korrekt|die)) | n'est\s+pas | est\s+faux | 不对 | 是错 | 错了 )""",
     _DENIAL_FLAGS,
 )
@@ -260,10 +266,15 @@ def _joined(found: list[Box], text: str) -> list[Box]:
     return combined
 
 
+def plain_letters(text: str) -> str:
+    """Replace full-width letters, digits and signs, and mathematical letters, by those of ASCII."""
+    return _STYLED_LETTERS.sub(lambda styled: unicodedata.normalize("NFKC", styled[0]), text)
+
+
 def without_fonts(text: str) -> str:
     r"""Replace LaTeX font commands by their arguments: `\text{B}`, `\mathbf{\mathrm{B}}` and `{\bf B}` become `B`, as
     do bold tags of HTML, full-width letters and mathematical ones."""
-    text = _STYLED_LETTERS.sub(lambda styled: unicodedata.normalize("NFKC", styled[0]), text)
+    text = plain_letters(text)
     for _ in range(_FONT_DEPTH):
         text = _FONT.sub(lambda font: font[1] if font[2] is None else font[2], text)
     return _FONT_SWITCH.sub("", text)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from nemo_gym.answers import without_thinking
+from nemo_gym.answers import plain_letters, without_thinking
 from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS, bare, final_answer
 
 
@@ -142,7 +142,7 @@ def _compared(gold: str, golds: Sequence[Any], answer: str) -> LibraryCheck:
 
 def normalized(text: str) -> str:
     """Rewrite notations that the library does not read, or reads as something else, into LaTeX."""
-    text = bare(text).translate(_CHARACTERS)
+    text = bare(plain_letters(text)).translate(_CHARACTERS)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return text.strip()

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 from nemo_gym.answers import Box, answer_boxes, is_denied, matches, without_fonts, without_thinking
@@ -17,10 +18,16 @@ MAX_MATCHES = 100
 """How many of the last matches are read."""
 
 _ANSWER_COLON = re.compile(r"answer\s*[:\uff1a]\s*", re.IGNORECASE)
+_WRONG = re.compile(
+    r"\b(?:wrong|incorrect|false|(?:this|that|it)(?:\s+is|'s)\s+not\s+(?:the|my|an?))(?:\s+(?:right|correct|final))?\s*$",
+    re.IGNORECASE,
+)
+"""Before an `answer:` that is none."""
+MAX_WRONG_CHARS = 60
 _CAPITALS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _DENIAL_SIGNS = frozenset("\u2260\u00ac\u2209\u2262\u2717\u2718\u274c\u274e\u2612\u00d7\u2715\u2716\U0001f6ab")
 """Not equal, not, crosses."""
-_NOT_LETTER = re.compile(r"!\s*[A-Z]")
+_NOT_LETTER = re.compile(r"!\s*[A-Z]|~~")
 _OUTER_SIGNS = " \t\n.,;:!?*_$\"'`()[]{}\\"
 _LABELLED = re.compile(r"[(\[]?([a-z])[)\]]?\s*[.:)=-]?\s+(.+)", re.DOTALL)
 _ARTICLE = re.compile(r"^(?:the|an?)\s+")
@@ -114,13 +121,15 @@ def _has_words(text: str, words: str) -> bool:
 
 def _bare(text: str) -> str:
     """Normalised, without quotes, brackets and punctuation around it."""
-    return normalised(text).strip(_OUTER_SIGNS)
+    return normalised(text).lstrip(_OUTER_SIGNS.replace("!", "")).rstrip(_OUTER_SIGNS)
 
 
 def _lenient_answer_colon(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
     """The rest of the line after each `answer:`, a letter or the text of an option."""
     letters = _letters_by_text(options)
-    for rest in _ANSWER_COLON.split(text)[1:]:
+    for before, rest in deque(pairwise(_ANSWER_COLON.split(text)), MAX_MATCHES):
+        if _WRONG.search(before[-MAX_WRONG_CHARS:]):
+            continue
         said = rest.partition("\n")[0]
         letter = one_letter(said)
         yield letter if letter in options else letters.get(normalised(said))
