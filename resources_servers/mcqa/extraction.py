@@ -116,7 +116,8 @@ def _named(said: str, letters: Mapping[str, str]) -> str | None:
 
 
 def _has_words(text: str, words: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
+    """True if these words are in the text. A sign or a decimal point belongs to its number."""
+    return re.search(rf"(?<![\w.+-]){re.escape(words)}(?!\w|[.,]\w)", text) is not None
 
 
 def _bare(text: str) -> str:

@@ -141,9 +141,25 @@ CASES: list[tuple[str, str, float, str | None]] = [
     ("4", r"\boxed{}", 0.0, None),
     (r"\emptyset", r"\boxed{}", 0.0, None),
 ]
+OTHER_CASES: list[tuple[str, str, float, str | None]] = [
+    ("130", r"\boxed{\boxed{130}}", 1.0, "130"),
+    ("130", r"\boxed {130}", 1.0, "130"),
+    ("130", r"\boxed{1.3\times 10^2}", 1.0, "1.3*10**2"),
+    ("B", r"\boxed{\text{B}}", 1.0, "b"),
+    ("349", r"\boxed{349.0}", 1.0, "349.000000000000"),
+    ("130", r"\boxed{１３０}", 1.0, "130"),  # noqa: RUF001
+    ("130", "答案是130", 1.0, "130"),
+    ("4", r"\boxed{4} <think>or \boxed{5}?", 1.0, "4"),
+    ("4", r"<think>\boxed{4}", 0.0, None),
+    ("4", r"[THINK]\boxed{4}[/THINK]", 0.0, None),
+    ("4", r"<reasoning>\boxed{4}</reasoning>", 0.0, None),
+    ("4", r"\boxed{4} cannot be right.", 0.0, None),
+    ("4", r"\boxed{5}, maybe \boxed{4}", 0.0, "{4, 5}"),
+    ("4", "答案不是4", 0.0, None),
+]
 
 
-@pytest.mark.parametrize(("expected", "reply", "reward", "extracted"), CASES)
+@pytest.mark.parametrize(("expected", "reply", "reward", "extracted"), [*CASES, *OTHER_CASES])
 async def test_the_library_compares_answers_as_mathematics(
     client: ServerClient, expected: str, reply: str, reward: float, extracted: str | None
 ) -> None:
