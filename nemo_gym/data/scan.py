@@ -258,6 +258,7 @@ MAX_REASONS = 50
 OTHER_REASONS = "other reasons"
 _CHUNK_TIMEOUT_S = 3600.0
 
+
 class Run(Protocol):
     """Calls a function with a part of a file, here or in another process."""
 
