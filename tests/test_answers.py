@@ -203,7 +203,7 @@ def test_a_box_that_is_denied_or_in_thoughts_gives_no_answer(text: str, last: st
 
 BLANK = [
     "",
-    " \n\u200b\u00a0",
+    " \n\u200b\u00a0\u3164",
     "**",
     r"\boxed{}",
     r"$$\boxed{\text{ }}$$",
