@@ -2,15 +2,18 @@
 
 Environments differ in what counts as the answer, and rewards depend on it, so choose a function by its name. Refusals
 and messages that the model did not write have no text. A message whose content is a plain string has none either,
-except for `last_part_of_last_item`. Every function but `matches` and `last_match` takes time linear in
-the text."""
+except for `last_part_of_last_item`. In all environments the final answer outside thoughts counts: remove these with
+`without_thinking`, then read `answer_boxes` or `last_box`. Every function but `matches` takes time linear in the
+text."""
 
 import json
 import math
 import re
+import unicodedata
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from nemo_gym.llm_api.base import type_of
 from nemo_gym.llm_api.responses import (
@@ -24,9 +27,24 @@ LONG_TEXT = 32_768
 """Characters. Checking a longer text may block other rollouts: run that in `nemo_gym.compute`."""
 
 _MESSAGES = (NeMoGymResponseOutputMessage, NeMoGymEasyInputMessage)
-_BRACE = re.compile(r"\\boxed\{|(?<!\\)[{}]")
-_THINK_TAG = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
-_FONT = re.compile(r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal|up)?|boldsymbol|bm|mbox|operatorname)\s*\{([^{}]*)\}")
+MAX_BOXES = 50
+"""How many of the last boxes of a text are read."""
+DENIAL_CHARS = 120
+"""How far before and after an answer a denial of it is looked for."""
+
+THOUGHT_TAGS = ("think", "thinking", "thought", "thoughts", "reasoning", "scratchpad")
+_THINK_TAG = re.compile(
+    rf"<(?P<tag>/?)(?:{'|'.join(THOUGHT_TAGS)})(?:\s[^<>]{{0,200}})?>|\[(?P<bracket>/?)think\]|◁(?P<triangle>/?)think▷"
+    r"|<\|(?P<token>begin|end)_of_thought\|>",
+    re.IGNORECASE,
+)
+_FONT_COMMAND = r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal|up)?|boldsymbol|bm|mbox|operatorname|bf|it|rm|sf|tt)"
+_FONT = re.compile(rf"{_FONT_COMMAND}\s*\{{([^{{}}]*)\}}|\\textcolor\s*\{{[^{{}}]*\}}\s*\{{([^{{}}]*)\}}")
+_FONT_SWITCH = re.compile(
+    rf"{_FONT_COMMAND}(?![A-Za-z])\s*|\\color\s*\{{[^{{}}]*\}}|\\(?:display|text)style(?![A-Za-z])"
+    r"|</?(?:b|i|u|em|strong|code|span|p)>|<br\s?/?>",
+    re.IGNORECASE,
+)
 _FONT_DEPTH = 3
 """How deep font commands may be nested in each other."""
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
@@ -35,6 +53,48 @@ _INVISIBLE = re.compile(
     r"\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
 )
 """Characters that are not shown, such as zero-width spaces. Some of them are letters."""
+_STYLED_LETTERS = re.compile("[\uff01-\uff5e\u3000\U0001d400-\U0001d7ff]+")
+"""Full-width and mathematical forms of ASCII characters."""
+
+_BRACE = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
+_JOIN = re.compile(
+    r"[\s$]*(?:(?:,|;|&|/|\band\b|\bor\b|\b(?:maybe|perhaps|possibly|alternatively)\b|\\text\{\s*(?:and|or)\s*\})[\s$]*)+",
+    re.IGNORECASE,
+)
+_DENIAL_FLAGS = re.IGNORECASE | re.VERBOSE
+_NOT = r"""(?: \bnot | \w+n't | \bcannot | \bnever | \bneither | \bnor | \bexcept | \bunlike | \bdifferent\s+from
+    | (?<!t\sbe\s)\b(?:anything|everything|all)\s+but | (?<!none\s)(?<!nothing\s)(?<!answer\s)\bother\s+than
+    | \brather\s+than | \binstead\s+of
+    | \b(?:less|more|greater|fewer|larger|smaller|bigger)\s+than | \\neq? | \\not | ≠ | != | ¬
+    | \brul(?:e|ed|ing)\s+out | \b(?:exclud|eliminat|reject)(?:e|es|ed|ing)?
+    | \b(?:wrong|incorrect|false)\s+(?:answer|option|choice|letter|result)
+    | \bnicht | \bkeine? | \bpas | \bno\s+es | \bnon\s+è | \b\u043d\u0435 | 不是 | 不选 | 并非 )
+    (?: \s+ (?:the|an?|to|be|is|that|would|equal|for|number|value|simply|just|exactly|going|really|actually|even
+        |pick|say|choose|select|(?:(?:correct|right|final)\s+)?(?:option|choice|answer|letter)|die|la)\b )*"""
+_DENIED_CLAIM = r"""\b(?: not\s+(?:true|correct|right|the\s+case) | false | wrong | incorrect | doubt
+    | (?:not|\w+n't)\s+(?:think|believe|say|claim) ) \s+ (?:that|to|the|it) \b [^.,!?\n]{0,60}"""
+_DENIAL_BEFORE = re.compile(rf"(?: {_NOT} | {_DENIED_CLAIM} ) [\s:*_$(\[\\]* $", _DENIAL_FLAGS)
+_DENIAL_AFTER = re.compile(
+    r"""[\s$)\]*_.,!?\\—-]* (?:(?:but|no|wait|hmm|sorry|actually)\b[,.!]?\s*)* (?:(?:that|this|it|which)\b\s*)?
+    (?: (?:is|was|'s|would\ be|seems|must\ be)\s+(?:\w+ly\s+)?
+        (?:(?:wrong|incorrect|false)(?!\s+to\b)|impossible|ruled\ out|excluded|eliminated|rejected
+          |an?\ (?:mistake|error|wrong))
+      | (?:is|was|would)? \s* (?:not|n't) \s+ (?:be\s+)?
+        (?:right|correct|true|(?:the|my|an?)\ (?:\w+\ )?(?:answer|solution|result|option|choice))
+      | can(?:not|'t|\ not) \s+ be \b (?!\s+(?:wrong|incorrect|false))
+      | (?:does|did)(?:n't|\ not) \s+ (?:work|fit|hold)\b
+      | (?:wrong|incorrect|false)\b (?=[\s*_]*(?:[.!\n]|$))
+      | ist\s+(?:falsch|nicht\s+(?:richtig|korrekt|die)) | n'est\s+pas | est\s+faux | 不对 | 是错 | 错了 )""",
+    _DENIAL_FLAGS,
+)
+_VISIBLE_WORD = re.compile(r"(?<![\\<&/#\w])[^\W_]")
+"""A letter or digit that does not belong to a command, tag or entity."""
+_NOTHING_SHOWN = re.compile(
+    r"<(\w{1,20})[^<>]{0,200}>\s*</\1\s?>|<br\s?/?>|<!--|-->|&(?:nbsp|zwnj|zwj|\#160|\#xA0);|\\[()\[\],;:! ]"
+    r"|\\(?:boxed|fbox|q?quad)(?![A-Za-z])|^[ \t]*(?:-{3,}|={3,})[ \t]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_MARKUP_CHARS = frozenset("*_#`$~{}|")
 _NUMBER = re.compile(r"(?:(?<!\w)-)?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
@@ -84,19 +144,21 @@ def text_of_last_item(response: NeMoGymResponse) -> str:
 
 
 def without_thinking(text: str) -> str:
-    """Remove `<think>` parts from a text.
+    """Remove thoughts, such as `<think>` parts, from a text.
 
     A part without an end reaches to the end of the text. One without a start begins where the text does, since chat
-    templates may open it in the prompt. So a text that ends in its thoughts has no answer.
+    templates may open it in the prompt. What was said before a part with a start still counts.
     """
-    spoken, *rest = _THINK_TAG.split(text)
-    kept, is_thinking = [spoken], False
-    for closing, piece in zip(rest[::2], rest[1::2], strict=True):
-        if closing and not is_thinking:
-            kept.clear()
-        is_thinking = not closing
+    kept, is_thinking, place = list[str](), False, 0
+    for tag in _THINK_TAG.finditer(text):
         if not is_thinking:
-            kept.append(piece)
+            kept.append(text[place : tag.start()])
+        is_closing = (tag[tag.lastgroup or 0] or "begin") in ("/", "end")
+        if is_closing and not is_thinking:
+            kept.clear()
+        is_thinking, place = not is_closing, tag.end()
+    if not is_thinking:
+        kept.append(text[place:])
     return "".join(kept)
 
 
@@ -110,30 +172,112 @@ def says_something(text: str) -> bool:
     return _LETTER_OR_DIGIT.search(text) is not None
 
 
-def boxes(text: str) -> list[str]:
-    r"""The content of each complete `\boxed{...}` that is not within another one."""
-    spans: list[tuple[int, int]] = []
-    opened: list[int | None] = []  # where the content of an open box starts; None for any other brace
-    for token in _BRACE.finditer(text):
-        if token[0].endswith("{"):
-            opened.append(token.end() if token[0] != "{" else None)
-        elif opened and (start := opened.pop()) is not None:
-            while spans and spans[-1][0] > start:
-                spans.pop()
-            spans.append((start, token.start()))
-    return [text[start:end] for start, end in spans]
+def is_blank(text: str) -> bool:
+    r"""True if a text has nothing but white space, invisible characters and empty markup, such as `**` or `\boxed{}`.
+
+    Such an answer is wrong without asking a judge."""
+    text = visible(text)
+    if _VISIBLE_WORD.search(text):
+        return False
+    shown = _NOTHING_SHOWN.sub("", without_fonts(text))
+    return all(char in _MARKUP_CHARS or unicodedata.category(char)[0] in "CZ" for char in shown)
+
+
+class Box(NamedTuple):
+    """A box of a text, or several that are joined, as in `\\boxed{1} and \\boxed{2}`."""
+
+    start: int
+    end: int
+    content: str
+    """What is in the box; of several, joined by a comma."""
+    opening: str
+    r"""How the last of them begins, such as `\boxed{`."""
+
+
+def boxes(text: str) -> list[Box]:
+    r"""The last boxes that are not blank.
+
+    A box ends at its own brace and is not within another one; `\boxed{\boxed{4}}` is 4. Boxes with only a comma, "and"
+    or "or" between them are one. Thoughts are not removed.
+    """
+    return _joined([box for box in _boxes(text) if box.content.strip()][-MAX_BOXES:], text)
+
+
+def answer_boxes(text: str) -> list[Box]:
+    r"""The boxes that give an answer, the last one at the end.
+
+    Left out of `boxes` are contents that the text denies at that place or later: "not `\boxed{4}`",
+    "`\boxed{4}` is wrong".
+    """
+    found, denied = list[Box](), set[str]()
+    for box in reversed(boxes(text)):
+        if is_denied(text, box.start, box.end):
+            denied.add(box.content.strip())
+        elif box.content.strip() not in denied:
+            found.append(box)
+    return found[::-1]
 
 
 def last_box(text: str) -> str | None:
-    """The content of the last box that is not blank, stripped."""
-    return next((box.strip() for box in reversed(boxes(text)) if box.strip()), None)
+    """The content, stripped, of the last box outside thoughts that gives an answer, as `answer_boxes` finds it."""
+    found = answer_boxes(without_thinking(text))
+    return found[-1].content.strip() if found else None
+
+
+def is_denied(text: str, start: int, end: int) -> bool:
+    """True if a text denies the answer at this place: "not 4", "4 is wrong"."""
+    before, after = text[max(0, start - DENIAL_CHARS) : start], text[end : end + DENIAL_CHARS]
+    return bool(_DENIAL_BEFORE.search(before) or _DENIAL_AFTER.match(after))
+
+
+def _boxes(text: str) -> list[Box]:
+    """Every complete box that is not within another one."""
+    found: list[Box] = []
+    opened: list[re.Match[str] | None] = []  # None for any other brace
+    for token in _BRACE.finditer(text):
+        if token["box"] or token[0] == "{":
+            opened.append(token if token["box"] else None)
+        elif token[0] == "}" and opened and (box := opened.pop()):
+            within: list[Box] = []
+            while found and found[-1].start > box.start():
+                within.append(found.pop())
+            content = _content_of_wrapper(text, box.end(), token.start(), within)
+            found.append(Box(box.start(), token.end(), content, box[0]))
+    return found
+
+
+def _content_of_wrapper(text: str, start: int, end: int, within: list[Box]) -> str:
+    """The content of a box; of one that has nothing but another box in it, the content of that one."""
+    if len(within) == 1 and not text[start : within[0].start].strip() and not text[within[0].end : end].strip():
+        return within[0].content
+    return text[start:end]
+
+
+def _joined(found: list[Box], text: str) -> list[Box]:
+    """Combine boxes that are joined by a comma, "and" or "or"."""
+    combined = found[:1]
+    for one, other in pairwise(found):
+        if other.start - one.end <= DENIAL_CHARS and _JOIN.fullmatch(text, one.end, other.start):
+            first = combined.pop()
+            content = f"{first.content}, {other.content}"
+            combined.append(Box(first.start, other.end, content, other.opening))
+        else:
+            combined.append(other)
+    return combined
+
+
+def plain_letters(text: str) -> str:
+    """Replace full-width letters, digits and signs, and mathematical letters, by those of ASCII."""
+    return _STYLED_LETTERS.sub(lambda styled: unicodedata.normalize("NFKC", styled[0]), text)
 
 
 def without_fonts(text: str) -> str:
-    r"""Replace LaTeX font commands by their arguments: `\text{B}` and `\mathbf{\mathrm{B}}` become `B`."""
+    r"""Replace LaTeX font commands by their arguments: `\text{B}`, `\mathbf{\mathrm{B}}` and `{\bf B}` become `B`, as
+    do bold tags of HTML, full-width letters and mathematical ones."""
+    text = plain_letters(text)
     for _ in range(_FONT_DEPTH):
-        text = _FONT.sub(r"\1", text)
-    return text
+        text = _FONT.sub(lambda font: font[1] if font[2] is None else font[2], text)
+    return _FONT_SWITCH.sub("", text)
 
 
 def matches(pattern: str, text: str, flags: re.RegexFlag) -> Iterator[re.Match[str]]:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -33,6 +33,7 @@ from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import ANY_TOOL
 from nemo_gym.server.endpoint import Endpoint as Endpoint
 from nemo_gym.server.seed import GivenHistory, SeedEndpoint
+from nemo_gym.server.seed import SlowCheck as SlowCheck
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.session import SessionState as SessionState
 from nemo_gym.server.tools import POLICY, any_tools_of, function_tool, tools_of
@@ -223,6 +224,14 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
     def check_row(cls, row: JsonObject) -> None:
         """Raise ValueError with the reason if this row can never be scored right. Called after the fields of the row
         were found to fit the bodies of `seed_session` and `verify`."""
+
+    @classmethod
+    def slow_check(cls, row: JsonObject, settings: Mapping[str, Any]) -> SlowCheck | None:
+        """Return a check of a row that is too slow for `check_row`, if it needs one.
+
+        It runs in another process, once for equal arguments, before the first model call of a rollout and in
+        `ng_prepare_data`. `settings` is what the configuration says about this server."""
+        return None
 
     async def seed_session(self, *args: Any, **kwargs: Any) -> Any:
         """Set up the state of a rollout from its row. By default there is nothing to set up."""

@@ -22,7 +22,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-from nemo_gym.answers import all_text, is_refusal, last_part_of_last_item, without_thinking
+from nemo_gym.answers import THOUGHT_TAGS, all_text, is_refusal, last_part_of_last_item, without_thinking
 from nemo_gym.client.reply import get_response_json, raise_for_status
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import current_deadline, timeout
@@ -53,7 +53,7 @@ BREAK = "\N{OPEN BOX}"
 """Put into a label or delimiter where it must not be one. A model reads it as a blank."""
 MAX_ESCAPES = 3
 """How often a text may be HTML-escaped for its labels and delimiters to be found."""
-RESERVED = ("<think", "</think", "<thinking", "</thinking", "<|")
+RESERVED = (*(f"<{end}{tag}" for tag in THOUGHT_TAGS for end in ("", "/")), "[think]", "[/think]", "◁", "<|")
 """Broken up whatever the template: tags of thoughts, and the beginning of most chat templates' special tokens."""
 
 ReplyFailure = Literal["context_overflow", "content_filter", "incomplete", "refused", "empty", "ambiguous"]

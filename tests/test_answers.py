@@ -89,19 +89,23 @@ def test_all_parts_of_the_last_item_are_read(last: dict[str, Any], text: str) ->
         (r"\boxed{A} then \boxed{C}", ["A", "C"], "C"),
         (r"\\boxed{ C }", [" C "], "C"),
         (r"\boxed{\text{C}}", [r"\text{C}"], r"\text{C}"),
-        (r"\boxed{\frac{1}{2}} and \boxed{\{1\}}", [r"\frac{1}{2}", r"\{1\}"], r"\{1\}"),
-        (r"\boxed{A} \boxed{} \boxed{ }", ["A", "", " "], "A"),
+        (r"\boxed{\frac{1}{2}} then \boxed{\{1\}}", [r"\frac{1}{2}", r"\{1\}"], r"\{1\}"),
+        (r"\boxed{A} \boxed{} \boxed{ }", ["A"], "A"),
+        (r"\boxed{A}, \boxed{B} or $\boxed{C}$", ["A, B, C"], "A, B, C"),
+        (r"\boxed{ \fbox{\boxed{A}} }", ["A"], "A"),
+        (r"\boxed{\boxed{A} \boxed{B}}", [r"\boxed{A} \boxed{B}"], r"\boxed{A} \boxed{B}"),
         (r"\boxed{a \boxed{b} c}", [r"a \boxed{b} c"], r"a \boxed{b} c"),
         ("\\boxed{over\nlines}", ["over\nlines"], "over\nlines"),
         (r"\boxed{A} \boxed{open", ["A"], "A"),
         (r"\boxed{open \boxed{A} ", ["A"], "A"),
         (r"} \boxed{A}} {", ["A"], "A"),
-        (r"boxed{C} \boxed {C}", [], None),
+        (r"boxed{C}", [], None),
+        (r"\boxed {C}", ["C"], "C"),
         ("", [], None),
     ],
 )
 def test_a_box_ends_at_its_own_brace_and_the_last_one_counts(text: str, found: list[str], last: str | None) -> None:
-    assert answers.boxes(text) == found
+    assert [box.content for box in answers.boxes(text)] == found
     assert answers.last_box(text) == last
 
 
@@ -115,6 +119,8 @@ def test_a_box_ends_at_its_own_brace_and_the_last_one_counts(text: str, found: l
         ("<think>a<think>b</think>c</think>d", "d"),
         ("<THINK>b</Think><thinking>b</thinking>c", "c"),
         ("I think so. <thinks>", "I think so. <thinks>"),
+        ('<think >b</think><thought class="x">b</thought><reasoning>b</reasoning>c', "c"),
+        ("[THINK]b[/THINK]c<|begin_of_thought|>b<|end_of_thought|>d◁think▷b◁/think▷e", "cde"),
         ("", ""),
     ],
 )
@@ -128,6 +134,8 @@ def test_thoughts_are_not_spoken(text: str, spoken: str) -> None:
         (r"\text{B}", "B"),
         (r"(\mathbf{\mathrm{B}}) \operatorname{f}", "(B) f"),
         (r"\text {a b} and \textbf{c}", "a b and c"),
+        (r"{\bf B} \mathrm B \text{{B}} \textcolor{red}{B} \color{red}B", "{B} B {{B}} B B"),
+        ("Ｂ 𝐁 <b>B</b> ²", "B B B ²"),  # noqa: RUF001
         (r"\frac{1}{2} \cancel{B} \textcolor{B}", r"\frac{1}{2} \cancel{B} \textcolor{B}"),
     ],
 )
@@ -156,7 +164,60 @@ def test_the_last_number_of_the_last_message(text: str, number: float | None) ->
 @given(st.lists(st.text(alphabet="ab\\", max_size=6)))
 def test_boxes_are_found_in_what_was_boxed(insides: list[str]) -> None:
     insides = [f"{{{inside}b}}" for inside in insides]
-    assert answers.boxes(" and ".join(f"\\boxed{{{inside}}}" for inside in insides)) == insides
+    found = answers.boxes(" then ".join(f"\\boxed{{{inside}}}" for inside in insides))
+    assert [box.content for box in found] == insides[-answers.MAX_BOXES :]
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        (r"The answer is not \boxed{C}.", None),
+        (r"It isn't option \boxed{C}", None),
+        (r"Anything but \boxed{C}", None),
+        (r"I would never choose \boxed{C}.", None),
+        (r"We can rule out \boxed{C}", None),
+        (r"The wrong answer is \boxed{C}", None),
+        (r"It is false that the answer is \boxed{C}", None),
+        (r"Die Antwort ist nicht \boxed{C}", None),
+        (r"答案不是\boxed{C}", None),
+        (r"\boxed{C} is wrong.", None),
+        (r"\boxed{C}? No, that is not correct.", None),
+        (r"\boxed{C} cannot be right.", None),
+        (r"\boxed{C} doesn't fit.", None),
+        (r"\boxed{C}. Wait, \boxed{C} is wrong.", None),
+        (r"\boxed{B}, not \boxed{C}", "B"),
+        (r"Not \boxed{B} but \boxed{C}.", "C"),
+        (r"\boxed{B} is wrong. It is \boxed{C}.", "C"),
+        (r"A, B and D are wrong: \boxed{C}", "C"),
+        (r"A is not correct; \boxed{C}", "C"),
+        (r"\boxed{C}. This cannot be wrong.", "C"),
+        (r"\boxed{C}, nicht A", "C"),
+        (r"\boxed{C} <think>or \boxed{D}?", "C"),
+        (r"<think>\boxed{C}", None),
+        (r"<think>\boxed{C}</think> So it is C.", None),
+    ],
+)
+def test_a_box_that_is_denied_or_in_thoughts_gives_no_answer(text: str, last: str | None) -> None:
+    assert answers.last_box(text) == last
+
+
+BLANK = [
+    "",
+    " \n\u200b\u00a0\u3164",
+    "**",
+    r"\boxed{}",
+    r"$$\boxed{\text{ }}$$",
+    "<b> </b><br/>",
+    "&nbsp;",
+    "---",
+    "```\n```",
+]
+SHOWN = ["4", "π", r"\pi", r"\infty", "∅", "+", "<div>", "**a**", r"\boxed{x}", "不", "-"]
+
+
+@pytest.mark.parametrize(("text", "is_blank"), [*((each, True) for each in BLANK), *((each, False) for each in SHOWN)])
+def test_a_text_is_blank_if_it_shows_nothing(text: str, is_blank: bool) -> None:
+    assert answers.is_blank(text) is is_blank
 
 
 @pytest.mark.parametrize(
@@ -164,14 +225,21 @@ def test_boxes_are_found_in_what_was_boxed(insides: list[str]) -> None:
     [
         *("\\boxed{" * 150_000, "\\boxed{" * 125_000 + "}" * 125_000, "<think>" * 150_000, "</think>" * 125_000),
         *("\\text{" * 150_000, "\\text{" * 140_000 + "}" * 140_000, "1," * 500_000, "-1." * 350_000),
+        *(
+            "\\boxed{x}, " * 90_000,
+            "\\boxed{\\boxed{x}" * 60_000 + "}" * 60_000,
+            "\\" * 10**6,
+            "\\boxed" + " " * 10**6,
+        ),
+        *("<b>" * 300_000, "\n" * 10**6, "-" * 10**6, "<think " * 140_000, "not " * 250_000 + r"\boxed{x}"),
     ],
-    ids=["boxes", "nested", "think", "unthink", "fonts", "nested fonts", "thousands", "minus"],
 )
 def test_a_hostile_text_takes_no_more_time_than_its_length(text: str) -> None:
     started = time.process_time()
     answers.last_box(text)
     answers.without_thinking(text)
     answers.without_fonts(text)
+    answers.is_blank(text)
     answers.last_number(read(says(text)))
     assert time.process_time() - started < 5
 

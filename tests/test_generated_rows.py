@@ -1,6 +1,9 @@
 """Every `generate_rows`: the same rows each time, all different, each with a gold response that is rewarded."""
 
 import json
+import math
+import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
@@ -67,6 +70,35 @@ async def test_the_gold_response_has_the_full_reward(folder: Path) -> None:
                 items = kind.gold_response(row) or guessed_golds(row)[0].items
                 assert isinstance(items, list)
                 assert await reward_of(client, folder.name, row, items) == 1.0, row
+
+
+@pytest.mark.parametrize(
+    ("name", "gold"), [("math_with_judge", "expected_answer"), ("math_with_code", "expected_result")]
+)
+@pytest.mark.parametrize("difficulty", DIFFICULTIES)
+def test_no_answer_that_needs_no_thought_is_often_right(name: str, gold: str, difficulty: int) -> None:
+    rows = rows_of(PARENT_DIR / "resources_servers" / name, 3, 500, difficulty)
+    solved = Counter(row[gold] for row in rows)
+    for row in rows:
+        question = row.get("question") or row["responses_create_params"]["input"][-1]["content"]
+        numbers = [int(digits) for digits in re.findall(r"\d+", question)]
+        found = {
+            "first": numbers[0],
+            "last": numbers[-1],
+            "largest": max(numbers),
+            "smallest": min(numbers),
+            "sum": sum(numbers),
+            "product": math.prod(numbers),
+            "range": max(numbers) - min(numbers),
+            "last two": numbers[-1] * numbers[-2],
+            "first two": numbers[0] * numbers[1],
+            "half": max(numbers) // 2,
+            "quotient": max(numbers) // max(1, min(numbers)),
+            "below": max(numbers) - 1,
+            "last below": numbers[-1] - 1,
+        }
+        solved.update(strategy for strategy, number in found.items() if str(number) == row[gold])
+    assert {strategy: count for strategy, count in solved.items() if count >= 0.05 * len(rows)} == {}
 
 
 def environment(name: str) -> AbstractAsyncContextManager[ServerClient]:

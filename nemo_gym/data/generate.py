@@ -7,8 +7,11 @@ written, the environment's own verifier has given the gold response of the rows 
 import asyncio
 import importlib
 import json
+import math
+import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from fractions import Fraction
+from itertools import combinations, islice
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -230,3 +233,15 @@ def distinct_rows(
                 f"{environment} has no more than about {len(prompts)} different rows of difficulty {level}; "
                 f"{count} were asked for."
             )
+
+
+def trivial_numbers(question: str) -> set[Fraction]:
+    r"""The answers to a question that need no thought: 0, 1, every number in it, their sum and product, and the sum,
+    difference, product and quotient of each two, with either sign. Numbers are digits and `\frac{1}{2}`."""
+    given = [Fraction(digits) for digits in re.findall(r"\d+", question)]
+    found = {Fraction(0), Fraction(1), *given, sum(given, Fraction(0)), math.prod(given, start=Fraction(1))}
+    found |= {Fraction(int(up), int(down)) for up, down in re.findall(r"\\frac\{(\d+)\}\{([1-9]\d*)\}", question)}
+    for one, other in combinations(given, 2):
+        low, high = sorted((one, other))
+        found |= {low + high, high - low, low * high, *((high / low, Fraction(high // low)) if low else ())}
+    return found | {-number for number in found}

@@ -6,6 +6,7 @@ a quick accept never admits a row that the schema refuses.
 
 import json
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 
 if TYPE_CHECKING:
-    from nemo_gym.server.seed import RowValidator
+    from nemo_gym.server.seed import RowValidator, SlowCheck
 
 PARAMS_KEY = "responses_create_params"
 AGENT_REF_KEY = "agent_ref"
@@ -58,6 +59,8 @@ class EnvironmentCode(NamedTuple):
     name: str
     folder: Path
     entrypoint: str
+    settings: str = "{}"
+    """What the configuration says about the environment, as JSON."""
 
 
 @lru_cache(maxsize=64)
@@ -66,15 +69,19 @@ def row_validator(environment: EnvironmentCode) -> "RowValidator":
     from nemo_gym.runtime.class_loader import load_server_class
     from nemo_gym.server.seed import RowValidator
 
-    return RowValidator(load_server_class("resources_servers", environment.folder, environment.entrypoint))
+    kind = load_server_class("resources_servers", environment.folder, environment.entrypoint)
+    return RowValidator(kind, orjson.loads(environment.settings))
 
 
 class RowCheck:
     """What a row must be, by the Responses schema and by its environment. Keeps the tools of the row before, since
     rows of a dataset mostly offer the same."""
 
-    def __init__(self, environment: "EnvironmentCode | None" = None) -> None:
+    def __init__(
+        self, environment: "EnvironmentCode | None" = None, failed_checks: "Mapping[SlowCheck, str] | None" = None
+    ) -> None:
         self._validator = None if environment is None else row_validator(environment)
+        self._failed_checks = failed_checks or {}
         self._valid_tools: Any = None
         self._tool_separators = 0
 
@@ -95,11 +102,27 @@ class RowCheck:
             _validate({PARAMS_KEY: params} if params is not None else fields)
             separators = count_separators(params)
         if self._validator is not None:
-            try:
-                self._validator.check({**fields, PARAMS_KEY: params})
-            except ValueError as error:
-                raise BadRowError(" ".join(str(error).split())) from None
+            self._check_by_environment({**fields, PARAMS_KEY: params}, self._validator)
         return CheckedRow(fields, params, compact, separators)
+
+    def slow_check(self, line: bytes) -> "SlowCheck | None":
+        """What is left to check of the row on a line, if it is one."""
+        try:
+            row = self.read(line)
+        except BadRowError:
+            return None
+        if self._validator is None:
+            return None
+        return self._validator.slow_check({**row.fields, PARAMS_KEY: row.params})
+
+    def _check_by_environment(self, row: JsonObject, validator: "RowValidator") -> None:
+        try:
+            validator.check(row)
+        except ValueError as error:
+            raise BadRowError(" ".join(str(error).split())) from None
+        check = validator.slow_check(row) if self._failed_checks else None
+        if check is not None and check in self._failed_checks:
+            raise BadRowError(" ".join(self._failed_checks[check].split()))
 
     def _separators_if_surely_valid(self, params: JsonObject) -> int | None:
         """For shapes that the schema surely accepts, how many separators they have."""

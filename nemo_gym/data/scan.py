@@ -6,26 +6,34 @@ number of cores.
 
 import asyncio
 import importlib.util
+import logging
 import os
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import orjson
 
-from nemo_gym.compute.pool import Compute
+from nemo_gym.compute.pool import Compute, ComputeError
 from nemo_gym.data.digests import DigestSet, Spill, digest, packed
 from nemo_gym.data.near_duplicates import sketch
 from nemo_gym.data.numbers import SAMPLING_PARAMETERS, TEMPERATURE, TOKENS, TOOLS, TURNS, WORDS, AvgMinMax
-from nemo_gym.data.row_check import AGENT_REF_KEY, BadRowError, EnvironmentCode, RowCheck
+from nemo_gym.data.row_check import AGENT_REF_KEY, BadRowError, EnvironmentCode, RowCheck, row_validator
 from nemo_gym.errors import ConfigError, MissingExtraError
 from nemo_gym.llm_api.base import JsonObject
+
+if TYPE_CHECKING:
+    from nemo_gym.server.seed import SlowCheck
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_FIELDS = 1000
 """How many fields of rows have statistics. A file whose keys are data would otherwise have as many as rows."""
@@ -46,6 +54,8 @@ class ChunkTask(NamedTuple):
     count_tokens: bool = False
     find_near_duplicates: bool = False
     environment: EnvironmentCode | None = None
+    failed_checks: "Mapping[SlowCheck, str] | None" = None
+    """The reasons of the slow checks of the environment that did not pass."""
 
 
 Packed = dict[int, bytes]
@@ -83,12 +93,21 @@ def examine(task: ChunkTask) -> ChunkFigures:
     return observer.figures()
 
 
+def slow_checks(task: ChunkTask) -> "set[SlowCheck]":
+    """What is left to check of the rows of a part."""
+    check = RowCheck(task.environment)
+    with open(task.path, "rb") as file:
+        lines = lines_of(file, task.start, task.end, max_row_bytes=task.max_row_bytes)
+        found = (check.slow_check(line.strip()) for _, line in lines if line is not None)
+        return {each for each in found if each is not None}
+
+
 class _Observer:
     """Collects the figures of one part."""
 
     def __init__(self, task: ChunkTask) -> None:
         self._task, self._found = task, ChunkFigures()
-        self._read = RowCheck(task.environment).read
+        self._read = RowCheck(task.environment, task.failed_checks).read
         self._count_tokens: Callable[[JsonObject], int] | None = token_counter() if task.count_tokens else None
         self._numbers: dict[str, list[float]] = defaultdict(list)
         self._field_numbers: dict[str, list[float]] = {}
@@ -239,7 +258,11 @@ MAX_REASONS = 50
 OTHER_REASONS = "other reasons"
 _CHUNK_TIMEOUT_S = 3600.0
 
-Run = Callable[[ChunkTask], Coroutine[Any, Any, ChunkFigures]]
+
+class Run(Protocol):
+    """Calls a function with a part of a file, here or in another process."""
+
+    def __call__(self, function: Callable[[ChunkTask], T], task: ChunkTask, /) -> Coroutine[Any, Any, T]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,10 +362,12 @@ async def scan(
     async with AsyncExitStack() as stack:
         run = await _runner(stack, found, options)
         group = await stack.enter_async_context(asyncio.TaskGroup())
-        for figures, task in ((each, task) for each in found for task in _tasks(each.extent, options)):
-            begun.append((figures, task, group.create_task(run(task))))
-            if len(begun) >= CHUNKS_AHEAD * options.num_processes:
-                await merge_next()
+        failed = [await _failed_checks(each.extent, options, run) for each in found]
+        for each, checks in zip(found, failed, strict=True):
+            for task in _tasks(each.extent, options, checks):
+                begun.append((each, task, group.create_task(run(examine, task))))
+                if len(begun) >= CHUNKS_AHEAD * options.num_processes:
+                    await merge_next()
         while begun:
             await merge_next()
     return found
@@ -352,21 +377,50 @@ async def _runner(stack: AsyncExitStack, found: list[FileFigures], options: Scan
     """What examines a part: other processes if there is enough to do for them, else this one."""
     size = sum(each.extent.end - each.extent.start for each in found)
     if options.num_processes == 1 or size <= options.chunk_bytes:
-        return _examine_here
+        return _run_here
     compute = await stack.enter_async_context(Compute(workers=options.num_processes))
 
-    async def run(task: ChunkTask) -> ChunkFigures:
-        return await compute.run(examine, task, timeout_s=_CHUNK_TIMEOUT_S)
+    async def run(function: Callable[[ChunkTask], T], task: ChunkTask) -> T:
+        return await compute.run(function, task, timeout_s=_CHUNK_TIMEOUT_S)
 
     return run
 
 
-async def _examine_here(task: ChunkTask) -> ChunkFigures:
+async def _run_here(function: Callable[[ChunkTask], T], task: ChunkTask) -> T:
     await asyncio.sleep(0)  # an interrupt is noticed between parts
-    return examine(task)
+    return function(task)
 
 
-def _tasks(extent: Extent, options: ScanOptions) -> Iterator[ChunkTask]:
+async def _failed_checks(extent: Extent, options: ScanOptions, run: Run) -> "dict[SlowCheck, str]":
+    """The reasons of the slow checks of a dataset that do not pass: each of them runs once."""
+    from nemo_gym.server.seed import SlowChecks
+
+    if extent.environment is None or not row_validator(extent.environment).has_slow_check:
+        return {}
+    failed: dict[SlowCheck, str] = {}
+    unavailable: dict[str, int] = {}
+    outcomes = SlowChecks()
+    async with Compute(workers=options.num_processes) as compute:
+
+        async def run_check(check: "SlowCheck") -> None:
+            try:
+                if reason := await outcomes.reason(check, compute):
+                    failed[check] = reason
+            except (ImportError, ComputeError) as error:
+                unavailable[str(error)] = unavailable.get(str(error), 0) + 1
+
+        for task in _tasks(extent, options):
+            async with asyncio.TaskGroup() as group:
+                for check in await run(slow_checks, task):
+                    group.create_task(run_check(check))
+    for error, count in unavailable.items():
+        logger.warning("%d checks of rows by '%s' could not be run: %s", count, extent.environment.name, error)
+    return failed
+
+
+def _tasks(
+    extent: Extent, options: ScanOptions, failed_checks: "Mapping[SlowCheck, str] | None" = None
+) -> Iterator[ChunkTask]:
     with extent.path.open("rb") as file:
         start = extent.start
         while start < extent.end:
@@ -382,6 +436,7 @@ def _tasks(extent: Extent, options: ScanOptions) -> Iterator[ChunkTask]:
                 options.count_tokens,
                 options.find_near_duplicates,
                 extent.environment,
+                failed_checks,
             )
             start = end
 

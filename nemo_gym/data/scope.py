@@ -107,8 +107,9 @@ def _environment_of(
     found = next((each for each in environments if each.name == reference.get("name")), None)
     if found is None:
         return None
-    entrypoint = found.get_inner_run_server_config().entrypoint
-    return EnvironmentCode(found.name, server_folder(found, entrypoint), entrypoint)
+    settings = found.get_inner_run_server_config()
+    folder = server_folder(found, settings.entrypoint)
+    return EnvironmentCode(found.name, folder, settings.entrypoint, settings.model_dump_json())
 
 
 def _with_distinct_names(datasets: Sequence[AgentDataset]) -> list[AgentDataset]:

@@ -4,7 +4,7 @@ the row begins with are replayed. A row that can never be scored right ends here
 import inspect
 import logging
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import orjson
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from nemo_gym.client.reply import raise_environment_failure
 from nemo_gym.common.server_folders import folder_of, is_ours
 from nemo_gym.common.words import shorten
+from nemo_gym.compute.pool import Compute, LimitExceededError
 from nemo_gym.config.error_messages import first_error
 from nemo_gym.errors import INVALID_ROW, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject, content_text
@@ -27,12 +28,16 @@ logger = logging.getLogger(__name__)
 
 PARAMS, RESPONSE, POLICIES = "responses_create_params", "response", "policies"
 MAX_SHOWN = 200
+MAX_KNOWN_CHECKS = 100_000
+"""How many outcomes of slow checks are kept."""
 
 GivenHistory = Literal["replay", "ignore", "refuse"]
 
 
 class Environment(Protocol):
     """What is asked of an environment."""
+
+    config: Any
 
     def core(self) -> ServerCore: ...
     async def _list_tools(self) -> JsonObject: ...
@@ -47,11 +52,47 @@ class GivenCall(NamedTuple):
     """None if the row does not have it."""
 
 
-class RowValidator:
-    """Finds the rows that an environment can never score right. It needs the class alone, no server."""
+class SlowCheck(NamedTuple):
+    """A check of a row that is too slow for the event loop, or may never end."""
 
-    def __init__(self, kind: type[Any]) -> None:
+    function: Callable[..., str | None]
+    """Returns the reason why the row can never be scored right, or None. Importable by its module and name."""
+    arguments: tuple[Hashable, ...]
+    timeout_s: float
+    """CPU time limit. A row whose check exceeds it is refused."""
+
+
+class SlowChecks:
+    """Runs slow checks in other processes, and the same one once."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[SlowCheck, str | None] = {}
+
+    def is_passed(self, check: SlowCheck) -> bool:
+        return self._reasons.get(check, "not run yet") is None
+
+    async def reason(self, check: SlowCheck, compute: Compute) -> str | None:
+        """The reason why a row with this check can never be scored right, or None."""
+        if check not in self._reasons:
+            try:
+                found = await compute.run(check.function, *check.arguments, timeout_s=check.timeout_s)
+            except LimitExceededError as error:
+                found = f"its check exceeded a limit: {error}"
+            if len(self._reasons) >= MAX_KNOWN_CHECKS:
+                self._reasons.clear()
+            self._reasons[check] = found
+        return self._reasons[check]
+
+
+class RowValidator:
+    """Finds the rows that an environment can never score right. It needs the class alone, no server, and what the
+    configuration says about the server."""
+
+    def __init__(self, kind: type[Any], settings: Mapping[str, Any] | None = None) -> None:
         self._name = kind.__name__
+        self._settings = settings or {}
+        own_slow_check = None if kind.slow_check.__module__.startswith("nemo_gym.") else kind.slow_check
+        self._slow_check: Callable[[JsonObject, Mapping[str, Any]], SlowCheck | None] | None = own_slow_check
         own_check = None if kind.check_row.__module__.startswith("nemo_gym.") else kind.check_row
         self._check_row: Callable[[JsonObject], None] | None = own_check
         # An environment written for the public package may expect fields that its agent adds later.
@@ -66,7 +107,18 @@ class RowValidator:
 
     @property
     def accepts_every_row(self) -> bool:
-        return not (self._models or self._check_row or self._has_state or self._has_session)
+        found = (self._models, self._check_row, self._slow_check, self._has_state, self._has_session)
+        return not any(found)
+
+    @property
+    def has_slow_check(self) -> bool:
+        return self._slow_check is not None
+
+    def slow_check(self, row: Mapping[str, Any]) -> SlowCheck | None:
+        """What is left to check of a row that `check` accepts."""
+        if self._slow_check is None:
+            return None
+        return self._slow_check({**row, PARAMS: _as_json(row[PARAMS])}, self._settings)
 
     def check(self, row: Mapping[str, Any]) -> None:
         """Raise ValueError with the reason if the row cannot be scored. Its parameters may be JSON or validated."""
@@ -106,30 +158,43 @@ class SeedEndpoint(Endpoint):
 
     def __init__(self, server: Environment, seed: Callable[..., Any], *, finish: Any, is_default: bool) -> None:
         super().__init__("/seed_session", seed, cause="environment", finish=finish)
-        self._server, self._is_default, self._rows = server, is_default, RowValidator(type(server))
+        self._server, self._is_default = server, is_default
+        self._rows, self._slow_checks = RowValidator(type(server), _settings_of(server)), SlowChecks()
 
     def does_nothing(self, body: Any) -> bool:
         """True if there is nothing to seed and the row is valid. For any other the call says why."""
         try:
-            return self._is_default and self._checked(body) is None
+            return self._is_default and self._checked(body) == _NOTHING_LEFT
         except ValueError:
             return False
 
     def __call__(self, call: Call) -> Awaitable[Any]:
         try:
-            to_replay = self._checked(call.body)
+            left = self._checked(call.body)
         except ValueError as error:
-            raise RolloutError("input", f"The row is not valid: {error}", code=INVALID_ROW) from error
-        seeding = super().__call__(call)
-        return seeding if to_replay is None else self._seed_and_replay(seeding, call, _as_json(to_replay[PARAMS]))
+            raise _invalid_row(error) from error
+        return self._seed(call, left) if left.check is None else self._check_and_seed(call, left, left.check)
 
-    def _checked(self, body: Any) -> Mapping[str, Any] | None:
-        """Raise ValueError if the row is not valid, and return it if it begins with tool calls to be replayed."""
+    def _checked(self, body: Any) -> "_Left":
+        """Raise ValueError if the row is not valid, and return what is left to do with it."""
         row = None if self._rows.accepts_every_row else row_in(body)
         if row is None:
-            return None
+            return _NOTHING_LEFT
         self._rows.check(row)
-        return row if self._rows.history == "replay" and has_calls(row) else None
+        check = self._rows.slow_check(row)
+        return _Left(
+            check=None if check is None or self._slow_checks.is_passed(check) else check,
+            replay=row if self._rows.history == "replay" and has_calls(row) else None,
+        )
+
+    def _seed(self, call: Call, left: "_Left") -> Awaitable[Any]:
+        seeding = super().__call__(call)
+        return seeding if left.replay is None else self._seed_and_replay(seeding, call, _as_json(left.replay[PARAMS]))
+
+    async def _check_and_seed(self, call: Call, left: "_Left", check: SlowCheck) -> Any:
+        if reason := await self._slow_checks.reason(check, self._server.core().compute):
+            raise _invalid_row(reason)
+        return await self._seed(call, left)
 
     async def _seed_and_replay(self, seeding: Awaitable[Any], call: Call, params: JsonObject) -> Any:
         result, core = await plain_result(seeding, call), self._server.core()
@@ -143,6 +208,21 @@ class SeedEndpoint(Endpoint):
                 raise_environment_failure(reply)
                 _check_output(each, reply.text())
         return result
+
+
+class _Left(NamedTuple):
+    """What is left to do with a row that is valid so far."""
+
+    check: SlowCheck | None
+    replay: Mapping[str, Any] | None
+    """The row, if it begins with tool calls to be replayed."""
+
+
+_NOTHING_LEFT = _Left(None, None)
+
+
+def _invalid_row(reason: object) -> RolloutError:
+    return RolloutError("input", f"The row is not valid: {reason}", code=INVALID_ROW)
 
 
 def has_calls(row: Mapping[str, Any]) -> bool:
@@ -214,6 +294,11 @@ def _as_json(params: Any) -> JsonObject:
 
 _Params = NeMoGymResponseCreateParamsNonStreaming
 _NO_RESPONSE = NeMoGymResponse(id="resp_none", created_at=0.0, model="", output=[])
+
+
+def _settings_of(server: Environment) -> Mapping[str, Any]:
+    config = server.config
+    return config.model_dump() if isinstance(config, BaseModel) else {}
 
 
 def _is_in_public_folder(kind: type[Any]) -> bool:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from pydantic import PrivateAttr
 
 from nemo_gym import ServerClient
-from nemo_gym.answers import last_text, without_thinking
+from nemo_gym.answers import is_blank, last_text, without_thinking
 from nemo_gym.base_resources_server import BaseVerifyResponse, SimpleResourcesServer
 from nemo_gym.compute import Compute, LimitExceededError
 from nemo_gym.judge import Judge, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
@@ -70,6 +70,8 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
         reply = without_thinking(last_text(body.response)).strip()
         if len(reply) > self.config.max_answer_chars:
             return _response(body, 0.0, [], too_long=True)
+        if is_blank(reply):
+            return _response(body, 0.0, [])
         question = await self._part(body.question(), self.config.question_extract_regex, compute)
         try:
             case = await self._case(body, question, reply, compute)
@@ -103,11 +105,13 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
             return await self._judge.ask(client, fields, record=verdicts)
 
         config = self.config
-        if config.check_twice_swap and not case.is_long:
+        if is_blank(case.answer):
+            pass  # different without asking
+        elif config.check_twice_swap and not case.is_long:
             await ask_both_ways(ask, case.expected, case.answer)
         else:
             await ask(case.expected, case.answer)
-        if verdicts[0].is_equal:
+        if verdicts and verdicts[0].is_equal:
             return 1.0 if verdicts[-1].is_equal else config.reward_if_swap_fails
         if not (case.has_regex and config.check_full_generation_on_fail):
             return 0.0

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr
 
 from nemo_gym import JsonObject
-from nemo_gym.answers import boxes, text_of_last_item, without_fonts, without_thinking
+from nemo_gym.answers import LONG_TEXT, text_of_last_item
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -16,8 +16,11 @@ from nemo_gym.base_resources_server import (
     tool,
 )
 from nemo_gym.compute import Compute, ComputeError, LimitExceededError
-from resources_servers.google_search.extraction import NOTHING_FETCHED, PageError, page_text
+from resources_servers.google_search.extraction import NOTHING_FETCHED, PageError, page_text, parsed_option
 from resources_servers.google_search.web import Web, WebError, connected
+
+CHECK_TIMEOUT_S = 10.0
+"""CPU seconds to look for the answer in a very long reply."""
 
 
 class GoogleSearchResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
@@ -96,8 +99,8 @@ class GoogleSearchResourcesServer(SimpleResourcesServer):
         if not row["expected_answer"].strip():
             raise ValueError("expected_answer is blank")
 
-    async def verify(self, body: GoogleSearchVerifyRequest) -> GoogleSearchVerifyResponse:
-        option = parsed_option(text_of_last_item(body.response))
+    async def verify(self, body: GoogleSearchVerifyRequest, compute: Compute) -> GoogleSearchVerifyResponse:
+        option = await self._option(text_of_last_item(body.response), compute)
         return GoogleSearchVerifyResponse(
             responses_create_params=body.responses_create_params,
             response=body.response,
@@ -105,11 +108,14 @@ class GoogleSearchResourcesServer(SimpleResourcesServer):
             parsed_option=option,
         )
 
-
-def parsed_option(text: str) -> str | None:
-    """What stands in the last box outside thoughts, written as Python would print it: a backslash is two."""
-    found = boxes(without_thinking(text))
-    return repr(without_fonts(found[-1]))[1:-1] if found else None
+    async def _option(self, text: str, compute: Compute) -> str | None:
+        """What the reply answers with. A very long one is read outside the loop."""
+        if len(text) <= LONG_TEXT:
+            return parsed_option(text)
+        try:
+            return await compute.run(parsed_option, text, timeout_s=CHECK_TIMEOUT_S)
+        except LimitExceededError:
+            return None
 
 
 if __name__ == "__main__":

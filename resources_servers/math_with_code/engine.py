@@ -5,13 +5,17 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
-from nemo_gym.answers import last_box, without_fonts, without_thinking
+from nemo_gym.answers import last_box, without_fonts
 
 MAX_NUMBER_CHARS = 1000
 """Longer answers are compared as text only."""
 
-_SEPARATOR = re.compile(r"(?<=[0-9])(?:,|\{,\}|\\,)(?=[0-9]{3}(?![0-9]))")
+_SEPARATOR = re.compile(r"(?<=[0-9])(?:,|\{,\}|\\[,;: ]|[ \u00a0\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
 """Between thousands."""
+_NAMED = re.compile(r"(?:[A-Za-z](?:_[A-Za-z0-9])?\s*)?=\s*")
+_POWER_OF_TEN = re.compile(
+    r"\s*(?:\\times|\\cdot|[×·*x])\s*10\s*(?:\^|\*\*)\s*(?:\{\s*([+-]?[0-9]{1,4})\s*\}|([+-]?[0-9]{1,4}))"
+)
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 
 
@@ -23,8 +27,8 @@ class Checked(NamedTuple):
 
 
 def check(messages: Sequence[str], expected: str) -> Checked:
-    """Read the last box of the last message that has one. Thoughts in `<think>` tags are not read."""
-    answer = next(filter(None, (last_box(without_thinking(text)) for text in reversed(messages))), None)
+    """Read the last box of the last message that has one. Thoughts are not read."""
+    answer = next(filter(None, (last_box(text) for text in reversed(messages))), None)
     return Checked(answer, answer is not None and _is_same(_plain(answer), _plain(expected)))
 
 
@@ -43,8 +47,11 @@ def _plain(answer: str) -> str:
 
 
 def _number(text: str) -> Decimal | None:
-    """The decimal number that is the whole text, with or without separators between thousands."""
+    """The decimal number that is the whole text, with or without a name (`x = 4`), separators between thousands and a
+    power of ten."""
     if len(text) > MAX_NUMBER_CHARS:
         return None
-    bare = _SEPARATOR.sub("", text)
+    named = _NAMED.match(text)
+    bare = _SEPARATOR.sub("", text[named.end() :] if named else text)
+    bare = _POWER_OF_TEN.sub(lambda power: f"e{power[1] or power[2]}", bare, count=1)
     return Decimal(bare) if _DECIMAL.fullmatch(bare) else None

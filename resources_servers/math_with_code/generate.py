@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from nemo_gym.base_resources_server import tool_schemas_of
-from nemo_gym.data.generate import distinct_rows
+from nemo_gym.data.generate import distinct_rows, trivial_numbers
 from nemo_gym.testing import calls, message
 from resources_servers.math_with_code.app import PythonExecutorResourcesServer
 
@@ -45,8 +45,7 @@ def generate_rows(seed: int, count: int, difficulty: float | str | None = None) 
 
 
 def _row(chance: Random, level: int, tools: list[dict[str, Any]]) -> dict[str, Any]:
-    problem = chance.choice(KINDS[level])(chance)
-    answer = str(problem.solution(*problem.arguments))
+    problem, answer = _problem(chance, level)
     return {
         "responses_create_params": {
             "input": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": problem.question}],
@@ -59,6 +58,15 @@ def _row(chance: Random, level: int, tools: list[dict[str, Any]]) -> dict[str, A
             message(rf"The answer is \boxed{{{answer}}}."),
         ],
     }
+
+
+def _problem(chance: Random, level: int) -> tuple[Problem, str]:
+    """A problem and its answer, which is not found by adding or multiplying numbers of the question."""
+    while True:
+        problem = chance.choice(KINDS[level])(chance)
+        answer = problem.solution(*problem.arguments)
+        if answer not in trivial_numbers(problem.question):
+            return problem, str(answer)
 
 
 @cache
@@ -126,15 +134,19 @@ def _partitions(chance: Random) -> Problem:
     return Problem(text, count_partitions, (total, largest))
 
 
-def count_square_roots(residue: int, modulus: int) -> int:
-    return sum(x * x % modulus == residue for x in range(modulus))
+def sum_of_roots(factor: int, residue: int, modulus: int) -> int:
+    return sum(x for x in range(modulus) if (x * x + factor * x) % modulus == residue)
 
 
-def _square_roots(chance: Random) -> Problem:
+def _roots(chance: Random) -> Problem:
     modulus = chance.choice((3, 5, 7)) * chance.choice((8, 9, 11, 13, 16, 17)) * chance.randint(2, 12)
-    residue = chance.randrange(modulus) ** 2 % modulus
-    text = f"How many integers x with 0 <= x < {modulus} satisfy x^2 = {residue} (mod {modulus})?"
-    return Problem(text, count_square_roots, (residue, modulus))
+    factor, root = chance.randint(2, 30), chance.randrange(modulus)
+    residue = (root * root + factor * root) % modulus
+    text = (
+        f"What is the sum of all integers x with 0 <= x < {modulus} that satisfy "
+        f"x^2 + {factor}x = {residue} (mod {modulus})?"
+    )
+    return Problem(text, sum_of_roots, (factor, residue, modulus))
 
 
 def recurrence(a: int, b: int, index: int, modulus: int) -> int:
@@ -221,7 +233,7 @@ def _paths(chance: Random) -> Problem:
 KINDS: dict[int, tuple[Callable[[Random], Problem], ...]] = {
     1: (_multiples, _digits),
     2: (_primes, _palindromes),
-    3: (_partitions, _square_roots),
+    3: (_partitions, _roots),
     4: (_recurrence, _points, _collatz),
     5: (_throws, _paths),
 }

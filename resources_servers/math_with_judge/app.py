@@ -1,22 +1,33 @@
 """Math answers, checked by the math-verify library and, if that finds them different, optionally by a judge model."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pydantic import Field, PrivateAttr
 
 from nemo_gym import JsonObject, ServerClient
-from nemo_gym.answers import joined_text, without_thinking
+from nemo_gym.answers import is_blank, message_texts
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
     BaseVerifyResponse,
     SimpleResourcesServer,
+    SlowCheck,
 )
 from nemo_gym.compute import Compute, LimitExceededError
 from nemo_gym.errors import RolloutError
 from nemo_gym.judge import Judge, JudgeConfig, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
 from resources_servers.math_with_judge import prompts
-from resources_servers.math_with_judge.engine import NOTHING, LibraryCheck, check, is_balanced, normalized
+from resources_servers.math_with_judge.engine import (
+    NOTHING,
+    LibraryCheck,
+    check,
+    is_balanced,
+    is_plain,
+    normalized,
+    spoken,
+    unreadable_gold,
+)
 from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS
 
 
@@ -79,8 +90,7 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
 
     @classmethod
     def check_row(cls, row: JsonObject) -> None:
-        """Refuse an expected answer that is blank, cut off or too long. Whether the library can parse another one is
-        known in `verify`, and a judge may do without that."""
+        """Refuse an expected answer that is blank, cut off or too long."""
         expected = row["expected_answer"]
         if len(expected) > MAX_ANSWER_CHARS:
             raise ValueError(
@@ -89,15 +99,23 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
         if not normalized(expected) or not is_balanced(expected):
             raise ValueError(f"expected_answer is blank or has a brace without its counterpart: {expected!r:.200}")
 
+    @classmethod
+    def slow_check(cls, row: JsonObject, settings: Mapping[str, Any]) -> SlowCheck | None:
+        """Refuse an expected answer that the library cannot parse, unless there is a judge, who can do without."""
+        expected, defaults = row["expected_answer"], LibraryJudgeMathConfig.model_fields
+        if settings.get("should_use_judge", defaults["should_use_judge"].default) or is_plain(expected):
+            return None
+        return SlowCheck(unreadable_gold, (expected,), defaults["library_timeout_s"].default)
+
     async def verify(self, body: MathVerifyRequest, client: ServerClient, compute: Compute) -> MathVerifyResponse:
-        reply = joined_text(body.response)
-        too_long = len(reply) > self.config.max_answer_chars
-        checked = await self._checked(body.expected_answer, "" if too_long else reply, compute)
+        messages = list(map("".join, message_texts(body.response)))
+        too_long = sum(map(len, messages)) > self.config.max_answer_chars
+        checked = await self._checked(body.expected_answer, [] if too_long else messages, compute)
         if not checked.found.is_gold_readable and not self.config.should_use_judge:
             raise RolloutError("input", f"math-verify cannot parse expected_answer: {body.expected_answer!r:.200}")
         judged = _Judged(checked.found.reward)
         if self.config.should_use_judge and judged.reward <= 0.5 and not too_long:
-            judged = await self._judged(body, reply, client)
+            judged = await self._judged(body, spoken(messages).strip(), client)
         return MathVerifyResponse(
             responses_create_params=body.responses_create_params,
             response=body.response,
@@ -111,13 +129,15 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
             too_long=too_long,
         )
 
-    async def _checked(self, expected: str, reply: str, compute: Compute) -> _Checked:
+    async def _checked(self, expected: str, messages: list[str], compute: Compute) -> _Checked:
         try:
-            return _Checked(await compute.run(check, expected, reply, timeout_s=self.config.library_timeout_s))
+            return _Checked(await compute.run(check, expected, *messages, timeout_s=self.config.library_timeout_s))
         except LimitExceededError:
             return _Checked(NOTHING, timed_out=True)
 
-    async def _judged(self, body: MathVerifyRequest, reply: str, client: ServerClient) -> _Judged:
+    async def _judged(self, body: MathVerifyRequest, answer: str, client: ServerClient) -> _Judged:
+        if is_blank(answer):
+            return _Judged(0.0)
         verdicts: list[Verdict] = []
 
         async def ask(answer_a: str, answer_b: str) -> Verdict:
@@ -125,7 +145,7 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
             return await self._judge.ask(client, fields, record=verdicts)
 
         try:
-            await ask_both_ways(ask, body.expected_answer, without_thinking(reply).strip())
+            await ask_both_ways(ask, body.expected_answer, answer)
         except JudgeError as error:
             return _Judged(self._judge.failure_reward(error), verdicts, error.code)
         return _Judged(float(verdicts[-1].is_equal), verdicts, missing_label(verdicts))

@@ -5,10 +5,10 @@ inside the functions."""
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from nemo_gym.answers import without_thinking
+from nemo_gym.answers import plain_letters, without_thinking
 from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS, bare, final_answer
 
 
@@ -86,6 +86,9 @@ _REWRITES = [
         (r"\\text\{\s*(?:percent|\\?%)\s*\}|\bpercent\b|\\%", "%"),
     )
 ]
+_ROOT = r"(?:\\sqrt\{\d{1,9}\}|\\pi)"
+_TERM = rf"(?:\d{{1,30}}(?:\.\d{{1,30}})?{_ROOT}?|{_ROOT}|\\[dt]?frac\{{\d{{1,30}}\}}\{{[1-9]\d{{0,29}}\}})"
+_PLAIN = re.compile(rf"-?{_TERM}(?:\s?[-+]\s?{_TERM}){{0,4}}")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _DENIAL = re.compile(r"\\n(?:eq?|ot)(?![A-Za-z])|\b(?:not|no|never|wrong|incorrect|false|except)\b", re.IGNORECASE)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -97,13 +100,13 @@ def warm_up() -> None:
         check(form, f"\\boxed{{{form}}}")
 
 
-def check(expected: str, reply: str) -> LibraryCheck:
-    """Compare the final answer of a reply with the expected answer.
+def check(expected: str, *messages: str) -> LibraryCheck:
+    """Compare the final answer in the messages of a reply with the expected answer.
 
     The library's own time limits are off: they need signals and turn into a silent 0.0. The caller limits the time.
     """
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    gold, answer = normalized(expected), normalized(final_answer(without_thinking(reply)) or "")
+    gold, answer = normalized(expected), normalized(final_answer(spoken(messages)) or "")
     golds = _parsed(gold, percent=AS_FRACTION)
     if not _is_readable(golds):
         return UNREADABLE_GOLD
@@ -117,6 +120,18 @@ def check(expected: str, reply: str) -> LibraryCheck:
         return NOTHING
 
 
+def spoken(messages: Iterable[str]) -> str:
+    """The text of a reply without thoughts, which end with their message."""
+    return "".join(map(without_thinking, messages))
+
+
+def unreadable_gold(expected: str) -> str | None:
+    """Return why the library cannot compare answers with the expected one; None if it can."""
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+    is_readable = _is_readable(_parsed(normalized(expected), percent=AS_FRACTION))
+    return None if is_readable else f"math-verify cannot parse expected_answer: {expected!r:.200}"
+
+
 def _compared(gold: str, golds: Sequence[Any], answer: str) -> LibraryCheck:
     predictions = _parsed(answer, percent=AS_FRACTION)
     is_equal = _are_equal(golds, predictions)
@@ -127,10 +142,15 @@ def _compared(gold: str, golds: Sequence[Any], answer: str) -> LibraryCheck:
 
 def normalized(text: str) -> str:
     """Rewrite notations that the library does not read, or reads as something else, into LaTeX."""
-    text = bare(text).translate(_CHARACTERS)
+    text = bare(plain_letters(text)).translate(_CHARACTERS)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return text.strip()
+
+
+def is_plain(expected: str) -> bool:
+    """True for sums of numbers, fractions and square roots, which the library can surely parse."""
+    return _PLAIN.fullmatch(expected) is not None
 
 
 def is_balanced(text: str) -> bool:

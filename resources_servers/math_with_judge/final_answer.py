@@ -6,9 +6,10 @@ near the end. An answer that the reply denies there or later ("not 4", "4 is wro
 import re
 from collections import deque
 from collections.abc import Iterator
-from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
+
+from nemo_gym.answers import boxes, is_denied
 
 MAX_ANSWER_CHARS = 10_000
 """A longer answer is none."""
@@ -16,16 +17,11 @@ MAX_ANSWER_CHARS = 10_000
 TAIL_CHARS = 1_000
 """Expressions that are neither in a box nor in a statement are looked for in this many last characters."""
 
-CONTEXT_CHARS = 120
-"""How far before and after an answer a denial of it is looked for."""
-
-MAX_CANDIDATES = 50
-"""How many of the last boxes and statements are looked at."""
+MAX_STATEMENTS = 50
+"""How many of the last statements are looked at."""
 
 _PLAIN = str.maketrans("\N{MINUS SIGN}\N{RIGHT SINGLE QUOTATION MARK}", "-'")
 _FLAGS = re.IGNORECASE | re.VERBOSE
-_BRACE = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
-_JOIN = re.compile(r"[\s$]*(?:(?:,|;|&|\band\b|\bor\b|\\text\{\s*(?:and|or)\s*\})[\s$]*)+", re.IGNORECASE)
 
 _IS = r"(?: \b(?:is|are|was|be|equals?|becomes)\b | [=:] )"
 _STATEMENT = re.compile(
@@ -46,7 +42,7 @@ _SENTENCE = re.compile(rf"(?: {_MATH} | [^.!?\n] | [.!?](?![\s*_)]|$) )*", _FLAG
 _NUMBER = r"(?: \d+(?:[ ,]\d{3}(?!\d))*(?:[.,]\d+)? | \.\d+ )"
 _EXPRESSION = re.compile(
     rf"""{_MATH} | -?\\[dt]?frac\{{[^{{}}]*\}}\{{[^{{}}]*\}} | (?<=\*\*)[^*\n]+(?=\*\*)
-    | (?<![\w.\\{{^]) -?\(?-?{_NUMBER} (?:\s*[-+*/^×÷:]\s*\(?-?{_NUMBER}\)?)* \)?
+    | (?<![A-Za-z0-9_.\\{{^]) -?\(?-?{_NUMBER} (?:\s*[-+*/^×÷:]\s*\(?-?{_NUMBER}\)?)* \)?
       (?:\s*(?:%|\\?pi\b|π|\\sqrt\{{[^{{}}]*\}}))?""",
     _FLAGS,
 )
@@ -55,21 +51,6 @@ _HEDGE = re.compile(r"[\s,;.(]*(?:or|either|maybe|perhaps|possibly|alternatively
 _SEVERAL_NUMBERS = re.compile(r"\d\s+\d(?!\d*\s*/\s*\d)(?!\d\d(?!\d))")
 _WORD = re.compile(r"\\text\w*\s*\{[^{}]*\}|\\[A-Za-z]+|(?P<prose>[^\W\d_]{2,})")
 _FORMULA_WORDS = {"and", "or", "pi", "sqrt", "infinity", "ln", "log", "sin", "cos", "tan", "exp", "min", "max"}
-
-_NOT = r"""(?: \bnot | \w+n't | \bcannot | \bnever | \bneither | \bnor | \b(?:anything|everything|all)\s+but
-    | \bother\s+than | \bexcept | \brather\s+than | \binstead\s+of | \bunlike | \bdifferent\s+from
-    | \b(?:less|more|greater|fewer|larger|smaller|bigger)\s+than | \\neq? | \\not | ≠ | != )
-    (?: \s+ (?:the|an?|to|be|equal|for|number|value|simply|just|exactly|going|really|actually|even) \b )*"""
-_DENIED_CLAIM = r"""\b(?: not\s+(?:true|correct|right|the\s+case) | false | wrong | incorrect | doubt
-    | (?:not|\w+n't)\s+(?:think|believe|say|claim) ) \s+ (?:that|to|the|it) \b [^.,!?\n]{0,60}"""
-_DENIAL_BEFORE = re.compile(rf"(?: {_NOT} | {_DENIED_CLAIM} ) [\s:*_$(\[\\]* $", _FLAGS)
-_DENIAL_AFTER = re.compile(
-    r"""[\s$)\]*_.,!?\\]* (?:(?:but|no|wait|hmm|sorry|actually)\b[,.!]?\s*)* (?:(?:that|this|it|which)\b\s*)?
-    (?: (?:is|was|'s|would\ be|seems|must\ be)\s+(?:\w+ly\s+)?(?:wrong|incorrect|false|an?\ (?:mistake|error|wrong))
-      | (?:is|was|would)? \s* (?:not|n't) \s+ (?:be\s+)?
-        (?:right|correct|true|(?:the|my|an?)\ (?:\w+\ )?(?:answer|solution|result)) )""",
-    _FLAGS,
-)
 
 
 class Candidate(NamedTuple):
@@ -83,46 +64,20 @@ class Candidate(NamedTuple):
 def final_answer(text: str) -> str | None:
     """Return what a reply gives as its answer, without delimiters such as `$`; None if it gives none."""
     text = text.translate(_PLAIN)
-    explicit = [*_boxes(text), *_statements(text)]
+    boxed = [Candidate(box.start, box.end, bare(box.content)) for box in boxes(text)]
+    explicit = [*boxed, *_statements(text)]
     loose = _expressions(text, max(0, len(text) - TAIL_CHARS))
     denied: set[str] = set()
     for candidate in sorted([*explicit, *loose], key=attrgetter("end"), reverse=True):
-        if _is_denied(text, candidate):
+        if is_denied(text, candidate.start, candidate.end):
             denied.add(candidate.content)
         elif candidate.content not in denied and (candidate in explicit or not explicit):
             return candidate.content if 0 < len(candidate.content) <= MAX_ANSWER_CHARS else None
     return None
 
 
-def _boxes(text: str) -> Iterator[Candidate]:
-    r"""Yield the last outermost boxes that are not blank. Boxes that are joined as in `\boxed{1} and \boxed{2}`, or by
-    a comma, are one answer."""
-    spans = [span for span in _box_spans(text) if text[span[1] : span[2]].strip()][-MAX_CANDIDATES:]
-    start, parts = 0, list[str]()
-    for (outer, inner, end), (following, *_) in pairwise([*spans, (len(text), 0, 0)]):
-        start = start if parts else outer
-        parts.append(text[inner:end])
-        if following - end > CONTEXT_CHARS or not _JOIN.fullmatch(text, end + 1, following):
-            yield Candidate(start, end + 1, bare(", ".join(parts)))
-            parts = []
-
-
-def _box_spans(text: str) -> list[tuple[int, int, int]]:
-    """Return where each complete outermost box starts, where its content starts and where that ends."""
-    spans: list[tuple[int, int, int]] = []
-    opened: list[re.Match[str] | None] = []
-    for token in _BRACE.finditer(text):
-        if token[0].endswith("{") and (token["box"] or token[0] == "{"):
-            opened.append(token if token["box"] else None)
-        elif token[0] == "}" and opened and (box := opened.pop()):
-            while spans and spans[-1][0] > box.start():
-                spans.pop()
-            spans.append((box.start(), box.end(), token.start()))
-    return spans
-
-
 def _statements(text: str) -> Iterator[Candidate]:
-    for match in deque(_STATEMENT.finditer(text), MAX_CANDIDATES):
+    for match in deque(_STATEMENT.finditer(text), MAX_STATEMENTS):
         sentence = _SENTENCE.match(text, match.end(), match.end() + MAX_ANSWER_CHARS)
         if sentence and "\\boxed" not in sentence[0] and (found := _stated(sentence[0])) is not None:
             yield Candidate(match.end(), match.end() + found[1], found[0])
@@ -151,12 +106,6 @@ def _expressions(text: str, start: int) -> Iterator[Candidate]:
     else:
         for match in _EXPRESSION.finditer(text, start):
             yield Candidate(match.start(), match.end(), bare(match[0]))
-
-
-def _is_denied(text: str, candidate: Candidate) -> bool:
-    before = text[max(0, candidate.start - CONTEXT_CHARS) : candidate.start]
-    after = text[candidate.end : candidate.end + CONTEXT_CHARS]
-    return bool(_DENIAL_BEFORE.search(before) or _DENIAL_AFTER.match(after))
 
 
 def bare(text: str) -> str:

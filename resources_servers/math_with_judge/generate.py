@@ -1,15 +1,15 @@
 """Rows from a seed: problems with one answer that is known by construction.
 
-No expression or number in a problem equals its answer, and no answer is 0 or 1: copying is never rewarded."""
+No expression or number in a problem, nor a sum, difference, product or quotient of them, equals its answer, and no
+answer is 0 or 1: copying is never rewarded."""
 
 import math
-import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from random import Random
 from typing import Any, NamedTuple
 
-from nemo_gym.data.generate import distinct_rows
+from nemo_gym.data.generate import distinct_rows, trivial_numbers
 
 ASK = "Solve this problem. Put your final answer, and nothing else, inside \\boxed{}."
 
@@ -27,20 +27,13 @@ def generate_rows(seed: int, count: int, difficulty: float | str | None = None) 
 
 def _row(chance: Random, level: int) -> dict[str, Any]:
     problem = chance.choice(KINDS[level])(chance)
-    while problem.answer in copyable_answers(problem.question):
+    while problem.answer in map(latex, trivial_numbers(problem.question)):
         problem = chance.choice(KINDS[level])(chance)
     return {
         "responses_create_params": {"input": [{"role": "user", "content": f"{ASK}\n\n{problem.question}"}]},
         "question": problem.question,
         "expected_answer": problem.answer,
     }
-
-
-def copyable_answers(question: str) -> set[str]:
-    """Every number in a question, with either sign, and what needs no question."""
-    numbers = [Fraction(int(up), int(down)) for up, down in re.findall(r"\\frac\{(\d+)\}\{(\d+)\}", question)]
-    numbers += [Fraction(digits) for digits in re.findall(r"\d+", question)] + [Fraction(0), Fraction(1)]
-    return {latex(sign * number) for number in numbers for sign in (1, -1)}
 
 
 def latex(number: Fraction) -> str:
@@ -74,13 +67,14 @@ def _linear(chance: Random) -> Problem:
 
 
 def _remainder(chance: Random) -> Problem:
-    base, exponent, modulus = chance.randint(2, 30), chance.randint(20, 500), chance.randint(5, 97)
+    base, exponent, modulus = chance.randint(2, 30), chance.randint(20, 500), chance.randint(40, 199)
     text = f"What is the remainder when ${base}^{{{exponent}}}$ is divided by ${modulus}$?"
     return Problem(text, str(pow(base, exponent, modulus)))
 
 
 def _divisors(chance: Random) -> Problem:
-    a, b = chance.randint(40, 900), chance.randint(40, 900)
+    divisor = chance.randint(2, 12)
+    a, b = divisor * chance.randint(10, 70), divisor * chance.randint(10, 70)
     return Problem(f"What is the least common multiple of ${a}$ and ${b}$?", str(math.lcm(a, b)))
 
 

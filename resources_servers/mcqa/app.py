@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from nemo_gym.answers import LONG_TEXT, all_text
+from nemo_gym.answers import LONG_TEXT, message_texts
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -68,11 +68,11 @@ class McqaResourcesServer(SimpleResourcesServer):
         """The letter in the model's text. What may take long leaves the loop."""
         regex = (body.template_metadata or {}).get("output_regex")
         pattern = regex if isinstance(regex, str) and regex else None
-        text, options = all_text(body.response), lettered(body.options or [])
-        if pattern is None and len(text) <= LONG_TEXT:
-            return extracted(text, body.grading_mode, options, None)
+        messages, options = list(map("\n".join, message_texts(body.response))), lettered(body.options or [])
+        if pattern is None and sum(map(len, messages)) <= LONG_TEXT:
+            return extracted(messages, body.grading_mode, options, None)
         timeout_s = self.config.check_timeout_s
-        return await compute.run(extracted, text, body.grading_mode, options, pattern, timeout_s=timeout_s)
+        return await compute.run(extracted, messages, body.grading_mode, options, pattern, timeout_s=timeout_s)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,36 @@
 """From what a model wrote to the letter of an option. Apart from a row's own regex, which can do anything, every step
 takes time in proportion to the text.
 
-Thoughts in `<think>` tags are not read. Of several answers the last one counts, also if it is not an option."""
+Thoughts are not read. Of several answers the last one counts, also if it is not an option."""
 
 import re
+import unicodedata
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
-from nemo_gym.answers import boxes, matches, without_fonts, without_thinking
+from nemo_gym.answers import Box, answer_boxes, is_denied, matches, without_fonts, without_thinking
 
 GradingMode = Literal["strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon"]
 
-_ONE_CAPITAL = re.compile(r"[^A-Za-z]*([A-Z])[^A-Za-z]*")
-_ANSWER_COLON = re.compile(r"answer\s*:\s*", re.IGNORECASE)
+MAX_MATCHES = 100
+"""How many of the last matches are read."""
+
+_ANSWER_COLON = re.compile(r"answer\s*[:\uff1a]\s*", re.IGNORECASE)
+_WRONG = re.compile(
+    r"\b(?:wrong|incorrect|false|(?:this|that|it)(?:\s+is|'s)\s+not\s+(?:the|my|an?))(?:\s+(?:right|correct|final))?\s*$",
+    re.IGNORECASE,
+)
+"""Before an `answer:` that is none."""
+MAX_WRONG_CHARS = 60
 _CAPITALS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_DENIAL_SIGNS = frozenset("\u2260\u00ac\u2209\u2262\u2717\u2718\u274c\u274e\u2612\u00d7\u2715\u2716\U0001f6ab")
+"""Not equal, not, crosses."""
+_NOT_LETTER = re.compile(r"!\s*[A-Z]|~~")
+_OUTER_SIGNS = " \t\n.,;:!?*_$\"'`()[]{}\\"
+_LABELLED = re.compile(r"[(\[]?([a-z])[)\]]?\s*[.:)=-]?\s+(.+)", re.DOTALL)
+_ARTICLE = re.compile(r"^(?:the|an?)\s+")
 
 
 def lettered(options: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -34,9 +51,11 @@ def lettered(options: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return found
 
 
-def extracted(text: str, mode: GradingMode, options: Mapping[str, str], output_regex: str | None) -> str | None:
-    """The letter that the text answers with, by the row's regex if it finds something, else by the grading mode."""
-    spoken = without_thinking(text)
+def extracted(
+    messages: Sequence[str], mode: GradingMode, options: Mapping[str, str], output_regex: str | None
+) -> str | None:
+    """The letter that the messages answer with, by the row's regex if it finds something, else by the grading mode."""
+    spoken = "\n".join(map(without_thinking, messages)).strip()
     by_regex = None if output_regex is None else _last_choice(_by_regex(spoken, options, output_regex), options)
     return by_regex or _last_choice(_BY_MODE[mode](spoken, options), options)
 
@@ -48,7 +67,7 @@ def normalised(text: str) -> str:
 
 def one_letter(text: str) -> str | None:
     """The text as an upper-case letter, if that is all there is to it."""
-    upper = text.strip().upper()
+    upper = without_fonts(text).strip().upper()
     return upper if len(upper) == 1 and upper.isalpha() else None
 
 
@@ -61,39 +80,69 @@ def _last_choice(answers: Iterable[str | None], options: Mapping[str, str]) -> s
 
 
 def _by_regex(text: str, options: Mapping[str, str], pattern: str) -> Iterator[str | None]:
-    """What each match says: a letter, even one that is not an option, or the text of an option."""
-    letters = _letters_by_text(options)
-    for match in matches(pattern, without_fonts(text), re.IGNORECASE):
-        found = next(filter(None, match.groups()), "") if match.groups() else match[0]
-        yield one_letter(found) or letters.get(normalised(found))
+    """What each match that the text does not deny says: a letter, even one that is not an option, or the text of an
+    option."""
+    letters, searched = _letters_by_text(options), without_fonts(text)
+    for match in deque(matches(pattern, searched, re.IGNORECASE), MAX_MATCHES):
+        group = next(
+            (index for index, found in enumerate(match.groups(), 1) if found), 0 if not match.groups() else None
+        )
+        found = "" if group is None else match[group]
+        if group is None or not is_denied(searched, *match.span(group)):
+            yield one_letter(found) or letters.get(normalised(found))
 
 
 def _strict(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
     """In each box: its letter, if it has one upper-case letter and no other letter."""
-    return (_capital(box, options) for box in filter(str.strip, boxes(text)))
+    return (_capital(box, options) for box in answer_boxes(text))
 
 
 def _lenient_boxed(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
-    """As strict; else the one option whose text is in the box."""
-    texts = {letter: told for letter, option in options.items() if (told := normalised(option))}
-    for box in filter(str.strip, boxes(text)):
-        inside = normalised(box)
-        named = [letter for letter, option in texts.items() if option in inside]
-        yield _capital(box, options) or (named[0] if len(named) == 1 else None)
+    """As strict; else the option whose whole text is in the box, with or without its letter before it."""
+    letters = {letter: _bare(option) for letter, option in options.items()}
+    for box in answer_boxes(text):
+        yield _capital(box, options) or _named(_bare(box.content), letters)
+
+
+def _named(said: str, letters: Mapping[str, str]) -> str | None:
+    """The one option that has this text, if no other option is part of it. An article before it does not matter."""
+    for text in {said: None, _ARTICLE.sub("", said, count=1): None}:
+        if any(option and option == text for option in letters.values()):
+            parts = [letter for letter, option in letters.items() if option and _has_words(text, option)]
+            return parts[0] if len(parts) == 1 else None
+    labelled = _LABELLED.fullmatch(said)
+    letter = labelled[1].upper() if labelled else ""
+    return letter if labelled and letters.get(letter) and letters[letter] == labelled[2].strip(_OUTER_SIGNS) else None
+
+
+def _has_words(text: str, words: str) -> bool:
+    """True if these words are in the text. A sign or a decimal point belongs to its number."""
+    return re.search(rf"(?<![\w.+-]){re.escape(words)}(?!\w|[.,]\w)", text) is not None
+
+
+def _bare(text: str) -> str:
+    """Normalised, without quotes, brackets and punctuation around it."""
+    return normalised(text).lstrip(_OUTER_SIGNS.replace("!", "")).rstrip(_OUTER_SIGNS)
 
 
 def _lenient_answer_colon(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
     """The rest of the line after each `answer:`, a letter or the text of an option."""
     letters = _letters_by_text(options)
-    for rest in _ANSWER_COLON.split(text)[1:]:
-        said = without_fonts(rest.partition("\n")[0])
+    for before, rest in deque(pairwise(_ANSWER_COLON.split(text)), MAX_MATCHES):
+        if _WRONG.search(before[-MAX_WRONG_CHARS:]):
+            continue
+        said = rest.partition("\n")[0]
         letter = one_letter(said)
         yield letter if letter in options else letters.get(normalised(said))
 
 
-def _capital(box: str, options: Mapping[str, str]) -> str | None:
-    found = _ONE_CAPITAL.fullmatch(without_fonts(box))
-    return found[1] if found and found[1] in options else None
+def _capital(box: Box, options: Mapping[str, str]) -> str | None:
+    r"""The letter in a box that has no other letter, no accent and no sign of denial. `\boxed {B}` has none."""
+    content = without_fonts(box.content)
+    if not box.opening.endswith("\\boxed{") or _NOT_LETTER.search(content) or not _DENIAL_SIGNS.isdisjoint(content):
+        return None
+    letters = [char for char in content if char.isalpha() or unicodedata.category(char).startswith("M")]
+    return letters[0] if len(letters) == 1 and letters[0] in options and letters[0] in _CAPITALS else None
 
 
 def _letters_by_text(options: Mapping[str, str]) -> dict[str, str]:

@@ -309,6 +309,29 @@ def test_rows_that_their_environment_cannot_score_are_listed_with_their_lines(
     assert [each["expected_answer"] for each in rows_of(tmp_path / "out/train.jsonl")] == ["A", "B"]
 
 
+@pytest.mark.parametrize("should_use_judge", [False, True])
+def test_gold_answers_that_math_verify_cannot_parse_are_listed_unless_there_is_a_judge(
+    tmp_path: Path, prepare: Prepare, should_use_judge: bool
+) -> None:
+    golds = ["4", "???", r"x^2 \le 4", "4 +", r"\frac{1}{2}"]
+    write_rows(tmp_path / "a.jsonl", [row(gold, question="How much?", expected_answer=gold) for gold in golds])
+    config = json.loads(agent_config("math_with_judge"))
+    config["agent"]["responses_api_agents"]["simple_agent"]["datasets"] = [dataset("a.jsonl")]
+    judge = {"judge_model_server": {"type": "responses_api_models", "name": "policy_model"}}
+    config["math_with_judge"]["resources_servers"]["math_with_judge"] |= {
+        "should_use_judge": should_use_judge,
+        **judge,
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    done = prepare()
+    assert done.returncode == (0 if should_use_judge else 1)
+    assert should_use_judge or "line 2: math-verify cannot parse expected_answer: '???'" in done.stderr
+    assert should_use_judge or "line 4: math-verify cannot parse" in done.stderr
+    done = prepare("+drop_offending=true")
+    kept = [each["expected_answer"] for each in rows_of(tmp_path / "out/train.jsonl")]
+    assert kept == [gold for gold in golds if should_use_judge or gold not in ("???", "4 +")]
+
+
 def test_rows_of_an_environment_that_cannot_be_imported_are_not_checked_by_it(
     tmp_path: Path, prepare: Prepare, caplog: pytest.LogCaptureFixture
 ) -> None:

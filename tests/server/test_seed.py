@@ -2,6 +2,8 @@
 
 import json
 import logging
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyRequest,
     SessionState,
     SimpleResourcesServer,
+    SlowCheck,
     tool,
 )
 from nemo_gym.client.server_client import CookieJar, ServerReply
@@ -224,3 +227,39 @@ async def test_check_row_sees_the_whole_row_after_its_fields_were_checked(number
     else:
         with pytest.raises(ValueError, match=r"negative|number"):
             RowValidator(Checking).check(row)
+
+
+class CheckingSlowly(SimpleResourcesServer):
+    @classmethod
+    def slow_check(cls, row: dict[str, Any], settings: Mapping[str, Any]) -> SlowCheck | None:
+        return None if row["word"] == "plain" else SlowCheck(slow_reason, (row["word"], row["log"]), 1.0)
+
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        return 1.0
+
+
+def slow_reason(word: str, log: str) -> str | None:
+    """Notes that it was called."""
+    with Path(log).open("a") as file:
+        file.write(f"{word}\n")
+    while word == "endless":
+        pass
+    return f"{word} is bad" if word == "bad" else None
+
+
+async def test_a_slow_check_runs_once_before_the_rollout_and_its_time_is_limited(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    row = {"responses_create_params": {"input": ""}, "log": str(log)}
+    async with client_for(CheckingSlowly) as environment:
+        for word, status in (
+            ("plain", 200),
+            ("good", 200),
+            ("good", 200),
+            ("bad", 422),
+            ("bad", 422),
+            ("endless", 422),
+        ):
+            reply = await environment.post("/seed_session", json={**row, "word": word})
+            assert reply.status == status
+            assert ("bad is bad" in reply.text) == (word == "bad")
+    assert log.read_text().split() == ["good", "bad", "endless"]

@@ -127,6 +127,19 @@ async def test_with_a_regex_of_the_row_the_whole_reply_is_a_second_chance(
     assert (answer["reward"], len(answer["judge_evaluations"])) == (reward, len(verdicts))
 
 
+@pytest.mark.parametrize("reply", ["", "<think>gold</think>", " \u200b\n", "**", "$$\\boxed{}$$", "<b></b>"])
+@pytest.mark.parametrize("regex", [None, BOLD])
+async def test_a_blank_reply_scores_nothing_without_asking_the_judge(reply: str, regex: str | None) -> None:
+    async with running_servers([environment(), judge_saying({"say": EQUAL})]) as client:
+        answer = await sent(client, row_with(reply, regex))
+    assert (answer["reward"], answer["judge_evaluations"], answer["judge_failure"]) == (0.0, [], None)
+
+
+async def test_of_a_blank_extracted_answer_only_the_whole_reply_is_judged() -> None:
+    answer = await verified(row_with("So **  **.", BOLD), {("gold", "So **  **."): EQUAL})
+    assert (answer["reward"], len(answer["judge_evaluations"])) == (0.5, 1)
+
+
 @pytest.mark.parametrize("regex", [BOLD, "("])
 async def test_a_regex_that_finds_nothing_has_the_same_text_judged_twice(regex: str) -> None:
     first_time = {"user": "no match", "say": DIFFERENT, "times": 1}

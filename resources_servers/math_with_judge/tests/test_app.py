@@ -24,7 +24,7 @@ from nemo_gym.testing import (
     server_spec,
 )
 from resources_servers.math_with_judge.app import LibraryJudgeMathResourcesServer
-from resources_servers.math_with_judge.engine import FORMS, check
+from resources_servers.math_with_judge.engine import FORMS, check, is_plain, unreadable_gold
 from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS
 from resources_servers.math_with_judge.tests.metric import metric
 from resources_servers.math_with_judge.tests.transcripts import NOTATIONS, transcripts
@@ -142,9 +142,25 @@ CASES: list[tuple[str, str, float, str | None]] = [
     ("4", r"\boxed{}", 0.0, None),
     (r"\emptyset", r"\boxed{}", 0.0, None),
 ]
+OTHER_CASES: list[tuple[str, str, float, str | None]] = [
+    ("130", r"\boxed{\boxed{130}}", 1.0, "130"),
+    ("130", r"\boxed {130}", 1.0, "130"),
+    ("130", r"\boxed{1.3\times 10^2}", 1.0, "1.3*10**2"),
+    ("B", r"\boxed{\text{B}}", 1.0, "b"),
+    ("349", r"\boxed{349.0}", 1.0, "349.000000000000"),
+    ("130", r"\boxed{１３０}", 1.0, "130"),  # noqa: RUF001
+    ("130", "答案是130", 1.0, "130"),
+    ("4", r"\boxed{4} <think>or \boxed{5}?", 1.0, "4"),
+    ("4", r"<think>\boxed{4}", 0.0, None),
+    ("4", r"[THINK]\boxed{4}[/THINK]", 0.0, None),
+    ("4", r"<reasoning>\boxed{4}</reasoning>", 0.0, None),
+    ("4", r"\boxed{4} cannot be right.", 0.0, None),
+    ("4", r"\boxed{5}, maybe \boxed{4}", 0.0, "{4, 5}"),
+    ("4", "答案不是4", 0.0, None),
+]
 
 
-@pytest.mark.parametrize(("expected", "reply", "reward", "extracted"), CASES)
+@pytest.mark.parametrize(("expected", "reply", "reward", "extracted"), [*CASES, *OTHER_CASES])
 async def test_the_library_compares_answers_as_mathematics(
     client: ServerClient, expected: str, reply: str, reward: float, extracted: str | None
 ) -> None:
@@ -205,6 +221,35 @@ async def test_an_expected_answer_that_cannot_be_parsed_is_no_result_and_says_in
     with pytest.raises(RolloutError, match="expected_answer") as caught:
         await verified(client, "library", expected, reply)
     assert caught.value.cause == "input"
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("library", True), ("judged", False)])
+async def test_an_expected_answer_that_cannot_be_parsed_is_refused_before_the_model_is_asked(
+    client: ServerClient, name: str, is_refused: bool
+) -> None:
+    row = example_row(question="How much?", expected_answer="4 +")
+    refused = pytest.raises(RolloutError, match="expected_answer") if is_refused else contextlib.nullcontext()
+    with refused as caught:
+        await client.call(name, "/seed_session", row, answer=ServerReply, cause="environment")
+    assert caught is None or caught.value.cause == "input"
+
+
+async def test_plain_expected_answers_can_be_parsed() -> None:
+    plain = ["7", "-12.50", "007", r"\frac{3}{4}", r"-\dfrac{1}{2} + 3", r"2\sqrt{3} - \pi", "1" * 30]
+    assert all(map(is_plain, plain))
+    async with Compute(workers=1) as compute:
+        assert {await compute.run(unreadable_gold, each, timeout_s=30) for each in plain} == {None}
+
+
+@pytest.mark.parametrize("expected", ["4 +", "x", r"\frac{1}{0}", "1/2", "4%", "?", r"\sqrt{}", "(1, 2)"])
+async def test_other_expected_answers_are_left_to_the_library(expected: str) -> None:
+    assert not is_plain(expected)
+
+
+@pytest.mark.parametrize("reply", ["", " \n", "<think>It is 4.</think>", "**", r"\boxed{}", "<b></b>"])
+async def test_a_blank_answer_scores_nothing_without_asking_the_judge(client: ServerClient, reply: str) -> None:
+    answer = await verified(client, "judged", "4", reply, question="equal both ways")
+    assert (answer["reward"], answer["judge_evaluations"], answer["judge_failure"]) == (0.0, None, None)
 
 
 async def test_the_judge_may_do_without_the_library(client: ServerClient) -> None:

@@ -30,7 +30,7 @@ def row(*texts: str, **fields: Any) -> dict[str, Any]:
 
 
 def letter_in(text: str, mode: GradingMode = STRICT, options: Any = OPTIONS, regex: str | None = None) -> str | None:
-    return extracted(text, mode, lettered(options), regex)
+    return extracted([text], mode, lettered(options), regex)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def letter_in(text: str, mode: GradingMode = STRICT, options: Any = OPTIONS, reg
         (r"\boxed{A \boxed{B}}", None),
         (r"\boxed {B}", None),
         (r"\boxed{B", None),
-        (r"\boxed{ÄB}", "B"),
+        (r"\boxed{ÄB}", None),
         ("B", None),
         ("", None),
         (r"\boxed{A} \boxed{B}", "B"),
@@ -73,6 +73,26 @@ def letter_in(text: str, mode: GradingMode = STRICT, options: Any = OPTIONS, reg
         (r"\boxed{A}</think>\boxed{B}", "B"),
         (r"<think>\boxed{B}</think>", None),
         (r"<think>\boxed{B}", None),
+        (r"\boxed{B} <think>or \boxed{A}?", "B"),
+        (r"\boxed{\boxed{B}}", "B"),
+        (r"\boxed{A}, then \boxed {B}", None),
+        (r"\boxed{\bf B}", "B"),
+        (r"\boxed{<b>B</b>}", "B"),
+        (r"\boxed{Ｂ}", "B"),  # noqa: RUF001
+        (r"\boxed{В}", None),  # noqa: RUF001 - a Cyrillic letter
+        (r"\boxed{≠B}", None),
+        (r"\boxed{¬ B}", None),
+        (r"\boxed{!B}", None),
+        (r"\boxed{~~B~~}", None),
+        (r"\boxed{B❌}", None),
+        ("\\boxed{B\u0338}", None),
+        (r"\boxed{不是B}", None),
+        (r"It is not \boxed{B}.", None),
+        (r"\boxed{B} is wrong.", None),
+        (r"Not \boxed{A} but \boxed{B}.", "B"),
+        (r"\boxed{B}, not \boxed{A}.", "B"),
+        (r"\boxed{A} or \boxed{B}", None),
+        (r"\boxed{A}, maybe \boxed{B}", None),
     ],
 )
 def test_strict_takes_the_letter_of_the_last_box(text: str, letter: str | None) -> None:
@@ -93,7 +113,8 @@ async def test_a_box_may_be_opened_in_one_message_and_closed_in_the_next() -> No
     [
         (r"\boxed{B}", "B"),
         (r"\boxed{square}", "B"),
-        (r"\boxed{the  SQUARE, of course}", "B"),
+        (r"\boxed{the  SQUARE.}", "B"),
+        (r"\boxed{the SQUARE, of course}", None),
         (r"\boxed{\text{square}}", "B"),
         (r"\boxed{big square}", None),
         (r"\boxed{\mathrm{the square}}", "B"),
@@ -106,10 +127,30 @@ async def test_a_box_may_be_opened_in_one_message_and_closed_in_the_next() -> No
         (r"\boxed{circle or square}", None),
         (r"\boxed{square", None),
         ("square", None),
+        (r"\boxed{B: Square}", "B"),
+        (r"\boxed{(C) big square.}", "C"),
+        (r"\boxed{A: Square}", None),
+        (r"\boxed{not Square}", None),
+        (r"\boxed{!square}", None),
+        (r"\boxed{≠B}", None),
+        (r"\boxed{squares}", None),
+        (r"\boxed{square is wrong}", None),
+        (r"It cannot be \boxed{square}.", None),
     ],
 )
-def test_lenient_boxed_also_takes_the_only_option_in_the_last_box(text: str, letter: str | None) -> None:
+def test_lenient_boxed_takes_the_whole_text_of_an_option(text: str, letter: str | None) -> None:
     assert letter_in(text, BOXED) == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"), [(r"\boxed{345}", "B"), (r"\boxed{3}", "A"), (r"\boxed{34}", None), (r"\boxed{-3}", "C")]
+)
+def test_a_number_is_not_part_of_another_one(text: str, letter: str | None) -> None:
+    assert letter_in(text, BOXED, options=[{"A": "3"}, {"B": "345"}, {"C": "-3"}]) == letter
+
+
+async def test_thoughts_end_with_their_message() -> None:
+    assert (await verified(row("<think>Let me see.", r"\boxed{B}")))["reward"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -133,6 +174,11 @@ def test_lenient_boxed_also_takes_the_only_option_in_the_last_box(text: str, let
         ("Answer: A\nAnswer: B\nAnswer: C", None),
         ("<think>Answer: A</think>Answer: B", "B"),
         ("<think>Answer: B", None),
+        ("Answer: B\n<think>Or A?", "B"),
+        ("Answer\uff1aＢ", "B"),  # noqa: RUF001
+        ("Answer: not B", None),
+        ("The wrong answer: B", None),
+        ("This is not the answer: B", None),
         (r"\boxed{B}", None),
     ],
 )
@@ -172,6 +218,9 @@ async def test_only_letters_of_options_are_allowed(options: Any, letter: str | N
         (r"\\boxed\{([A-Z])\}", r"\boxed{B} \boxed{\text{A}}", "A"),
         (r"choice: (\w)", "choice: a, choice: b, choice: c", None),
         (r"choice: (\w)", "<think>choice: a</think>", None),
+        (r"\b(circle|square)\b", "It is a square, not a circle.", "B"),
+        (r"\b(circle|square)\b", "It is not a square.", None),
+        (r"\b(circle|square)\b", "Square is wrong.", None),
         (r"(x)?B\d", r"B1 \boxed{A}", "A"),
         (r"(unclosed", r"\boxed{A}", "A"),
         (r"a{99999999999999999999}", r"\boxed{A}", "A"),
