@@ -20,7 +20,7 @@ settings.load_profile("nemo_gym")
 FAST = ("common", "config", "llm_api", "client", "server", "rollouts", "data")
 SLOW_MODULES = frozenset(
     (
-        *("test_descriptor_limit", "test_blocking_monitor", "test_http_protocol"),
+        *("test_descriptor_limit", "test_watchdog", "test_http_protocol"),
         *("test_error_responses", "test_hugging_face", "test_gitlab", "test_generate", "test_import_rows"),
         *("test_prepare", "test_readme_tables", "test_reply_limits", "test_response_desync", "test_openai_package"),
     )

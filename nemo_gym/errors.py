@@ -177,6 +177,17 @@ class RolloutError(GymError):
         self.retryable = cause not in PERMANENT_CAUSES if retryable is None else retryable
 
 
+BLOCKED_CODE = "blocked"
+"""The `code` of a failure of code that blocked the event loop."""
+
+
+class BlockedError(BaseException):
+    """Raised in code that has blocked the event loop for too long. Its rollout fails with the code `blocked`.
+
+    It is no Exception, so that `except Exception` does not catch it.
+    """
+
+
 class ToolError(GymError):
     """An expected failure of a tool, such as `ToolError("no such file")`. The model sees the text as the output of the
     tool, and nothing is logged."""

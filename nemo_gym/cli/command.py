@@ -14,15 +14,13 @@ import json
 import logging
 import os
 import select
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from nemo_gym.cli.commands import INTERRUPTED
 from nemo_gym.common.exceptions import leaf_errors
+from nemo_gym.common.interrupts import INTERRUPTED, interrupts
 from nemo_gym.common.logging import FORMAT_ENV_VAR, LEVEL_ENV_VAR, configure_logging
 from nemo_gym.common.redaction import printable, process_redactor, redact
 from nemo_gym.common.words import terminal_columns, wrap_paragraphs
@@ -179,7 +177,13 @@ def _show_help(parameters: "type[BaseNeMoGymCLIConfig] | None", function: Callab
 
 def _run_command(run: Callable[[CommandLine], int | None], parameters: "type[BaseNeMoGymCLIConfig] | None") -> int:
     """Run the command and return the exit code."""
-    _handle_signals()
+    with interrupts.handled():
+        return _run_interruptible(run, parameters)
+
+
+def _run_interruptible(
+    run: Callable[[CommandLine], int | None], parameters: "type[BaseNeMoGymCLIConfig] | None"
+) -> int:
     try:
         line = CommandLine()
         if _cached_config() is None:
@@ -248,13 +252,6 @@ def _report(raised: BaseException) -> tuple[int, str]:
     message = printable(redact("\n".join(dict.fromkeys(map(str, errors)))))
     sys.stderr.write(f"{message}\n")
     return (WRONG_USAGE if all(isinstance(error, ConfigError) for error in errors) else FAILED), message
-
-
-def _handle_signals() -> None:
-    """Treat SIGTERM like Ctrl+C, and SIGINT even if a script started the command with it ignored."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
 
 
 @contextlib.contextmanager

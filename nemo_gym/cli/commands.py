@@ -7,10 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from nemo_gym.common.interrupts import INTERRUPTED
 from nemo_gym.common.paths import nearest
 from nemo_gym.errors import ConfigError
-
-INTERRUPTED = 130
 
 
 class Command(NamedTuple):

@@ -23,6 +23,7 @@ from pydantic import Field
 from nemo_gym.cli.command import config_command, flush_result, print_result, wants_json
 from nemo_gym.client.head import base_url, get_from_head, run_token, run_token_file
 from nemo_gym.common import event_loop
+from nemo_gym.common.interrupts import say_stopping
 from nemo_gym.common.redaction import one_line
 from nemo_gym.compat.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.config.servers import server_instances
@@ -119,7 +120,7 @@ class RunHelper:
                 time.sleep(POLL_EVERY_S)
             self.poll()
         except KeyboardInterrupt:
-            print("Stopping the servers ...", file=sys.stderr)
+            say_stopping()
         finally:
             self.shutdown()
 
@@ -205,8 +206,6 @@ def _saved_token(launcher: Launcher) -> Iterator[None]:
 @config_command(RunConfig)
 def run(_options: RunConfig, config: DictConfig) -> None:
     """Start the servers of a configuration and keep them running."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGINT, _interrupt)
     if config.get("dry_run"):
         print(f"Dry run: the environments of {len(prepare_environments(config))} workers are ready.")
         return
@@ -220,13 +219,6 @@ def run(_options: RunConfig, config: DictConfig) -> None:
         flush_result()
     helper.run_forever()
     print("NeMo Gym finished!")
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    """Handle SIGTERM like Ctrl+C, and SIGINT too: a shell starts background processes with it ignored."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 class StatusConfig(CommandConfig):

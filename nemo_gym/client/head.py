@@ -95,6 +95,22 @@ SERVER_HEADER = "nemo-gym-server"
 """Names the server that a request to a worker's own address is for."""
 
 
+class BlockedRollout(NamedTuple):
+    """The rollout whose code blocked a worker until it was killed."""
+
+    pid: int
+    """Of the worker that was killed."""
+    name: str
+    """As `rollout_name` gives it."""
+    place: str
+    """The line that blocked it."""
+
+
+def rollout_name(number: int, row_hash: str) -> str:
+    """The name of a rollout on the stack of a worker. A process that is blocked can say no more than its stack."""
+    return f"rollout {number} {row_hash}"
+
+
 class WorkerAddress(NamedTuple):
     """Where one worker is, and what it serves."""
 
@@ -106,6 +122,12 @@ class WorkerAddress(NamedTuple):
     """`host:port` where it alone accepts rows of collectors."""
     servers: tuple[str, ...]
     pid: int | None = None
+    blocked: BlockedRollout | None = None
+    """Why it was killed the last time, if that is why."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The address as `list_workers` reads it."""
+        return {**self._asdict(), "blocked": None if self.blocked is None else list(self.blocked)}
 
     @property
     def rows_address(self) -> tuple[str, int]:
@@ -130,6 +152,12 @@ async def list_workers(client: "ServerClient") -> list[WorkerAddress] | None:
         return None
     try:
         found = orjson.loads(reply.body)
-        return [WorkerAddress(**{**item, "servers": tuple(item["servers"])}) for item in found]
+        return [_read_address(item) for item in found]
     except (ValueError, TypeError, KeyError) as error:
         raise HeadServerError(f"{url}/workers answered with no list of workers: {error!r}") from error
+
+
+def _read_address(item: dict[str, Any]) -> WorkerAddress:
+    blocked = item.get("blocked")
+    address = WorkerAddress(**{**item, "servers": tuple(item["servers"])})
+    return address._replace(blocked=None if blocked is None else BlockedRollout(*blocked))

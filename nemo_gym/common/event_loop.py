@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from nemo_gym.common.interrupts import interrupts
 from nemo_gym.errors import GymError
 
 logger = logging.getLogger(__name__)
@@ -42,12 +43,28 @@ def run_embedded(main: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.get_loop().set_default_executor(DaemonThreadPool())
         try:
-            return runner.run(main)
-        except SystemExit as error:  # of a task that nobody awaits through a boundary of ours: asyncio stops the loop
-            message = f"The code of a server called sys.exit({error.code!r}) in a task, which ends the whole process."
+            return runner.run(_cancelled_by_interrupts(main))
+        except asyncio.CancelledError:
+            if interrupts.count:
+                raise KeyboardInterrupt from None
+            raise
+        except (SystemExit, KeyboardInterrupt) as error:
+            # of a task that nobody awaits through a boundary of ours: asyncio stops the loop
+            if isinstance(error, KeyboardInterrupt) and interrupts.may_be_keyboard:
+                raise
+            what = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else "raised KeyboardInterrupt"
+            message = f"The code of a server {what} in a task, which ends the whole process."
             raise GymError(f"{message} Raise an exception in its place.") from error
         finally:
             runner.get_loop().run_until_complete(_end_tasks())
+
+
+async def _cancelled_by_interrupts(main: Coroutine[Any, Any, T]) -> T:
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    if task is None or not interrupts.is_handled:  # asyncio handles Ctrl+C itself
+        return await main
+    with interrupts.stopping_with(partial(loop.call_soon_threadsafe, task.cancel)):
+        return await main
 
 
 async def _end_tasks() -> None:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from nemo_gym.common.interrupts import interrupts
+
 
 def leaf_errors(error: BaseException) -> Iterator[BaseException]:
     """The errors in a group, at any depth, or the error itself if it is not a group."""
@@ -48,9 +50,9 @@ def is_meant_for_task(error: BaseException) -> bool:
 
     Code can raise CancelledError although nobody cancels its task: it awaits a task that several rollouts share, and
     the timeout of one of them cancels that. Then it has failed, as with any other exception, and so has code that
-    raises SystemExit.
+    raises SystemExit, or KeyboardInterrupt although nobody pressed Ctrl+C.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
-    return isinstance(error, KeyboardInterrupt)
+    return isinstance(error, KeyboardInterrupt) and interrupts.may_be_keyboard

@@ -53,8 +53,14 @@ SETTINGS_KEYS = frozenset(
     (
         *("allowed_hosts", "compute_memory_mb", "compute_workers", "connect_timeout_s", "default_host"),
         *("error_on_almost_servers", "global_aiohttp_connector_limit", "global_aiohttp_connector_limit_per_host"),
-        *("header_timeout_s", "max_body_bytes", "max_body_keys", "max_connections", "max_decompressed_response_bytes"),
-        *("max_header_bytes", "max_response_bytes", "max_response_header_bytes", "max_response_headers"),
+        *("header_timeout_s", "max_blocked_s", "max_body_bytes", "max_body_keys", "max_connections"),
+        *(
+            "max_decompressed_response_bytes",
+            "max_header_bytes",
+            "max_response_bytes",
+            "max_response_header_bytes",
+            "max_response_headers",
+        ),
         *("max_sessions", "max_unread_bytes", "num_workers", "port_range_high", "port_range_low", "profiling_enabled"),
         *("profiling_results_dirpath", "run_token", "skip_venv_if_present", "strict_config", "tracing_enabled"),
         *("tracing_endpoint", "tracing_sample_ratio", "use_absolute_ip", "uv_cache_dir", "uv_venv_dir"),

@@ -98,7 +98,7 @@ def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, wri
             charged += not is_outage and not is_lost
             if not outcome.retryable or charged == config.max_attempts:
                 return outcome
-            if is_lost and not lost_rows.losses.lose(losses, outcome.server):
+            if is_lost and not lost_rows.may_retry(losses, outcome):
                 return outcome
             throttled = outcome.throttled
             await write(replace(outcome, is_final=False))

@@ -10,16 +10,18 @@ from functools import partial
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
-from nemo_gym.client.head import WorkerAddress, list_workers
+from nemo_gym.client.head import BlockedRollout, WorkerAddress, list_workers, rollout_name
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import lease_time
-from nemo_gym.errors import ConfigError, HeadServerError, RolloutError, StartupError
+from nemo_gym.errors import BLOCKED_CODE, ConfigError, HeadServerError, RolloutError, StartupError
 from nemo_gym.rollouts.attempts import as_json, call_agent, no_such_agent, parse_scored
-from nemo_gym.rollouts.process_losses import LOST_CODES, LostRows, RowLosses
+from nemo_gym.rollouts.process_losses import LOST_CODES, WORKER_BLOCKED, WORKER_LOST, LostRows, RowLosses
 from nemo_gym.rollouts.row_protocol import RowRequest, failed_attempt
-from nemo_gym.rollouts.types import Outcome, Row, Scored, rollout_error
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, rollout_error
 from nemo_gym.rollouts.worker_link import WorkerLink
+from nemo_gym.server.request_checks import ServerLimits
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,8 @@ async def open_dispatch(client: ServerClient) -> "AsyncIterator[WorkerPool | Non
     if client.local or await list_workers(client) is None:
         yield None
         return
-    pool = WorkerPool(partial(list_workers, client), token=client.token)
+    limits = ServerLimits.of(client.global_config_dict)
+    pool = WorkerPool(partial(list_workers, client), token=client.token, max_blocked_s=limits.max_blocked_s)
     async with pool.connected():
         yield pool
 
@@ -50,14 +53,15 @@ async def open_dispatch(client: ServerClient) -> "AsyncIterator[WorkerPool | Non
 class WorkerPool:
     """The workers of a run. Rows for which no worker has room wait, in order."""
 
-    def __init__(self, list_workers: ListWorkers, *, token: str | None = None) -> None:
-        self._list_workers, self._token = list_workers, token
+    def __init__(self, list_workers: ListWorkers, *, token: str | None = None, max_blocked_s: float = 0.0) -> None:
+        self._list_workers, self._token, self._max_blocked_s = list_workers, token, max_blocked_s
         self._links: dict[str, WorkerLink] = {}
         self._numbers = itertools.count()
         self._waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
         """For a place in a worker, by agent."""
         self._ready_at = lease_time()
         """When each agent that rows wait for had a ready worker last."""
+        self._listing: asyncio.Task[dict[str, BlockedRollout]] | None = None
         self._warned_full = self._warned_unready = False
         self._head_error: HeadServerError | None = None
         """Why the list of workers could not be read, the last time."""
@@ -93,11 +97,43 @@ class WorkerPool:
                 link = await self._wait_for_room(row.agent)
             except ConfigError as error:
                 return failed_attempt(request, cause="input", message=str(error), server=row.agent, retryable=False)
+        pid = link.pid
         try:
-            return await link.send(request)
+            outcome = await link.send(request)
         except BaseException:
             link.cancel(request.number)
             raise
+        if isinstance(outcome, NoResult) and outcome.code == WORKER_LOST:
+            return await self._explain_loss(outcome, request, link, pid)
+        return outcome
+
+    async def _explain_loss(self, lost: NoResult, request: RowRequest, link: WorkerLink, pid: int) -> NoResult:
+        """The failure of a rollout whose worker died, with the reason if the worker was killed because a rollout
+        blocked it: this one, which fails then, or another one."""
+        blocked = (await self._blocked_workers()).get(link.address.rows)
+        if blocked is None or blocked.pid != pid:
+            return lost
+        if blocked.name != rollout_name(request.number, request.row.id.row_hash):
+            return replace(lost, code=WORKER_BLOCKED, message=f"{lost.message} Another one blocked it.")
+        message = f"The code at {blocked.place} blocked {link.name} and could not be interrupted, so it was killed."
+        return replace(lost, code=BLOCKED_CODE, message=message, retryable=False)
+
+    async def _blocked_workers(self) -> dict[str, BlockedRollout]:
+        """Why workers were killed. All who ask at the same time share one request."""
+        if self._listing is None:
+            self._listing = asyncio.create_task(self._list_blocked())
+        try:
+            return await asyncio.shield(self._listing)
+        finally:
+            if self._listing is not None and self._listing.done():
+                self._listing = None
+
+    async def _list_blocked(self) -> dict[str, BlockedRollout]:
+        try:
+            return {found.rows: found.blocked for found in await self._list_workers() or () if found.blocked}
+        except HeadServerError as error:
+            logger.debug("not known why workers were lost: %s", error)
+            return {}
 
     def _least_busy(self, agent: str) -> WorkerLink | None:
         best: WorkerLink | None = None
@@ -201,7 +237,9 @@ class WorkerPool:
             if not link.is_listed and not link.is_busy:  # else its lease may have ended only because the head was late
                 await self._links.pop(rows).close()
         for rows in found.keys() - self._links.keys():
-            self._links[rows] = WorkerLink(found[rows], token=self._token, on_change=self._on_change)
+            self._links[rows] = WorkerLink(
+                found[rows], token=self._token, on_change=self._on_change, max_blocked_s=self._max_blocked_s
+            )
 
 
 def _wake(waiting: "deque[asyncio.Future[None]]", count: int) -> None:
@@ -250,7 +288,7 @@ class TrainerDispatch:
             if isinstance(outcome, Scored):
                 result: dict[str, Any] = orjson.loads(outcome.record)
                 return result
-            if outcome.code not in LOST_CODES or not self._lost_rows.losses.lose(losses, outcome.server):
+            if outcome.code not in LOST_CODES or not self._lost_rows.may_retry(losses, outcome):
                 raise rollout_error(outcome)
 
     async def _connect(self) -> WorkerPool | None:

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nemo_gym.errors import ProcessLostError
-from nemo_gym.rollouts.types import Outcome
+from nemo_gym.rollouts.types import NoResult, Outcome
 
 WORKER_LOST = "worker_lost"
 """The code of an attempt whose worker died."""
-LOST_CODES = frozenset((WORKER_LOST, ProcessLostError.CODE))
+WORKER_BLOCKED = "worker_blocked"
+"""The code of an attempt whose worker was killed because another rollout is known to have blocked it."""
+LOST_CODES = frozenset((WORKER_LOST, WORKER_BLOCKED, ProcessLostError.CODE))
 """The codes of attempts whose process died. They are made again, whatever `max_attempts` is."""
 IN_FLIGHT_AFTER = {2: 16, 3: 1}
 """How many rows that lost so many processes are in flight at once. With 16, a thousand innocent rows take as long as
@@ -88,6 +90,10 @@ class LostRows:
     def __init__(self) -> None:
         self.losses = ProcessLosses()
         self._places = {lost: asyncio.Semaphore(number) for lost, number in IN_FLIGHT_AFTER.items()}
+
+    def may_retry(self, losses: RowLosses, outcome: NoResult) -> bool:
+        """Count an attempt whose process died. Returns whether the row gets another one."""
+        return outcome.code == WORKER_BLOCKED or self.losses.lose(losses, outcome.server)
 
     def dispatch(self, make_attempt: Callable[[], Awaitable[Outcome]], losses: RowLosses) -> Awaitable[Outcome]:
         """Make an attempt at a row, when it is its turn."""

@@ -6,6 +6,8 @@ event loop leave in one write, if they are small. There is no connection per rol
 its model."""
 
 import asyncio
+import contextlib
+import os
 import struct
 from collections.abc import Callable
 from enum import IntEnum
@@ -122,6 +124,18 @@ class FrameConnection(asyncio.Protocol):
         self._unsent_bytes += len(encoded) + len(body)
         if self._unsent_bytes >= MAX_TURN_BYTES:
             self._flush()
+
+    def send_queued(self) -> None:
+        """Send all queued frames now. A transport sends at the end of a turn, and code may block this one."""
+        transport = self._transport
+        if transport is None or transport.get_write_buffer_size() or transport.is_closing():
+            return
+        unsent, sent = b"".join(self._unsent), 0
+        with contextlib.suppress(OSError):  # it is full, or the other side is gone: the transport will know
+            sent = os.write(transport.get_extra_info("socket").fileno(), unsent)
+        self._unsent, self._unsent_bytes = [], 0
+        if sent < len(unsent):
+            transport.write(unsent[sent:])
 
     def close(self) -> None:
         """Send all queued frames, then close."""

@@ -7,15 +7,18 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from types import FunctionType
 from typing import Any
 
 from msgspec.structs import replace
 
+from nemo_gym.client.head import rollout_name
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.exceptions import is_meant_for_task
 from nemo_gym.common.redaction import process_redactor
+from nemo_gym.errors import BLOCKED_CODE
 from nemo_gym.rollouts.attempts import traced_attempt
 from nemo_gym.rollouts.rollout_tasks import current_stage
 from nemo_gym.rollouts.row_protocol import (
@@ -48,6 +51,17 @@ def _without_secrets(outcome: Outcome) -> Outcome:
         return outcome
     metrics = replace(outcome.metrics, values=redactor.value(outcome.metrics.values))
     return replace(outcome, record=redactor.json_lines([outcome.record + b"\n"])[:-1], metrics=metrics)
+
+
+async def _await(running: Coroutine[Any, Any, None]) -> None:
+    await running
+
+
+def _on_named_frame(running: Coroutine[Any, Any, None], name: str) -> Coroutine[Any, Any, None]:
+    """Run a coroutine with a frame of this name below it on the stack, so that a stack says whose rollout it is. Takes
+    half a microsecond."""
+    named: Coroutine[Any, Any, None] = FunctionType(_await.__code__.replace(co_name=name), globals())(running)
+    return named
 
 
 class RowServer:
@@ -90,7 +104,8 @@ class RowServer:
             self._on_hello(connection, head)
         elif head[0] == Kind.ROW:
             request = read_row(head, body)
-            running[request.number] = asyncio.create_task(self._run(connection, request))
+            name = rollout_name(request.number, request.row.id.row_hash)
+            running[request.number] = asyncio.create_task(_on_named_frame(self._run(connection, request), name))
         elif head[0] == Kind.CANCEL and isinstance(head[-1], int):
             if (task := running.get(head[-1])) is not None:
                 task.cancel()
@@ -138,6 +153,8 @@ class RowServer:
             if request.row.id.task_index >= 0:
                 outcome = _without_secrets(outcome)
             connection.send(*outcome_frame(request.number, outcome))
+            if isinstance(outcome, NoResult) and outcome.code == BLOCKED_CODE:
+                connection.send_queued()  # the next one may block this turn of the loop until the worker is killed
         except BaseException as error:  # such as a TypeError for what JSON cannot hold
             if is_meant_for_task(error):
                 raise

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from nemo_gym.common.forks import close_in_forks
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError
 from nemo_gym.errors import StorageError as StorageError
@@ -65,6 +66,7 @@ class JsonlFile:
             raise ConfigError(
                 f"Another process is writing {path}. Wait for it, or write to another {role.option}."
             ) from error
+        close_in_forks(self._fd)  # a forked child would keep the lock
         self._end = self._end_of_lines()
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ PING_EVERY_S = 5.0
 STAGES_TIMEOUT_S = 0.5
 SILENT_AFTER_S = 60.0
 """A worker that has not answered for this long counts as dead: its machine may have failed. Time in which this process
-did not run itself does not count."""
+did not run itself does not count, nor the time for which code may block a worker."""
 MAX_BACKOFF_ATTEMPT = 3
 """Reconnect after two seconds at most: a worker that died is restarted at once."""
 
@@ -51,14 +51,20 @@ class WorkerLink:
     room that it did not have before."""
 
     def __init__(
-        self, address: WorkerAddress, *, token: str | None, on_change: "Callable[[WorkerLink], None]"
+        self,
+        address: WorkerAddress,
+        *,
+        token: str | None,
+        on_change: "Callable[[WorkerLink], None]",
+        max_blocked_s: float = 0.0,
     ) -> None:
         self.address, self._token, self._on_change = address, token, on_change
+        self._silent_after_s = SILENT_AFTER_S + max_blocked_s
         self.requests: dict[int, PendingRequest] = {}
         self.is_ready = False
         self.is_listed = True
         """False if the run does not list the worker any more. It gets no more rows then."""
-        self.capacity = 0
+        self.capacity = self.pid = 0
         self.agents: frozenset[str] = frozenset()
         self.answered = asyncio.Event()
         """Set once the worker has answered the first hello."""
@@ -153,8 +159,8 @@ class WorkerLink:
                 async with asyncio.timeout(PING_EVERY_S):
                     await self._lost.wait()
             except TimeoutError:
-                if self.capacity and lease_time() - self._last_frame_at > SILENT_AFTER_S:
-                    logger.error("%s has not answered for %g s", self.name, SILENT_AFTER_S)
+                if self.capacity and lease_time() - self._last_frame_at > self._silent_after_s:
+                    logger.error("%s has not answered for %g s", self.name, self._silent_after_s)
                     return
                 if self.capacity:
                     connection.send([Kind.PING])
@@ -167,8 +173,10 @@ class WorkerLink:
         match head:
             case [Kind.SCORED | Kind.NO_RESULT, int(number), *_]:
                 self._on_reply(number, head, body)
-            case [Kind.HELLO, _, _, _, int(capacity), list(agents)] if all(type(name) is str for name in agents):
-                self.capacity, self.agents, self.is_ready = capacity, frozenset(agents), True
+            case [Kind.HELLO, _, _, int(pid), int(capacity), list(agents)] if all(
+                type(name) is str for name in agents
+            ):
+                self.pid, self.capacity, self.agents, self.is_ready = pid, capacity, frozenset(agents), True
                 self.answered.set()
                 self._on_change(self)
             case [Kind.PONG]:

@@ -32,7 +32,7 @@ from nemo_gym.runtime.class_loader import Group, grouped, session_secret, shared
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig, run_metrics
 from nemo_gym.runtime.membership import Members, WorkerPlan
 from nemo_gym.runtime.stack import StackSpec
-from nemo_gym.runtime.supervisor import HUNG_AFTER_S, WorkerProcess
+from nemo_gym.runtime.supervisor import WorkerProcess
 from nemo_gym.runtime.venvs import VenvSettings
 from nemo_gym.server.request_checks import ServerLimits, is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serving
@@ -46,9 +46,9 @@ MAX_PORT_TRIES = 200
 class Launcher(OwnedResources):
     """An async context manager: inside it the servers of `config` run, and all of them are ready."""
 
-    def __init__(self, config: DictConfig, *, echo: Callable[[str], None], hung_after_s: float = HUNG_AFTER_S) -> None:
+    def __init__(self, config: DictConfig, *, echo: Callable[[str], None]) -> None:
         super().__init__()
-        self.config, self._echo, self._hung_after_s = config.copy(), echo, hung_after_s
+        self.config, self._echo = config.copy(), echo
         self._instances = server_instances(config)
         self.token: str | None = config.get("run_token") or os.environ.get(RUN_TOKEN_ENV_VAR)
         hosts = (config.head_server.host, *(instance.host for instance in self._instances))
@@ -87,7 +87,7 @@ class Launcher(OwnedResources):
     def workers(self) -> list[dict[str, Any]]:
         """The workers, as the head server lists them."""
         own = [worker.address for worker in self._workers if worker.spec.rows_fd is not None]
-        return [address._asdict() for address in (*own, *self._members.addresses())]
+        return [address.to_json() for address in (*own, *self._members.addresses())]
 
     async def metrics(self) -> list[Family]:
         """Return the metrics of all processes of the run."""
@@ -166,7 +166,6 @@ class Launcher(OwnedResources):
                 address,
                 python=group.python,
                 echo=self._echo,
-                hung_after_s=self._hung_after_s,
             )
             for address, (http, rows) in zip(addresses, own, strict=True)
         ]

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from nemo_gym.client.head import list_workers
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
+from nemo_gym.common.forks import ending_forks
 from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.common.plugins import plugin
 from nemo_gym.compute.pool import Compute
@@ -30,10 +31,10 @@ from nemo_gym.runtime.class_loader import children_can_import, load_server_class
 from nemo_gym.runtime.requirements import imports_of
 from nemo_gym.runtime.tracing import tracing_of
 from nemo_gym.server.app import ServerApp
-from nemo_gym.server.blocking_monitor import BlockingMonitor, Handlers
 from nemo_gym.server.forwarding import OtherWorkers
 from nemo_gym.server.metrics import WorkerMetrics
 from nemo_gym.server.request_checks import ServerLimits
+from nemo_gym.server.watchdog import Handlers, Watchdog
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +75,21 @@ class StackSpec:
 
 
 class Stack(OwnedResources):
-    """An async context manager: inside it the servers of `spec` are loaded, and `client` calls them."""
+    """An async context manager: inside it the servers of `spec` are loaded, and `client` calls them.
 
-    def __init__(self, spec: StackSpec) -> None:
+    With `ends_process`, code that blocks the event loop and cannot be interrupted ends this process.
+    """
+
+    def __init__(self, spec: StackSpec, *, ends_process: bool = False) -> None:
         super().__init__()
-        self.spec = spec
+        self.spec, self._ends_process = spec, ends_process
         self.limits = ServerLimits.of(spec.config)
         self.apps: dict[str, ServerApp] = {}
         self.client = ServerClient()
 
     async def _open(self) -> None:
         spec = self.spec
+        self._exit.enter_context(ending_forks())
         self._exit.enter_context(publish_config(spec.config))
         self._exit.enter_context(tracing_of(spec.config))
         self._exit.enter_context(children_can_import(spec.servers))
@@ -110,7 +115,9 @@ class Stack(OwnedResources):
         handlers: Handlers = {}
         for app in self.apps.values():
             app.register_handlers(handlers)
-        self._exit.enter_context(BlockingMonitor(handlers))
+        self._exit.enter_context(
+            Watchdog(handlers, max_blocked_s=self.limits.max_blocked_s, ends_process=self._ends_process)
+        )
         if spec.config.get("profiling_enabled"):
             files = {server.name: (server.folder / server.entrypoint).resolve() for server in spec.servers}
             self._exit.enter_context(

@@ -11,14 +11,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nemo_gym.client.head import WorkerAddress
-from nemo_gym.client.pool import HttpClient
+from nemo_gym.client.head import BlockedRollout, WorkerAddress
+from nemo_gym.common.interrupts import interrupts
 from nemo_gym.common.redaction import one_line, redact
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.words import exit_reason
-from nemo_gym.errors import StartupError, UpstreamError
+from nemo_gym.errors import StartupError
 from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.runtime.worker import EXIT_CONFIG, READY
+from nemo_gym.server.guard_process import BLOCKED
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +29,11 @@ LAST_LINES = 40
 STOP_AFTER_S = 5.0
 """Longer than uvicorn_runner.GRACE_S, which requests in flight get."""
 KILL_AFTER_S = 3.0
-HUNG_AFTER_S = 120.0
-"""A worker that answers no request for this long is killed and restarted. Collectors give it up after a minute."""
-PINGS_PER_LIMIT = 12
 MAX_DEATHS = 60
 DEATHS_WITHIN_S = 300.0
 """A few rows that kill their worker, or somebody who does, stay far below this. A worker that cannot live does not."""
 MAX_BACKOFF_ATTEMPT = 3
-_READY_LINE = one_line(READY)
+_READY_LINE, _BLOCKED_LINE = one_line(READY), one_line(BLOCKED)
 
 
 @dataclass(slots=True)
@@ -63,16 +61,15 @@ class WorkerProcess:
         *,
         python: str,
         echo: Callable[[str], None],
-        hung_after_s: float = HUNG_AFTER_S,
     ) -> None:
         self.label, self.spec, self._address, self._python, self._echo = label, spec, address, python, echo
-        self._hung_after_s = hung_after_s
         self.started_at = 0.0
         self.ready = asyncio.Event()
         """Set while the worker serves."""
         self._was_ready = False
         self._process: asyncio.subprocess.Process | None = None
         self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._blocked: BlockedRollout | None = None
         self._restarts = Restarts()
         self._stopping = False
 
@@ -83,7 +80,7 @@ class WorkerProcess:
     @property
     def address(self) -> WorkerAddress:
         """Where it is, as the head server lists it."""
-        return self._address._replace(pid=self.pid)
+        return self._address._replace(pid=self.pid, blocked=self._blocked)
 
     @property
     def names(self) -> str:
@@ -124,6 +121,7 @@ class WorkerProcess:
                 _signal_group(process.pid, number)
         await process.wait()
         _signal_group(process.pid, signal.SIGKILL)
+        interrupts.process_groups.discard(process.pid)
 
     async def _run_once(self) -> int:
         self._last.clear()
@@ -145,14 +143,14 @@ class WorkerProcess:
         with contextlib.suppress(ConnectionError, RuntimeError):
             process.stdin.write(self.spec.to_json() + b"\n")
             await process.stdin.drain()
-        pinging = asyncio.create_task(self._kill_when_hung(process.pid))
+        interrupts.process_groups.add(process.pid)
         try:
             await self._read_output(process.stdout)
         finally:
-            pinging.cancel()
             self.ready.clear()
         code = await process.wait()
         _signal_group(process.pid, signal.SIGKILL)
+        interrupts.process_groups.discard(process.pid)
         return code
 
     async def _read_output(self, stdout: asyncio.StreamReader) -> None:
@@ -168,29 +166,12 @@ class WorkerProcess:
             if line == _READY_LINE:
                 self._was_ready = True
                 self.ready.set()
+            elif line.startswith(_BLOCKED_LINE) and (process := self._process) is not None:
+                *name, place = line.removeprefix(_BLOCKED_LINE).split(" ", 3)
+                self._blocked = BlockedRollout(process.pid, " ".join(name), place)
             else:
                 self._last.append(line)
                 self._echo(f"({self.label}) {line}")
-
-    async def _kill_when_hung(self, pid: int) -> None:
-        """It may be stopped, or a handler may block its event loop for ever. The second ping is for a process that was
-        stopped itself: the reply to the first one may be there."""
-        await self.ready.wait()
-        limit_s, url = self._hung_after_s, self._address.url
-        while await _answers(url, limit_s) or await _answers(url, limit_s / 10):  # noqa: ASYNC110
-            await asyncio.sleep(limit_s / PINGS_PER_LIMIT)
-        logger.error("%s (process %d) has not answered for %g s; killing it", self.label, pid, limit_s)
-        _signal_group(pid, signal.SIGKILL)
-
-
-async def _answers(url: str, timeout_s: float) -> bool:
-    """True if the worker answers a request, whatever it says."""
-    async with HttpClient() as http:
-        try:
-            await http.fetch("GET", f"{url}/health", timeout_s=timeout_s, use_proxy=False)
-        except UpstreamError as error:  # else it refused the connection
-            return error.cause != "timeout"
-    return True
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from nemo_gym.common import event_loop
+from nemo_gym.common.forks import close_in_forks
 from nemo_gym.common.logging import configure_logging
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR
 from nemo_gym.common.redaction import printable, redact
@@ -36,10 +37,13 @@ ServeRows = Callable[[Stack, socket.socket], AbstractAsyncContextManager[None]]
 async def serve(spec: StackSpec, stop: asyncio.Event, serve_rows: ServeRows, on_ready: Callable[[], None]) -> None:
     """Serve a stack on its sockets until `stop` is set, then finish what is in flight: rows first, which need the
     servers."""
+    for fd in (*(server.fd for server in spec.servers), spec.http_fd, spec.rows_fd):
+        if fd is not None:
+            close_in_forks(fd)
     if spec.secrets is not None:
         set_process_secrets(Secrets.from_json(spec.secrets))
     async with contextlib.AsyncExitStack() as opened:
-        stack = await opened.enter_async_context(Stack(spec))
+        stack = await opened.enter_async_context(Stack(spec, ends_process=True))
         sockets = {server.name: socket.socket(fileno=server.fd) for server in spec.servers if server.fd is not None}
         apps: dict[int, App] = {bound.getsockname()[1]: stack.apps[name] for name, bound in sockets.items()}
         listening = list(sockets.values())

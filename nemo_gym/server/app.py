@@ -22,7 +22,6 @@ from nemo_gym.server.asgi import (
     limit_body,
     read_body,
 )
-from nemo_gym.server.blocking_monitor import Handler, Handlers, register_handler
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint, direct_scope, set_cookies
 from nemo_gym.server.forwarding import FORWARDED, OtherWorkers
@@ -39,6 +38,7 @@ from nemo_gym.server.request_checks import (
 )
 from nemo_gym.server.rollout_prefix import START as PREFIX_START
 from nemo_gym.server.rollout_prefix import rollout_context, without_prefix
+from nemo_gym.server.watchdog import Handler, Handlers, register_handler
 
 
 class OwnApp(Protocol):
@@ -100,7 +100,7 @@ class ServerApp:
             yield
 
     def register_handlers(self, handlers: Handlers) -> None:
-        """Have the blocking monitor recognize the handlers of this server."""
+        """Have the watchdog recognize the handlers of this server."""
         own = [(endpoint.path, endpoint.function) for endpoint in self.endpoints.values()]
         routed = [] if self.own_app is None else self.own_app.handlers
         found = (register_handler(handlers, self.name + path, function) for path, function in (*own, *routed))

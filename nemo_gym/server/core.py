@@ -18,6 +18,7 @@ from nemo_gym.server.asgi import Receive, Send, cancel_on_disconnect, reply_head
 from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by, read_response
 from nemo_gym.server.error_responses import cause_of, failure_of
 from nemo_gym.server.session import Session, SessionStore
+from nemo_gym.server.watchdog import interrupted, pop_interruption
 
 _FORWARDED_HEADERS = frozenset(("retry-after",))
 """Headers of a reply that a handler returns, or forwards from another server, which are meant for the caller."""
@@ -65,6 +66,8 @@ class ServerCore:
                 opened = call.session = self.sessions.open(call.cookies.get(self.session_cookie))
                 opened.users += 1
             value = await endpoint(call)
+            if interrupted and (blocked := pop_interruption()) is not None:
+                raise blocked
             if callable(value):
                 value = await read_response(call, value)
             if endpoint.finish is not None:
@@ -72,7 +75,8 @@ class ServerCore:
             if type(value) is ServerReply and value.status >= 400:
                 failure = cause_of(value, endpoint.cause)
             status = 200 if call.response is None else call.response.status_code
-        except BaseException as error:
+        except BaseException as raised:
+            error = (pop_interruption() or raised) if interrupted else raised
             if is_meant_for_task(error):
                 failure = "cancelled" if time_left(1.0) else "timeout"
                 if opened is not None and opened.is_new:  # cancelled before the client received the token

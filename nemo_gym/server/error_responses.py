@@ -9,14 +9,17 @@ from typing import Any
 import orjson
 
 from nemo_gym.client.reply import ServerReply, parse_error
-from nemo_gym.common.exceptions import exception_repr, exception_str
+from nemo_gym.common.exceptions import exception_repr, exception_str, leaf_errors
+from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.common.retry import RETRIED_STATUSES
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.errors import (
+    BLOCKED_CODE,
     SETUP_CODE_FIELD,
     SETUP_CODES,
     UNREACHABLE,
+    BlockedError,
     Cause,
     ConfigError,
     OverloadedError,
@@ -32,8 +35,10 @@ from nemo_gym.llm_api.endpoint_errors import setup_code
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import RefusedError
 from nemo_gym.server.endpoint import BadBodyError
+from nemo_gym.server.watchdog import pop_interruption
 
 logger = logging.getLogger(__name__)
+rate_limited = RateLimitedLog(logger)
 
 MAX_INPUT = 300
 MAX_ERRORS = 10_000
@@ -114,6 +119,10 @@ def _failure_of(error: BaseException, *, server: str, key: str, cause: Cause) ->
         if found is None:
             text = content.decode(errors="replace")
             return 500, f"Hit an exception in {key} calling an inner server: {text}"
+    elif (blocked := next((each for each in leaf_errors(error) if isinstance(each, BlockedError)), None)) is not None:
+        pop_interruption()
+        found = _blocked_failure(blocked, error, cause)
+        rate_limited.warning(server, "%s", blocked)
     elif isinstance(error, asyncio.CancelledError):
         found = _cancellation_failure(error, cause)
         _log_unexpected(error, server, found.cause)
@@ -155,6 +164,13 @@ def _cancellation_failure(error: asyncio.CancelledError, cause: Cause) -> Rollou
     )
     found = RolloutError("environment" if cause == "tool" else cause, message, retryable=True)
     found.response = getattr(error, "response", None)
+    return found
+
+
+def _blocked_failure(blocked: BlockedError, raised: BaseException, cause: Cause) -> RolloutError:
+    """A tool that blocks everybody is no result for the model to read either."""
+    found = RolloutError("environment" if cause == "tool" else cause, str(blocked), code=BLOCKED_CODE)
+    found.response = getattr(raised, "response", None)
     return found
 
 

@@ -157,6 +157,9 @@ class ServerLimits(GlobalKeys):
     max_sessions: int = Field(default=100_000, ge=1)
     """The most sessions of one server."""
 
+    max_blocked_s: float = Field(default=120.0, gt=0)
+    """How long code of a server may block the event loop, if its deadline is not sooner. Then it is interrupted."""
+
     allowed_hosts: frozenset[str] = frozenset()
     """Names, besides those of loopback, under which a server that listens on loopback may be addressed."""
 

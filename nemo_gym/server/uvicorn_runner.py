@@ -14,6 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from nemo_gym.common.descriptors import RESERVED, connection_budget, open_connections
+from nemo_gym.common.interrupts import interrupts, say_stopping
 from nemo_gym.errors import OverloadedError, PortError
 from nemo_gym.server.request_checks import GRACE_S, ServerLimits
 
@@ -246,8 +247,20 @@ async def serve_until_interrupted(
 
 
 def set_by_signals() -> asyncio.Event:
-    """An event of the running loop that SIGINT and SIGTERM set."""
-    stop = asyncio.Event()
+    """An event of the running loop that SIGINT and SIGTERM set. The second one ends the process at once, even if code
+    blocks the loop."""
+    stop, loop, received, is_command = asyncio.Event(), asyncio.get_running_loop(), 0, interrupts.is_handled
+
+    def on_signal(_number: int, _frame: object) -> None:
+        nonlocal received
+        received += 1
+        if received > 1:
+            interrupts.exit_at_once()
+        if is_command:
+            say_stopping()
+        loop.call_soon_threadsafe(stop.set)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        signal.signal(number, on_signal)
+    interrupts.is_handled = True
     return stop

@@ -38,10 +38,10 @@ COUNTER = {"resources_servers": {"example_stateful_counter": {"entrypoint": "app
 
 
 @asynccontextmanager
-async def launched(*arguments: str, hung_after_s: float = 60.0, **servers: Any) -> AsyncIterator[Launcher]:
+async def launched(*arguments: str, **servers: Any) -> AsyncIterator[Launcher]:
     initial = {"head_server": {"host": "127.0.0.1", "port": 0}, **servers}
     config = load_config(list(arguments), initial=initial, use_dotenv=False, fill_ports=False)
-    async with Launcher(config, echo=print, hung_after_s=hung_after_s) as launcher:
+    async with Launcher(config, echo=print) as launcher:
         yield launcher
 
 
@@ -227,7 +227,7 @@ async def test_a_trainers_rollouts_of_a_killed_worker_are_made_again(tmp_path: P
 
 
 async def test_a_worker_that_no_longer_answers_is_restarted() -> None:
-    async with launched("num_workers=2", counter=COUNTER, hung_after_s=3.0) as launcher:
+    async with launched("num_workers=2", "max_blocked_s=0.5", counter=COUNTER) as launcher:
         stopped = pids(launcher)[0]
         os.kill(stopped, signal.SIGSTOP)
         await until(lambda: stopped not in pids(launcher) and len(pids(launcher)) == 2)

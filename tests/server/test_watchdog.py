@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.server.blocking_monitor import BLOCKED_AFTER_S, BlockingMonitor, Handlers, register_handler
+from nemo_gym.server.watchdog import BLOCKED_AFTER_S, Handlers, Watchdog, register_handler
 from nemo_gym.testing import running_servers, server_spec
 from tests.commands import ng
 from tests.polling import until
@@ -84,7 +84,7 @@ async def test_a_handler_is_blamed_and_not_the_one_that_called_it() -> None:
     called, caller = register_handler(handlers, "verify", verify), register_handler(handlers, "run", run)
     assert called
     assert caller
-    with BlockingMonitor(handlers):
+    with Watchdog(handlers):
         await run()
         await until(lambda: called.seconds or caller.seconds)
     assert (called.times, caller.times) == (1, 0)
@@ -127,7 +127,7 @@ def test_a_collection_ends_with_the_handlers_that_blocked(tmp_path: Path) -> Non
 
 
 def test_a_monitor_that_is_stopped_between_two_looks_ends() -> None:
-    monitor = BlockingMonitor({})
+    monitor = Watchdog({})
 
     class TimesOutAsItIsSet(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:

@@ -1,0 +1,100 @@
+"""The program that watches a process from outside: C code that holds Python's global lock stops all threads of it, so
+nobody inside could say which line blocks, or react to Ctrl+C.
+
+It runs without the rest of this package, so that it starts in milliseconds and stays small. `Guard` in `watchdog.py`
+starts it with five arguments: the process, the seconds of silence after which to kill it ("inf" for never), and three
+pipes from it: heartbeats, stacks as `faulthandler` writes them when the process gets STACK_SIGNAL, and stacks that it
+writes for each SIGINT or SIGTERM. It ends when the first pipe is closed."""
+
+import os
+import re
+import select
+import signal
+import sys
+import time
+
+STACK_SIGNAL = signal.SIGURG
+"""Ignored by default, so it harms nobody who does not expect it."""
+POLL_S = 0.25
+POKE_EVERY_S = 1.0
+MAX_GAP_S = 1.0
+"""How much silence one look counts at most: this process may have been stopped itself."""
+REPORT_AFTER_S = 4.0
+INTERRUPT_GRACE_S = 3.0
+STACK_TRIES, STACK_WAIT_S = 5, 0.2
+MAX_STACK_BYTES = 2**20
+STACK_START = b"(most recent call first)"
+FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
+NOT_SHOWN = (os.path.dirname(os.__file__) + os.sep, "<frozen", os.path.join(os.path.dirname(__file__), "watchdog.py"))
+ROLLOUT = re.compile(r"rollout \d+ \w*")
+BLOCKED = "\x1enemo-gym worker blocked by "
+"""Starts the line that tells the supervisor of a worker which rollout blocks it."""
+
+
+def guard(pid: int, kill_after_s: float, beats: int, stacks: int, interrupts: int) -> None:
+    """Watch the process until it ends."""
+    silent_s, looked_at, poke_at, interrupted, has_reported = 0.0, time.monotonic(), 0.0, 0, False
+    while True:
+        ready, _, _ = select.select([beats, stacks, interrupts], [], [], POLL_S)
+        now = time.monotonic()
+        silent_s, looked_at = silent_s + min(now - looked_at, MAX_GAP_S), now
+        if stacks in ready:
+            os.read(stacks, 65536)
+        if interrupts in ready:
+            interrupted += os.read(interrupts, 65536).count(STACK_START)
+        if beats in ready:
+            if not os.read(beats, 4096):
+                return
+            silent_s, has_reported = 0.0, False
+        if silent_s >= POLL_S * 2 and now >= poke_at:  # some C code handles signals, such as a regular expression
+            os.kill(pid, STACK_SIGNAL)
+            poke_at = now + POKE_EVERY_S
+        if silent_s >= REPORT_AFTER_S and not has_reported:
+            has_reported = True
+            if stack := read_stack(pid, stacks):
+                report(f"No thread runs for {silent_s:.0f} s: C code blocks all of Python at {place_in(stack)}.")
+        is_stuck = silent_s >= POLL_S * 2 if interrupted > 1 else silent_s >= INTERRUPT_GRACE_S and interrupted
+        if is_stuck or silent_s >= kill_after_s:
+            why = "It was interrupted" if is_stuck else "It does not respond"
+            stack = read_stack(pid, stacks)
+            report(f"{why}, but C code blocks it at {place_in(stack)}. Killing process {pid}.")
+            report_rollout(stack)
+            os.kill(pid, signal.SIGKILL)
+            return
+
+
+def read_stack(pid: int, stacks: int) -> "list[tuple[str, ...]]":
+    """File, line and function of each frame, innermost first. Empty if the process does not react, such as if it is
+    stopped."""
+    text = b""
+    for _ in range(STACK_TRIES):  # it writes none while it writes another, such as for Ctrl+C
+        os.kill(pid, STACK_SIGNAL)
+        while select.select([stacks], [], [], STACK_WAIT_S)[0] and len(text) < MAX_STACK_BYTES:
+            text += os.read(stacks, 65536)
+        if text:
+            break
+    return [match.groups() for match in map(FRAME.match, text.decode(errors="replace").splitlines()) if match]
+
+
+def place_in(stack: "list[tuple[str, ...]]") -> str:
+    """The innermost line outside of the standard library."""
+    shown = (f"{file}:{line} ({name})" for file, line, name in stack if not file.startswith(NOT_SHOWN))
+    return next(shown, "an unknown place")
+
+
+def report_rollout(stack: "list[tuple[str, ...]]") -> None:
+    """Tell the supervisor whose rollout is on the stack, if that can be seen."""
+    names = [name for _, _, name in stack if ROLLOUT.fullmatch(name)]
+    if names:
+        report(f"{BLOCKED}{names[0]} {place_in(stack)}")
+
+
+def report(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)
+    guard(int(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:]))

@@ -1,0 +1,282 @@
+"""Code of a server that blocks the event loop fails its own rollout, with its line, and no other; Ctrl+C works."""
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.testing import example_row, rows_of
+from tests.commands import BIN, Running, ng, started
+from tests.polling import PATIENCE_S
+from tests.stacks import references
+
+WAYS = """
+import asyncio
+import os
+import re
+import socket
+import time
+
+def block(place, text):
+    if text.startswith(place + " "):
+        globals()[text.split()[1]]()
+
+def loop():
+    while True:
+        pass
+
+def sleep():
+    time.sleep(1e9)
+
+def read():
+    ours, theirs = socket.socketpair()
+    ours.recv(1)
+
+def regex():
+    re.match("(a+)+$", "a" * 60 + "b")
+
+def swallow():
+    until = time.monotonic() + 6
+    while time.monotonic() < until:
+        try:
+            while time.monotonic() < until:
+                pass
+        except BaseException:
+            pass
+
+def swallow_forever():
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+
+def compute():
+    sum(range(10**12))
+
+def almost():
+    time.sleep(1.2)
+
+def interrupt():
+    raise KeyboardInterrupt
+
+def fork():
+    if os.fork() == 0:
+        return
+    os.wait()
+
+def fork_and_stay():
+    child = os.fork()
+    if child == 0:
+        time.sleep(1e9)
+    with open("child", "w") as file:
+        file.write(str(child))
+"""
+ENVIRONMENT = f"""{WAYS}
+from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, tool
+
+class BlockingResourcesServer(SimpleResourcesServer):
+    @tool
+    async def act(self, text: str) -> str:
+        "Do it."
+        block("tool", text)
+        return "done"
+
+    async def verify(self, body: BaseVerifyRequest) -> float:
+        text = body.responses_create_params.input[-1].content
+        block("verify", text)
+        if text == "verify_in_a_group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.loop_in_a_task())
+        if text == "await_in_a_fork":
+            if os.fork() == 0:
+                await asyncio.sleep(0)
+                time.sleep(1e9)
+            os.wait()
+        return 1.0
+
+    async def loop_in_a_task(self) -> None:
+        loop()
+"""
+AGENT = f"""{WAYS}
+from nemo_gym.base_responses_api_agent import ToolCallingAgent
+
+class BlockingAgent(ToolCallingAgent):
+    async def converse(self, body, jar):
+        block("agent", body.responses_create_params.input[-1].content)
+        return await super().converse(body, jar)
+"""
+MODEL = f"""{WAYS}
+from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
+from responses_api_models.scripted_model.app import ScriptedModel
+
+class BlockingModel(ScriptedModel):
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming):
+        block("model", str(body.input[0].content))
+        return await super().responses(body)
+"""
+REPLIES = [
+    {"user": "(tool .*)", "turn": 0, "call": [{"name": "act", "arguments": r'{"text": "\1"}'}]},
+    {"say": "Done."},
+]
+CAUSES = {"verify": "verifier", "tool": "environment", "agent": "internal", "model": "model"}
+PLACES = {
+    "verify": "resources_servers/blocking",
+    "tool": "resources_servers/blocking",
+    "agent": "responses_api_agents/blocking_agent",
+    "model": "responses_api_models/blocking_model",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return make_project(tmp_path)
+
+
+def make_project(folder: Path) -> Path:
+    config: dict[str, Any] = {}
+    for name, kind, implementation, code, settings in (
+        ("blocking", "resources_servers", "blocking", ENVIRONMENT, {"domain": "other"}),
+        ("agent", "responses_api_agents", "blocking_agent", AGENT, references("blocking")),
+        ("policy_model", "responses_api_models", "blocking_model", MODEL, {"replies": REPLIES}),
+    ):
+        place = folder / kind / implementation
+        place.mkdir(parents=True)
+        (place / "app.py").write_text(code)
+        config[name] = {kind: {implementation: {"entrypoint": "app.py", **settings}}}
+    (folder / "config.yaml").write_text(json.dumps(config))
+    return folder
+
+
+def write_rows(project: Path, texts: list[str]) -> None:
+    (project / "rows.jsonl").write_text("".join(json.dumps(example_row(text)) + "\n" for text in texts))
+
+
+def arguments(*more: str, max_blocked_s: float = 1.0) -> list[str]:
+    return [
+        "+config_paths=[config.yaml]",
+        "+agent_name=agent",
+        "+input_jsonl_fpath=rows.jsonl",
+        "+output_jsonl_fpath=out.jsonl",
+        f"+max_blocked_s={max_blocked_s}",
+        "+max_attempts=1",
+        "+head_server.port=1",
+        *more,
+    ]
+
+
+def collect(project: Path, *more: str, max_blocked_s: float = 1.0) -> "subprocess.CompletedProcess[str]":
+    return ng("ng_collect_rollouts", *arguments(*more, max_blocked_s=max_blocked_s), cwd=project)
+
+
+def final_failures(project: Path) -> dict[int, dict[str, Any]]:
+    output = failures_path(project / "out.jsonl")
+    return {each["_task_index"]: each for each in rows_of(output) if each["is_final"]} if output.exists() else {}
+
+
+def scored(project: Path) -> list[int]:
+    return sorted(record["_task_index"] for record in rows_of(project / "out.jsonl"))
+
+
+@pytest.mark.parametrize("more", [[], ["+num_workers=2"]], ids=["one process", "workers"])
+def test_code_that_blocks_fails_its_own_rollout_with_its_line(project: Path, more: list[str]) -> None:
+    texts = [f"{place} {way}" for place in PLACES for way in ("loop", "sleep", "read", "regex")]
+    texts += ["verify swallow", "verify_in_a_group"]
+    write_rows(project, [text for each in texts for text in (each, "fine")])
+    done = collect(project, *more)
+    assert (project / "out.jsonl").exists(), done.stderr
+    assert scored(project) == list(range(1, 2 * len(texts), 2)), done.stderr
+    failures = final_failures(project)
+    assert sorted(failures) == list(range(0, 2 * len(texts), 2))
+    for number, text in enumerate(texts):
+        place, failure = text.split("_")[0].split()[0], failures[2 * number]
+        assert (failure["cause"], failure["code"]) == (CAUSES[place], "blocked"), (text, failure)
+        assert re.search(rf"{PLACES[place]}/app.py:\d+", failure["message"]), (text, failure)
+
+
+def test_a_worker_that_c_code_blocks_is_killed_and_only_the_guilty_row_fails(project: Path) -> None:
+    write_rows(project, ["fine"] * 20 + ["verify compute", "verify swallow_forever"] + ["fine"] * 20)
+    done = collect(project, "+num_workers=2")
+    assert scored(project) == [*range(20), *range(22, 42)], done.stderr
+    failures = final_failures(project)
+    assert {number: failure["code"] for number, failure in failures.items()} == {20: "blocked", 21: "blocked"}
+    for failure in failures.values():
+        assert re.search(r"resources_servers/blocking/app.py:\d+", failure["message"]), failure
+
+
+def test_code_that_ends_before_the_limit_harms_nobody(project: Path) -> None:
+    write_rows(project, ["verify almost", "fine"] * 4)
+    done = collect(project, max_blocked_s=3.0)
+    assert (done.returncode, scored(project)) == (0, list(range(8))), done.stderr
+
+
+def test_the_deadline_of_a_rollout_ends_a_block_before_the_limit_does(project: Path) -> None:
+    write_rows(project, ["verify loop", "fine"])
+    done = collect(project, "+rollout_timeout_s=2", max_blocked_s=1000.0)
+    assert scored(project) == [1], done.stderr
+    assert [failure["code"] for failure in final_failures(project).values()] == ["blocked"]
+
+
+@pytest.mark.parametrize("more", [[], ["+num_workers=2"]], ids=["one process", "workers"])
+def test_forks_and_keyboard_interrupts_fail_no_other_rollout(project: Path, more: list[str]) -> None:
+    write_rows(project, ["fine", "verify fork", "verify interrupt", "tool fork", "await_in_a_fork", "fine"])
+    done = collect(project, *more)
+    assert scored(project) == [0, 1, 3, 4, 5], done.stderr
+    assert [failure["cause"] for failure in final_failures(project).values()] == ["verifier"]
+    assert len((project / "out.jsonl").read_text().splitlines()) == 5
+
+
+def test_a_forked_child_that_stays_keeps_neither_the_output_nor_the_command(project: Path) -> None:
+    write_rows(project, ["verify fork_and_stay", "fine"])
+    first = subprocess.Popen([str(BIN / "ng_collect_rollouts"), *arguments()], cwd=project, stderr=subprocess.DEVNULL)
+    assert first.wait(PATIENCE_S) == 0
+    child = psutil.Process(int((project / "child").read_text()))
+    try:
+        write_rows(project, ["fine"])
+        again = collect(project, "+resume=restart")
+        assert (again.returncode, child.is_running()) == (0, True), again.stderr
+    finally:
+        child.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("more", [[], ["+num_workers=2"]], ids=["one process", "workers"])
+@pytest.mark.parametrize("way", ["loop", "sleep", "compute", "swallow_forever"])
+def test_one_interrupt_ends_a_command_whatever_its_code_does(
+    project: Path, way: str, more: list[str], number: signal.Signals
+) -> None:
+    write_rows(project, ["fine", *[f"verify {way}"] * 8])
+    with started("ng_collect_rollouts", *arguments(*more, max_blocked_s=1000.0), cwd=project) as run:
+        wait_until_blocked(run)
+        run.signal(number)
+        code = run.wait()
+    assert code in (130, -signal.SIGKILL)
+    assert scored(project) in ([], [0])
+    if way == "compute" and not more:
+        assert re.search(r"C code blocks all of Python at .*resources_servers/blocking/app.py:\d+", run.text)
+    else:
+        assert "Press Ctrl+C again" in run.text, run.text
+
+
+def wait_until_blocked(run: Running) -> None:
+    run.wait_for("blocks")
+
+
+def test_a_second_interrupt_ends_a_command_and_its_workers_at_once(project: Path) -> None:
+    write_rows(project, ["verify swallow_forever"])
+    with started("ng_collect_rollouts", *arguments("+num_workers=2", max_blocked_s=1000.0), cwd=project) as run:
+        wait_until_blocked(run)
+        workers = run.workers()
+        run.signal(signal.SIGINT)
+        run.wait_for("Press Ctrl+C again")
+        run.signal(signal.SIGINT)
+        assert run.wait() == 130
+        _, alive = psutil.wait_procs(workers, timeout=30)
+    assert not alive
