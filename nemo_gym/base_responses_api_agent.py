@@ -23,7 +23,6 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.gateway.model_call_capture import CaptureStore, run_with_captured_calls
 from nemo_gym.gateway.rollout_urls import RolloutUrlsMixin
 from nemo_gym.llm_api.base import sum_of
-from nemo_gym.llm_api.endpoint_errors import raise_response_failure
 from nemo_gym.llm_api.json_codec import EncodedItems, changed, encode, set_fields
 from nemo_gym.llm_api.responses import (
     NeMoGymEasyInputMessage,
@@ -33,6 +32,7 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseFunctionToolCall,
     NeMoGymResponseInputItem,
     NeMoGymResponseUsage,
+    raise_response_failure,
 )
 from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
 from nemo_gym.server.aggregate_metrics import AggregateMetricsEndpoint, AggregateMetricsMixin

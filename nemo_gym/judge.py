@@ -28,13 +28,15 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import current_deadline, timeout
 from nemo_gym.common.retry import retry
 from nemo_gym.errors import SETUP_CODES, ConfigError, ConnectError, GymError, RolloutError, UpstreamError
-from nemo_gym.llm_api.endpoint_errors import UNFINISHED, FailureCode, response_failure
 from nemo_gym.llm_api.json_codec import changed
 from nemo_gym.llm_api.responses import (
+    UNFINISHED,
+    FailureCode,
     NeMoGymEasyInputMessage,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseOutputMessage,
+    response_failure,
 )
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,8 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.interop.harness_trace import HarnessTrace
 from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject, without_nulls
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion
-from nemo_gym.llm_api.endpoint_errors import raise_response_failure
 from nemo_gym.llm_api.json_codec import changed, encode
-from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, raise_response_failure
 from nemo_gym.participants import without_tokens
 
 T = TypeVar("T")

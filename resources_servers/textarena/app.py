@@ -14,7 +14,7 @@ from nemo_gym.answers import last_text
 from nemo_gym.base_resources_server import BaseNextMessageRequest, BaseResourcesServerConfig, BaseSeedSessionRequest
 from nemo_gym.episodes import EpisodeResourcesServer, EpisodeSession, import_extra
 from nemo_gym.errors import RolloutError
-from nemo_gym.llm_api.endpoint_errors import raise_response_failure
+from nemo_gym.llm_api.responses import raise_response_failure
 
 _MOVE = re.compile(r"\[[^\[\]]+\]")
 

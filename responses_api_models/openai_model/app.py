@@ -20,9 +20,8 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Simpl
 from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
 from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.llm_api.chat import NeMoGymCompletionCreateParams
-from nemo_gym.llm_api.endpoint_errors import response_failure
 from nemo_gym.llm_api.json_codec import Body, changed, encode, request_pieces, set_fields
-from nemo_gym.llm_api.responses import encode_for_resubmission
+from nemo_gym.llm_api.responses import encode_for_resubmission, response_failure
 from nemo_gym.llm_api.responses_chat import completion_refusal, normalize_completion, response_refusal
 
 

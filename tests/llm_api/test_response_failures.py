@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import RolloutError
-from nemo_gym.llm_api.endpoint_errors import raise_response_failure, response_failure
-from nemo_gym.llm_api.responses import NeMoGymResponse
+from nemo_gym.llm_api.responses import NeMoGymResponse, raise_response_failure, response_failure
 from nemo_gym.testing import message, response_of
 
 DIED = {"code": "server_error", "message": "GPU died"}
