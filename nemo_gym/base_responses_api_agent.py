@@ -20,8 +20,6 @@ from nemo_gym.common.exceptions import raise_first_error
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig, ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import RolloutError
-from nemo_gym.gateway.model_call_capture import CaptureStore, run_with_captured_calls
-from nemo_gym.gateway.rollout_urls import RolloutUrlsMixin
 from nemo_gym.llm_api.base import sum_of
 from nemo_gym.llm_api.json_codec import EncodedItems, changed, encode, set_fields
 from nemo_gym.llm_api.responses import (
@@ -39,6 +37,8 @@ from nemo_gym.server.aggregate_metrics import AggregateMetricsEndpoint, Aggregat
 from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import Endpoint
+from nemo_gym.server.model_call_capture import CaptureStore, run_with_captured_calls
+from nemo_gym.server.rollout_prefix import RolloutUrlsMixin
 from nemo_gym.server.tools import default_tools, no_such_tool, offered_tools
 
 if TYPE_CHECKING:

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig
-from nemo_gym.gateway.model_call_capture import CaptureStore as CaptureStore
-from nemo_gym.gateway.model_call_capture import ModelCallRecord as ModelCallRecord
-from nemo_gym.gateway.model_call_capture import aggregate_model_call_metrics as aggregate_model_call_metrics
-from nemo_gym.gateway.model_call_capture import capture_calls
-from nemo_gym.gateway.model_call_capture import (
-    merge_model_call_capture_into_record as merge_model_call_capture_into_record,
-)
-from nemo_gym.gateway.model_call_capture import read_model_call_records as read_model_call_records
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import Endpoint
+from nemo_gym.server.model_call_capture import CaptureStore as CaptureStore
+from nemo_gym.server.model_call_capture import ModelCallRecord as ModelCallRecord
+from nemo_gym.server.model_call_capture import aggregate_model_call_metrics as aggregate_model_call_metrics
+from nemo_gym.server.model_call_capture import capture_calls
+from nemo_gym.server.model_call_capture import (
+    merge_model_call_capture_into_record as merge_model_call_capture_into_record,
+)
+from nemo_gym.server.model_call_capture import read_model_call_records as read_model_call_records
 from nemo_gym.server.model_endpoints import answer_about_models, estimate_tokens, model_endpoints
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         store, completions = CaptureStore.of(self.server_client), getattr(self, "completions", None)
         captured = partial(capture_calls, store=store, server=self.config.name)
         return model_endpoints(
-            captured(self.chat_completions, dialect="chat_completions"),
-            captured(self.responses, dialect="responses"),
+            captured(self.chat_completions, path="/v1/chat/completions"),
+            captured(self.responses, path="/v1/responses"),
             count_tokens=self.count_tokens,
-            completions=completions and captured(completions, dialect="completions"),
+            completions=completions and captured(completions, path="/v1/completions"),
             reads_only=self.READS_ONLY,
         )
 

@@ -11,4 +11,4 @@ from nemo_gym.compat.observations import ToolCallObservation as ToolCallObservat
 from nemo_gym.compat.observations import TrajectoryRecord as TrajectoryRecord
 from nemo_gym.compat.observations import TrajectoryToolCall as TrajectoryToolCall
 from nemo_gym.compat.observations import TrajectoryTurn as TrajectoryTurn
-from nemo_gym.gateway.model_call_capture import ModelCallRecord as ModelCallRecord
+from nemo_gym.server.model_call_capture import ModelCallRecord as ModelCallRecord

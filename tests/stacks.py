@@ -1,9 +1,12 @@
 """An environment, an agent in it and a model, as most tests need them: as server specs, or as a configuration file."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
+from nemo_gym.client.call_log import Send
+from nemo_gym.client.server_client import LocalServer, ServerClient, ServerReply
 from nemo_gym.server.base import SimpleServer
 from nemo_gym.testing import ServerSpec, client_for, running_servers, server_spec
 
@@ -72,3 +75,22 @@ def agent_config(
             "policy_model": {"responses_api_models": {model: {"entrypoint": "app.py", **model_settings}}},
         }
     )
+
+
+Intercept = Callable[[Any, Send], Awaitable[ServerReply]]
+
+
+class _Intercepted:
+    def __init__(self, server: LocalServer, intercept: Intercept) -> None:
+        self._server, self._intercept = server, intercept
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def direct(self, method: str, path: str, body: Any, *arguments: Any, **options: Any) -> Awaitable[ServerReply]:
+        return self._intercept(body, partial(self._server.direct, method, path, body, *arguments, **options))
+
+
+def intercept(client: ServerClient, server: str, function: Intercept) -> None:
+    """Have every direct call of a server made by `function`, which gets its body and what makes the call."""
+    client.local = {**client.local, server: _Intercepted(client.local[server], function)}

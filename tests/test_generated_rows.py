@@ -15,6 +15,7 @@ import pytest
 from nemo_gym.analysis.verifier_probes import guessed_golds
 from nemo_gym.analysis.verify_stored import verified
 from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
+from nemo_gym.client.call_log import Call
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.runtime.class_loader import load_server_class
@@ -106,7 +107,9 @@ def environment(name: str) -> AbstractAsyncContextManager[ServerClient]:
 
 
 async def reward_of(client: ServerClient, name: str, row: dict[str, Any], items: list[dict[str, Any]]) -> float:
-    made = [item for item in items if item["type"] == "function_call"]
+    made = [
+        Call(name=f"/{item['name']}", request=item["arguments"]) for item in items if item["type"] == "function_call"
+    ]
 
     def played(outputs: list[str]) -> dict[str, Any]:
         return response_of(*items, *(tool_output(output) for output in outputs))

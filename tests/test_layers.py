@@ -19,11 +19,6 @@ OUTER = (
     *("cluster", "training", "gateway", "analysis", "data", "interop", "compat", "viewer", "bench", "cli"),
 )
 LAYERS = CORE + OUTER
-KNOWN_VIOLATIONS = {
-    ("base_responses_api_agent", "gateway"),  # records of model calls: become part of the call log
-    ("base_responses_api_model", "gateway"),
-}
-"""Where core still imports an outer package. Only ever remove from this list."""
 PUBLIC_PATHS = (
     *("config_types", "dataset_orchestrator", "dataset_viewer", "gitlab_utils", "global_config", "hf_utils"),
     *("openai_utils", "profile", "profiling", "prompt", "responses_converter", "reward_profile", "rollout_collection"),
@@ -73,7 +68,7 @@ def is_module(name: str) -> bool:
 def test_a_module_imports_only_from_its_own_package_and_those_before(path: Path) -> None:
     own = layer_of(path)
     imported = {name for name in packages_in(imports_of(path)) if is_module(name)}
-    allowed = {*LAYERS[: LAYERS.index(own) + 1], *(outer for core, outer in KNOWN_VIOLATIONS if core == own)}
+    allowed = set(LAYERS[: LAYERS.index(own) + 1])
     assert imported <= allowed, f"{shown(path)} imports {sorted(imported - allowed)}"
 
 
@@ -83,11 +78,6 @@ def test_core_names_no_outer_package_in_a_string(path: Path) -> None:
     texts = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
     named = {text for text in texts if isinstance(text, str) and re.fullmatch(r"nemo_gym(\.\w+)+(:\w+)?", text)}
     assert packages_in(named).isdisjoint((*OUTER, *PUBLIC_PATHS))
-
-
-def test_known_violations_are_still_there() -> None:
-    found = {(layer_of(path), name) for path in modules() for name in packages_in(imports_of(path))}
-    assert found >= KNOWN_VIOLATIONS
 
 
 def own_code() -> list[Path]:

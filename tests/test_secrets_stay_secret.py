@@ -81,7 +81,8 @@ async def test_a_collection_writes_and_prints_no_secret(isolation: str, tmp_path
     assert all("****" in json.dumps(record["response"]["output"]) for record in records)
     failures = [json.loads(line) for line in written[tmp_path / "out_failures.jsonl"].splitlines()]
     assert "****" in failures[0]["message"]
-    assert (tmp_path / "traffic" / "traffic.jsonl" in written) is (isolation == "shared")
+    traffic = written.pop(tmp_path / "traffic" / "traffic.jsonl", None)  # what the model said, as it said it
+    assert (traffic is not None) is (isolation == "shared")
     assert {path: leaks(text) for path, text in written.items() if leaks(text)} == {}
     assert leaks(done.stdout + done.stderr) == []
     assert "\x1b" not in done.stderr

@@ -15,8 +15,7 @@ from pydantic import Field, ValidationError
 
 from nemo_gym.analysis.dataset_rows import ChangedRows, Dataset
 from nemo_gym.analysis.records import StoredFailure, StoredRollout
-from nemo_gym.analysis.replayed_calls import replayed_calls
-from nemo_gym.analysis.verify_stored import verified
+from nemo_gym.analysis.verify_stored import calls_in_record, is_repeated, verified
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.exceptions import raise_first_error
@@ -307,17 +306,17 @@ async def rescore(
         old = kind.model_validate(record).reward
     except ValidationError as error:
         raise RolloutError("input", f"{stored.place} is not a rollout: {'; '.join(error_lines(error))}") from error
-    calls = replayed_calls(row, record) if config.replay_tools else []
+    calls = calls_in_record(row, record) if config.replay_tools else []
     found = await verified(
         client,
         environment,
         {**row, "responses_create_params": record["responses_create_params"]},
-        [call._asdict() for call in calls],
+        calls,
         lambda _tool_outputs: record["response"],
         timeout_s=config.rollout_timeout_s,
         what=f"Verifying {stored.place}",
     )
-    changed = sum(not call.is_repeated_by(now) for now, call in zip(found.tool_outputs, calls, strict=True))
+    changed = sum(not is_repeated(call, now) for now, call in zip(found.tool_outputs, calls, strict=True))
     return Rescored(old, found.record, len(calls), changed)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
-from nemo_gym.analysis.recording import record_or_replay
 from nemo_gym.cli.command import config_command, print_result, wants_json
 from nemo_gym.common import event_loop
 from nemo_gym.common.atomic_files import atomic_write
@@ -254,8 +253,7 @@ async def _collect(
     async with connect_servers(config) as client:
         settings: Any = OmegaConf.to_container(client.global_config_dict, resolve=True)
         progress.start()
-        with record_or_replay(client, options, settings):
-            return await helper.run_from_config(options, client=client, settings=settings, report=progress)
+        return await helper.run_from_config(options, client=client, settings=settings, report=progress)
 
 
 def _show(

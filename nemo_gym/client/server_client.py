@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
+from collections.abc import AsyncIterator, Awaitable, Container, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
 from http import HTTPStatus
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 
+from nemo_gym.client.call_log import Send, current_rollout
 from nemo_gym.client.head import (
     CALLER_HEADER,
     STATUS_TIMEOUT_S,
@@ -87,10 +88,6 @@ class LocalServer(Protocol):
         """Return the metrics of its worker."""
 
 
-Tap = Callable[[str, str, Any, Callable[[], Awaitable[ServerReply]]], Awaitable[ServerReply]]
-"""Called with server, path, body, and a function that sends the call on."""
-
-
 class ServerClient:
     """Knows where the servers of a run are, and calls them."""
 
@@ -114,8 +111,6 @@ class ServerClient:
         self.caller_key = caller_key
         """What servers of this run show each other in `CALLER_HEADER`; empty for clients from outside."""
         self._next_look_up_at = 0.0
-        self.tap: Tap | None = None
-        """Stands between this client and every peer, to record calls or to answer for the peer."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -188,7 +183,7 @@ class ServerClient:
         """
         with timeout(timeout_s, what=what or server + path):
             peer = self.local.get(server)
-            if peer is not None and self.tap is None:
+            if peer is not None and current_rollout() is None:
                 reply = peer.direct("POST", path, body, jar or {}, ends_session=ends_session)
             else:
                 reply = self._send("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
@@ -254,9 +249,9 @@ class ServerClient:
         return await self.request(server_name, url_path, "POST", **options)
 
     def is_needless(self, server: str, path: str, body: Any) -> bool:
-        """True if a call would do nothing, and is neither recorded nor traced."""
+        """True if a call would do nothing, and is not traced."""
         peer = self.local.get(server)
-        return peer is not None and self.tap is None and tracing.active is None and peer.does_nothing(path, body)
+        return peer is not None and tracing.active is None and peer.does_nothing(path, body)
 
     @asynccontextmanager
     async def sessions(self, jar: CookieJar) -> AsyncIterator[None]:
@@ -356,16 +351,18 @@ class ServerClient:
         *,
         ends_session: bool = False,
     ) -> Awaitable[ServerReply]:
-        """Send a request to a server in this worker or elsewhere. With `cause`, no reply is a RolloutError."""
-        peer = self.local.get(server)
-        if peer is not None and self.tap is None:
+        """Send a request to a server in this worker or elsewhere, through the log of the running rollout if it has
+        one. With `cause`, no reply is a RolloutError."""
+        peer, rollout = self.local.get(server), current_rollout()
+        log = None if rollout is None else rollout.log
+        if peer is not None and log is None:
             return peer.direct(method, path, body, cookies, ends_session=ends_session)
-        send: Callable[[], Awaitable[ServerReply]] = (
+        send: Send = (
             partial(self._send_far, method, server, path, body, cookies, timeout_s, cause, ends_session=ends_session)
             if peer is None
             else partial(peer.direct, method, path, body, cookies, ends_session=ends_session)
         )
-        return send() if self.tap is None else self.tap(server, path, body, send)
+        return send() if log is None else log.call(server, path, body, send)
 
     async def _send_far(
         self,

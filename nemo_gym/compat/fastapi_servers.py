@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from nemo_gym.client.call_log import rollout_context
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.event_loop import run_in_thread
@@ -26,7 +27,7 @@ from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint, Provide, direct_scope
 from nemo_gym.server.error_responses import redact_body
 from nemo_gym.server.request_checks import END_SESSION, check_json
-from nemo_gym.server.rollout_prefix import rollout_context, without_prefix
+from nemo_gym.server.rollout_prefix import without_prefix
 from nemo_gym.server.session import Session
 
 SESSION_IN_SCOPE = "nemo_gym.server.session"

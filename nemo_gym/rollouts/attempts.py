@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import orjson
@@ -34,7 +34,7 @@ from nemo_gym.config.keys import (
 from nemo_gym.errors import SETUP_CODES, UNREACHABLE_CODE, Cause, ConfigError, RolloutError, SetupError
 from nemo_gym.llm_api.json_codec import encode, has_plain_json
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseUsage
-from nemo_gym.rollouts.attempt_context import in_recording_context
+from nemo_gym.rollouts.call_log import AttemptLog, LogRequest, MakeAttempt
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.failure_messages import setup_message
 from nemo_gym.rollouts.process_losses import LOST_CODES, LostRows, RowLosses
@@ -65,12 +65,6 @@ MAX_OUTAGE_S = 600.0
 """How long rows wait for a model endpoint that was reached before, beyond what its model server waits itself."""
 
 Run = Callable[[Row], Awaitable[Outcome]]
-
-
-class MakeAttempt(Protocol):
-    """Makes one attempt at a rollout, in this process or in a worker."""
-
-    def __call__(self, row: Row, *, timeout_s: float, number: int) -> Awaitable[Outcome]: ...
 
 
 def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, write: WriteOutcome) -> Run:
@@ -113,11 +107,13 @@ def retrying_run(make_attempt: MakeAttempt, config: RolloutCollectionConfig, wri
     return run
 
 
-def traced_attempt(client: ServerClient, row: Row, *, timeout_s: float, number: int) -> Coroutine[Any, Any, Outcome]:
-    """As `attempt`, and its calls are recorded or traced if that is on."""
+def observed_attempt(
+    client: ServerClient, row: Row, *, timeout_s: float, number: int, log: LogRequest | None = None
+) -> Coroutine[Any, Any, Outcome]:
+    """As `attempt`, with its calls logged and traced if that is on."""
     running = attempt(client, row, timeout_s=timeout_s, number=number)
-    if client.tap is not None:
-        running = in_recording_context(running, row.id, number)
+    if log is not None:
+        running = _logged(running, AttemptLog(row.id, number, log))
     if tracing.active is None:
         return running
     place = {"task_index": row.id.task_index, "repeat_index": row.id.repeat_index, "attempt": number}
@@ -125,6 +121,11 @@ def traced_attempt(client: ServerClient, row: Row, *, timeout_s: float, number: 
     return tracing.traced(
         running, "rollout", attributes={**attributes, "nemo_gym.agent": row.agent}, describe=_describe
     )
+
+
+async def _logged(running: Awaitable[Outcome], log: AttemptLog) -> Outcome:
+    with log.running():
+        return await running
 
 
 def _describe(outcome: Outcome) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from nemo_gym.common.deadline import OUTCOME_GRACE_S, reporting_ignored_cancella
 from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import AggregationError, ConfigError, RolloutError, SetupError
 from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
-from nemo_gym.rollouts.attempts import Run, retrying_run, traced_attempt
+from nemo_gym.rollouts.attempts import Run, observed_attempt, retrying_run
+from nemo_gym.rollouts.call_log import CallLog, MakeAttempt, call_log_of
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
 from nemo_gym.rollouts.concurrency import (
     DESCRIPTORS_PER_LOCAL_ROLLOUT,
@@ -60,6 +61,10 @@ time than if each did something else in between."""
 DATASET_CHANGED = (
     "%s was changed while its rows were run, so these may not be the rows that it has now. Run the same command again "
     "with +resume=continue to make what is missing."
+)
+NO_LOG = (
+    "+record, +replay and +journal need servers that this command starts itself (give config_paths), or those of an "
+    "`ng_run` with its head server: other servers do not say which calls belong to which rollout."
 )
 RESUME_HINT = "All rollouts reported so far are on disk; run the same command again to make the rest."
 
@@ -176,6 +181,7 @@ class RolloutCollectionHelper:
         dataset, output = dataset_path(config), Path(config.output_jsonl_fpath)
         check_overrides(config)
         check_paths(output, dataset=dataset)
+        log = call_log_of(config, settings or {})
         if config.agent_name is None:
             check_rows_name_agents(dataset, settings or {})
         else:
@@ -207,7 +213,8 @@ class RolloutCollectionHelper:
             status = partial(self._status, output, metrics)
             try:
                 async with published(self._live, status, caller):
-                    await self._make_missing(config, store, completed, caller, num_rows=fingerprint.rows)
+                    with log.opened(completed.contains) if log else contextlib.nullcontext():
+                        await self._make_missing(config, store, completed, caller, log, num_rows=fingerprint.rows)
             except SetupError:
                 store.discard_if_empty()
                 raise
@@ -217,6 +224,8 @@ class RolloutCollectionHelper:
             metrics.blocked |= server.blocked()
         metrics.add_stages(stages_before, stage_loads(await server_metrics(caller)))
         await self._write_metrics(config, metrics, caller)
+        if log is not None:
+            log.raise_if_incomplete()
         return metrics
 
     async def _write_metrics(
@@ -238,13 +247,18 @@ class RolloutCollectionHelper:
         store: RolloutStore,
         completed: CompletedIndex,
         client: ServerClient,
+        log: CallLog | None,
         *,
         num_rows: int,
     ) -> None:
         if config.agent_name is not None and config.agent_name not in client.local:
             client.url_of(config.agent_name)  # raises if there is none: not an error of any row
         async with _run_limit(config.run_timeout_s), store.writing() as write, open_dispatch(client) as workers:
-            make_attempt = workers.attempt if workers else partial(traced_attempt, client)
+            make_attempt: MakeAttempt = workers.attempt if workers else partial(observed_attempt, client)
+            if log is not None:
+                if workers is None and not client.local:
+                    raise ConfigError(NO_LOG)
+                make_attempt = log.logged(make_attempt)
             most = max(1, self.total - self.found)
             self._limiter = AdaptiveLimiter(_window(config, client, most, has_workers=workers is not None))
             run = self._live.tracked(retrying_run(make_attempt, config, write))

@@ -111,15 +111,15 @@ class RolloutCollectionConfig(CommandConfig):
     """Write the repeats of a row together, when all of them are complete."""
 
     record: str | None = None
-    """Record all requests to models, judges and tools, with their responses, in this new folder. If this command is
-    killed and run again, it goes on with the recording."""
+    """Record all calls of models, judges and tools, with requests and replies, in this new folder. If this command is
+    killed and run again, it goes on with the recording, and with unfinished rollouts as with +journal."""
 
     replay: str | None = None
     """Replay a folder written with +record: models and judges answer from it; the first difference is an error."""
 
     journal: bool = False
-    """Write every reply of a model to `<name>_journal.jsonl`. If this command is killed and run again, unfinished
-    rollouts go on with these replies: no completed model call is made twice."""
+    """Write every call of a rollout to `<name>_journal.jsonl` as it completes. If a worker dies, or this command is
+    killed and run again, unfinished rollouts go on with the replies in it: no completed model call is made twice."""
 
     resume: Literal["ask", "continue", "restart"] = "ask"
     """If the output contains rollouts from a different input or configuration: `ask` stops with an error, `continue`

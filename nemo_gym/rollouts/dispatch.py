@@ -17,6 +17,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import lease_time
 from nemo_gym.errors import BLOCKED_CODE, ConfigError, HeadServerError, RolloutError, StartupError
 from nemo_gym.rollouts.attempts import as_json, call_agent, no_such_agent, parse_scored
+from nemo_gym.rollouts.call_log import LogRequest
 from nemo_gym.rollouts.process_losses import LOST_CODES, WORKER_BLOCKED, WORKER_LOST, LostRows, RowLosses
 from nemo_gym.rollouts.row_protocol import RowRequest, failed_attempt
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, rollout_error
@@ -88,9 +89,9 @@ class WorkerPool:
             async with asyncio.timeout(FIRST_WAIT_S):
                 await asyncio.gather(*(link.answered.wait() for link in self._links.values()))
 
-    async def attempt(self, row: Row, *, timeout_s: float, number: int) -> Outcome:
+    async def attempt(self, row: Row, *, timeout_s: float, number: int, log: LogRequest | None = None) -> Outcome:
         """One attempt at a rollout, made by a worker."""
-        request = RowRequest(next(self._numbers), row, float(timeout_s), number)
+        request = RowRequest(next(self._numbers), row, float(timeout_s), number, log)
         link = self._least_busy(row.agent)
         if link is None:
             try:

@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -19,9 +20,10 @@ import orjson
 from nemo_gym.base_resources_server import check_reward
 from nemo_gym.errors import Cause, GymError, RolloutError
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.rollouts.call_log import LogRequest
 from nemo_gym.rollouts.types import NoResult, Outcome, RecordMetrics, Row, RowId, Scored, raw_json_or_text
 
-VERSION = 5
+VERSION = 6
 LENGTHS = struct.Struct("!II")
 MAX_HELLO_BYTES = 4096
 MAX_FRAME_BYTES = 2**29
@@ -39,7 +41,8 @@ class Kind(IntEnum):
     REFUSED = 2
     """Worker: why the hello was not accepted."""
     ROW = 3
-    """Collector: number, agent, task index, repeat index, row hash, timeout, attempt. The body is the row."""
+    """Collector: number, agent, task index, repeat index, row hash, timeout, attempt, and if its calls are to be
+    logged, the length of the row and a LogRequest. The body is the row, then the lines of stored calls."""
     CANCEL = 4
     """Collector: the number of a row to cancel."""
     SCORED = 5
@@ -52,6 +55,8 @@ class Kind(IntEnum):
     """Worker: it is about to stop, so send no more rows. Collector: the rows before this frame were the last."""
     STAGES = 10
     """Collector: which stage are your rollouts in? Worker: the stages of the oldest, by number."""
+    CALL = 11
+    """Worker: number. The body is a line for the call log."""
 
 
 class ProtocolError(GymError):
@@ -185,23 +190,34 @@ class RowRequest(msgspec.Struct, frozen=True):
     row: Row
     timeout_s: float
     attempt: int
+    log: LogRequest | None = None
 
 
 def row_frame(request: RowRequest) -> tuple[list[Any], bytes]:
     """The frame that asks for an attempt."""
-    row = request.row
+    row, log = request.row, request.log
     place = (row.id.task_index, row.id.repeat_index, row.id.row_hash)
-    return [Kind.ROW, request.number, row.agent, *place, request.timeout_s, request.attempt], row.body
+    head = [Kind.ROW, request.number, row.agent, *place, request.timeout_s, request.attempt]
+    if log is None:
+        return head, row.body
+    return [*head, len(row.body), log.attempt_id, log.mode, log.models, log.models_hash], row.body + log.stored
 
 
-def read_row(head: list[Any], body: bytes) -> RowRequest:
-    if tuple(map(type, head)) != _ROW_TYPES:
+def read_row(head: list[Any], body: bytes, write_call: Callable[[int, bytes], None]) -> RowRequest:
+    """The request in a frame. Its calls are logged with `write_call`, which gets its number."""
+    if tuple(map(type, head)) not in (_ROW_TYPES, _LOGGED_ROW_TYPES):
         raise ProtocolError(f"the row {head!r:.200}")
-    _, number, agent, task, repeat, row_hash, timeout_s, attempt = head
-    return RowRequest(number, Row(RowId(task, repeat, row_hash), agent, body), timeout_s, attempt)
+    number, agent, task, repeat, row_hash, timeout_s, attempt, *logging = head[1:]
+    log = None
+    if logging:
+        size, attempt_id, mode, models, models_hash = logging
+        log = LogRequest(attempt_id, mode, models, models_hash, body[size:], partial(write_call, number))
+        body = body[:size]
+    return RowRequest(number, Row(RowId(task, repeat, row_hash), agent, body), timeout_s, attempt, log)
 
 
 _ROW_TYPES = (int, int, str, int, int, str, float, int)
+_LOGGED_ROW_TYPES = (*_ROW_TYPES, int, str, str, list, str)
 
 
 def outcome_frame(number: int, outcome: Outcome) -> tuple[list[Any], bytes]:

@@ -19,7 +19,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.exceptions import is_meant_for_task
 from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import BLOCKED_CODE
-from nemo_gym.rollouts.attempts import traced_attempt
+from nemo_gym.rollouts.attempts import observed_attempt
 from nemo_gym.rollouts.rollout_tasks import current_stage
 from nemo_gym.rollouts.row_protocol import (
     MAX_FRAME_BYTES,
@@ -103,7 +103,7 @@ class RowServer:
         if running is None:
             self._on_hello(connection, head)
         elif head[0] == Kind.ROW:
-            request = read_row(head, body)
+            request = read_row(head, body, lambda number, line: connection.send([Kind.CALL, number], line))
             name = rollout_name(request.number, request.row.id.row_hash)
             running[request.number] = asyncio.create_task(_on_named_frame(self._run(connection, request), name))
         elif head[0] == Kind.CANCEL and isinstance(head[-1], int):
@@ -147,8 +147,8 @@ class RowServer:
 
     async def _run(self, connection: FrameConnection, request: RowRequest) -> None:
         try:
-            outcome = await traced_attempt(
-                self._client, request.row, timeout_s=request.timeout_s, number=request.attempt
+            outcome = await observed_attempt(
+                self._client, request.row, timeout_s=request.timeout_s, number=request.attempt, log=request.log
             )
             if request.row.id.task_index >= 0:
                 outcome = _without_secrets(outcome)

@@ -39,6 +39,8 @@ class FileRole(NamedTuple):
     if_full: str
     if_moved: str
     if_truncated: str
+    is_verbatim: bool = False
+    """True for a file in which no secret is masked, because what is in it is used again."""
 
 
 OUTPUT_ROLE = FileRole(
@@ -76,6 +78,11 @@ class JsonlFile:
     def is_empty(self) -> bool:
         return os.fstat(self._fd).st_size == 0
 
+    @property
+    def end(self) -> int:
+        """Where the next line will be."""
+        return self._end
+
     def lines(self) -> Iterator[bytes]:
         """The complete lines in the file."""
         left = self._end
@@ -93,9 +100,10 @@ class JsonlFile:
             os.ftruncate(self._fd, self._end)
 
     def add(self, lines: list[bytes], *, durable: bool = True) -> None:
-        """Write these, all of them or none, without secrets; if `durable`, down to the disk."""
+        """Write these, all of them or none, without secrets unless the file is verbatim; if `durable`, down to the
+        disk."""
         self.check_size()
-        text = memoryview(process_redactor().json_lines(lines))
+        text = memoryview(b"".join(lines) if self._role.is_verbatim else process_redactor().json_lines(lines))
         written = 0
         try:
             while written < len(text):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from nemo_gym.client.call_log import parse_call
 from nemo_gym.client.head import WorkerAddress
 from nemo_gym.common.deadline import OUTCOME_GRACE_S, lease_time
 from nemo_gym.common.retry import backoff_s
@@ -181,6 +182,8 @@ class WorkerLink:
                 self._on_change(self)
             case [Kind.PONG]:
                 pass
+            case [Kind.CALL, int(number)]:
+                self._on_call(number, body)
             case [Kind.DRAINING]:
                 self.is_ready = False
                 connection.send([Kind.DRAINING])
@@ -208,6 +211,15 @@ class WorkerLink:
                 pending.future.set_result(outcome)
         del self.requests[number]
         self._on_change(self)
+
+    def _on_call(self, number: int, line: bytes) -> None:
+        """Log a call of an attempt, unless it was cancelled."""
+        pending = self.requests.get(number)
+        log = None if pending is None else pending.request.log
+        if log is not None:
+            if parse_call(line) is None:
+                raise ProtocolError(f"the call {line!r:.200}")
+            log.write(line)
 
     def _on_lost(self, connection: FrameConnection, error: Exception | None) -> None:
         if connection is self._connection:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Container, Itera
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
+from nemo_gym.client.call_log import rollout_context
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.deadline import timeout
@@ -37,7 +38,7 @@ from nemo_gym.server.request_checks import (
     read_deadline,
 )
 from nemo_gym.server.rollout_prefix import START as PREFIX_START
-from nemo_gym.server.rollout_prefix import rollout_context, without_prefix
+from nemo_gym.server.rollout_prefix import without_prefix
 from nemo_gym.server.watchdog import Handler, Handlers, register_handler
 
 

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
+from nemo_gym.client.call_log import Send
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.rollouts.attempts import attempt, with_indices
@@ -24,7 +25,7 @@ from nemo_gym.rollouts.store import JsonlFile
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, rows_of, running_servers, server_spec
-from tests.stacks import counter, scripted_servers
+from tests.stacks import counter, intercept, scripted_servers
 
 
 def servers(**agent: Any) -> list[ServerSpec]:
@@ -286,20 +287,20 @@ async def test_the_number_in_flight_adapts_no_further_than_told(tmp_path: Path) 
     in_flight = most = 0
     full = asyncio.Event()
 
-    async def count(_server: str, path: str, _body: Any, send: Any) -> ServerReply:
+    async def count(_body: Any, send: Send) -> ServerReply:
         nonlocal in_flight, most
-        in_flight += path == "/run"
+        in_flight += 1
         most = max(most, in_flight)
         if in_flight == 3:
             full.set()
         await full.wait()
-        answer: ServerReply = await send()
-        in_flight -= path == "/run"
-        return answer
+        reply = await send()
+        in_flight -= 1
+        return reply
 
     config = config_for(tmp_path, [counter_row("add 2")] * 40, max_samples_in_parallel=3)
     async with running_servers(servers()) as client:
-        client.tap = count
+        intercept(client, "agent", count)
         metrics = await RolloutCollectionHelper().run_from_config(config, client=client)
     assert (most, metrics.scored) == (3, 40)
 
@@ -339,14 +340,13 @@ async def test_the_rest_of_a_group_is_written_when_it_is_complete(tmp_path: Path
         written.append(outcome)
         something_is_written.set()
 
-    async def hold_back_the_last_row(_server: str, path: str, body: Any, send: Any) -> ServerReply:
-        if path == "/run" and b"add 19" in body:
+    async def hold_back_the_last_row(body: Any, send: Send) -> ServerReply:
+        if b"add 19" in body:
             await something_is_written.wait()
-        answer: ServerReply = await send()
-        return answer
+        return await send()
 
     async with running_servers(servers()) as client:
-        client.tap = hold_back_the_last_row
+        intercept(client, "agent", hold_back_the_last_row)
         await RolloutCollectionHelper().run_from_config(config, client=client, report=report)
     assert len(written) == 40
     assert written[0].id.task_index != 19
@@ -356,17 +356,16 @@ async def test_a_group_that_is_not_complete_when_the_job_ends_is_not_lost(tmp_pa
     config = config_for(tmp_path, [counter_row("add 2")], num_repeats=3, group_output=True, num_samples_in_parallel=1)
     runs, two_are_done = 0, asyncio.Event()
 
-    async def hold_back_the_third(_server: str, path: str, _body: Any, send: Any) -> ServerReply:
+    async def hold_back_the_third(_body: Any, send: Send) -> ServerReply:
         nonlocal runs
-        runs += path == "/run"
+        runs += 1
         if runs == 3:
             two_are_done.set()
             await asyncio.Event().wait()
-        answer: ServerReply = await send()
-        return answer
+        return await send()
 
     async with running_servers(servers()) as client:
-        client.tap = hold_back_the_third
+        intercept(client, "agent", hold_back_the_third)
         job = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))
         await two_are_done.wait()
         job.cancel()

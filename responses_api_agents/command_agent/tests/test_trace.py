@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from nemo_gym import NeMoGymChatCompletion, NeMoGymResponse
-from nemo_gym.interop.harness_trace import HarnessTrace
+from nemo_gym.interop.harness_calls import HarnessTrace
 from nemo_gym.testing import calls, message, response_of, tool_output
 
 TOKENS = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}

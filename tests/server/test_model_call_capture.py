@@ -12,9 +12,10 @@ from nemo_gym.base_responses_api_model import (
     merge_model_call_capture_into_record,
     read_model_call_records,
 )
+from nemo_gym.client.call_log import Call, call_name
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import ConfigError
-from nemo_gym.gateway.model_call_capture import capture_calls
+from nemo_gym.server.model_call_capture import capture_calls
 from nemo_gym.testing import client_for
 from responses_api_models.scripted_model.app import ScriptedModel
 
@@ -60,7 +61,7 @@ async def test_a_call_that_is_cancelled_is_captured(tmp_path: Path) -> None:
     async def endless(body: dict[str, Any]) -> None:
         await asyncio.sleep(60)
 
-    handler = capture_calls(endless, CaptureStore(tmp_path), server="m", dialect="responses")
+    handler = capture_calls(endless, CaptureStore(tmp_path), server="m", path="/v1/responses")
     with rollout_context("y"):
         task = asyncio.create_task(handler(body={"input": "Hi."}))
     await asyncio.sleep(0)
@@ -73,14 +74,22 @@ async def test_a_call_that_is_cancelled_is_captured(tmp_path: Path) -> None:
 
 def test_a_line_that_was_not_finished_is_left_out(tmp_path: Path) -> None:
     store = CaptureStore(tmp_path)
-    call = ModelCallRecord(rollout_id="a", model_ref="m", dialect="responses", started_at=0, duration_ms=1)
-    store.append(call)
+    name = f"{call_name('m', '/v1/chat/completions', b'{}')} id"
+    store.append(Call(name=name, request="{}", reply="[1]", started_at=5.0, seconds=0.25, attempt_id="a"))
     with store.path("a").open("ab") as file:
         file.write(b'{"rollout_id": "a"')
-    assert store.read("a") == [call]
+    (call,) = store.read("a")
+    assert (call.model_call_id, call.rollout_id, call.model_ref, call.dialect) == ("id", "a", "m", "chat_completions")
+    assert (call.started_at, call.duration_ms, call.request, call.response, call.error) == (5.0, 250.0, {}, [1], None)
     assert store.read("b") == []
     with pytest.raises(ValueError, match="not the id"):
         store.read("../a")
+
+
+def test_calls_that_an_earlier_version_captured_are_read(tmp_path: Path) -> None:
+    call = ModelCallRecord(rollout_id="a", model_ref="m", dialect="responses", started_at=0, duration_ms=1)
+    CaptureStore(tmp_path).path("a").write_text(call.model_dump_json() + "\n")
+    assert read_model_call_records(tmp_path, "a") == [call]
 
 
 def test_the_folder_is_required(tmp_path: Path) -> None:

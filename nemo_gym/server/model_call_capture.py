@@ -1,6 +1,6 @@
-"""Captured model calls: with `observability_enabled`, a model server appends every call of a rollout to a file of the
-rollout, and the agent puts them into its record. The rollout is known by the path of a request, or in one worker by
-the running task, so this works for programs outside too."""
+"""Captured model calls: with `observability_enabled`, a model server appends every call of a rollout to the rollout's
+call log in a folder, and the agent puts them into its record. The rollout is known by the path of a request, or in one
+worker by the running task, so this works for programs outside too."""
 
 import asyncio
 import functools
@@ -9,29 +9,25 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import orjson
 from pydantic import BaseModel, Field
 
+from nemo_gym.client.call_log import Call, call_name, current_rollout_id, parse_call, rollout_context
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.server.rollout_prefix import (
-    current_rollout_id,
-    is_rollout_id,
-    maybe_rollout_id_from_run_body,
-    rollout_context,
-)
+from nemo_gym.server.rollout_prefix import is_rollout_id, maybe_rollout_id_from_run_body
 
 ENABLED_KEY, DIR_KEY, RECORD_KEY = "observability_enabled", "model_call_capture_dir", "ng_model_call_capture"
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class ModelCallRecord(BaseModel):
-    """One call of a model, as it was asked and answered. Token ids are in the response if the server returns them."""
+    """A model call as records have it. Token ids are in the response if the server returns them."""
 
     model_call_id: str = Field(default_factory=lambda: uuid4().hex)
     rollout_id: str
@@ -45,13 +41,29 @@ class ModelCallRecord(BaseModel):
     response: Any = None
     error: str | None = None
 
+    @classmethod
+    def of(cls, call: Call) -> Self:
+        route, _, call_id = call.name.rsplit(" ", 2)
+        server, _, path = route.partition("/")
+        return cls(
+            model_call_id=call_id,
+            rollout_id=call.attempt_id,
+            model_ref=server,
+            dialect=path.removeprefix("v1/").replace("/", "_"),
+            started_at=call.started_at,
+            duration_ms=round(1000 * call.seconds, 3),
+            request=orjson.loads(call.request),
+            response=orjson.loads(call.reply) if call.reply else None,
+            error=call.error or None,
+        )
+
     @property
     def response_id(self) -> str | None:
         return self.response.get("id") if isinstance(self.response, dict) else None
 
 
 class CaptureStore:
-    """The captured calls of rollouts: one file for each, `<rollout id>.capture.jsonl`."""
+    """The captured calls of rollouts: one log for each, `<rollout id>.capture.jsonl`."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -71,14 +83,13 @@ class CaptureStore:
             raise ValueError(f"{rollout_id!r} is not the id of a rollout.")
         return self.folder / f"{rollout_id}.capture.jsonl"
 
-    def append(self, record: ModelCallRecord) -> None:
-        """In one write, so that several processes may append to one file."""
-        path = self.path(record.rollout_id)
+    def append(self, call: Call) -> None:
+        """Write a call to the log of its rollout, in one write, so that several processes may append to one file."""
+        path = self.path(call.attempt_id)
         path.parent.mkdir(parents=True, exist_ok=True)
-        line = record.model_dump_json().encode() + b"\n"
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(descriptor, "wb", buffering=0) as file:
-            file.write(line)
+            file.write(call.line())
 
     def discard(self, rollout_id: str) -> None:
         """Drop the calls that an earlier run made under the same id."""
@@ -88,7 +99,12 @@ class CaptureStore:
         """In the order in which the calls ended. A line that its writer did not finish is left out."""
         path = self.path(rollout_id)
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        return [ModelCallRecord.model_validate_json(line) for line in lines if line.endswith(b"\n")]
+        return [_record_in(line) for line in lines if line.endswith(b"\n")]
+
+
+def _record_in(line: bytes) -> ModelCallRecord:
+    call = parse_call(line)  # earlier versions wrote the record itself
+    return ModelCallRecord.model_validate_json(line) if call is None else ModelCallRecord.of(call)
 
 
 def read_model_call_records(folder: str | Path, rollout_id: str) -> list[ModelCallRecord]:
@@ -123,8 +139,8 @@ def merge_model_call_capture_into_record(record: JsonObject, folder: str | Path,
     return {**record, RECORD_KEY: captured}
 
 
-def capture_calls(handler: Handler, store: CaptureStore | None, *, server: str, dialect: str) -> Handler:
-    """A handler of a model server whose calls in a rollout are captured."""
+def capture_calls(handler: Handler, store: CaptureStore | None, *, server: str, path: str) -> Handler:
+    """The handler of a model server at `path`, with its calls in a rollout captured."""
     if store is None or not inspect.iscoroutinefunction(handler):
         return handler
 
@@ -135,26 +151,26 @@ def capture_calls(handler: Handler, store: CaptureStore | None, *, server: str, 
             return await handler(*args, **given)
         request = encode(_body_in(args, given), exclude_unset=True)
         started_at, started = time.time(), time.monotonic()
-        reply: Any = None
-        error: str | None = None
+        reply, error = b"", ""
         try:
-            reply = await handler(*args, **given)
-            return reply
+            result = await handler(*args, **given)
+            reply = _json_of(result)
+            return result
         except BaseException as failure:
             error = repr(failure)
             raise
         finally:
-            record = ModelCallRecord(
-                rollout_id=rollout_id,
-                model_ref=server,
-                dialect=dialect,
+            call = Call(
+                name=f"{call_name(server, path, request)} {uuid4().hex}",
+                kind="model",
                 started_at=started_at,
-                duration_ms=round(1000 * (time.monotonic() - started), 3),
-                request=orjson.loads(request),
-                response=None if reply is None else _as_json(reply),
+                seconds=time.monotonic() - started,
+                request=request.decode(),
+                reply=reply.decode(),
                 error=error,
+                attempt_id=rollout_id,
             )
-            await asyncio.shield(asyncio.to_thread(store.append, record))
+            await asyncio.shield(asyncio.to_thread(store.append, call))
 
     return captured
 
@@ -167,13 +183,15 @@ def run_with_captured_calls(run: Handler, store: CaptureStore | None) -> Handler
     @functools.wraps(run)
     async def captured(*args: Any, **given: Any) -> Any:
         rollout_id = maybe_rollout_id_from_run_body(_body_in(args, given))
-        if rollout_id is not None:
-            store.discard(rollout_id)
+        if rollout_id is None:
+            return await run(*args, **given)
+        store.discard(rollout_id)
         with rollout_context(rollout_id):
             result = await run(*args, **given)
-        is_failure = isinstance(result, ServerReply) and result.status >= 400
-        record = None if rollout_id is None or is_failure else _as_json(result)
-        if rollout_id is None or not isinstance(record, dict):
+        if isinstance(result, ServerReply) and result.status >= 400:
+            return result
+        record = orjson.loads(_json_of(result) or b"null")
+        if not isinstance(record, dict):
             return result
         return await asyncio.to_thread(merge_model_call_capture_into_record, record, store.folder, rollout_id)
 
@@ -186,8 +204,8 @@ def _body_in(args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
     return next((value for value in values if isinstance(value, BaseModel | dict)), None)
 
 
-def _as_json(value: Any) -> Any:
-    """None for a streamed response, whose events are not read here."""
+def _json_of(value: Any) -> bytes:
+    """Empty for a streamed response, whose events are not read here."""
     if callable(value):  # a Starlette response
-        return orjson.loads(getattr(value, "body", b"null"))
-    return orjson.loads(value.content() if isinstance(value, ServerReply) else encode(value))
+        return bytes(getattr(value, "body", b""))
+    return value.content() if isinstance(value, ServerReply) else encode(value)

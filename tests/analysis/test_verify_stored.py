@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
-from nemo_gym.analysis.replayed_calls import replayed_calls
-from nemo_gym.analysis.verify_stored import verified
+from nemo_gym.analysis.verify_stored import calls_in_record, is_repeated, verified
+from nemo_gym.client.call_log import Call
 from nemo_gym.server_utils import ServerReply
 from nemo_gym.testing import (
     ServerSpec,
@@ -131,22 +131,22 @@ async def test_calls_made_again_lead_to_the_same_reward(name: str) -> None:
     async with running_servers(servers(case)) as client:
         record = orjson.loads((await client.call("agent", "/run", case.row, answer=ServerReply)).content())
         assert record["reward"] == 1.0
-        made_before = replayed_calls(case.row, record)
-        assert [call.name for call in made_before] == case.names
+        made_before = calls_in_record(case.row, record)
+        assert [call.name for call in made_before] == [f"/{name}" for name in case.names]
         row = {**case.row, "responses_create_params": record["responses_create_params"]}
 
-        async def score(made: list[dict[str, Any]]) -> tuple[float, list[str]]:
+        async def score(made: list[Call]) -> tuple[float, list[str]]:
             found = await verified(
                 client, "environment", row, made, lambda _: record["response"], timeout_s=60, what="This test"
             )
             return found.record["reward"], found.tool_outputs
 
-        reward, outputs = await score([call._asdict() for call in made_before])
+        reward, outputs = await score(made_before)
         assert reward == 1.0
-        assert [call.is_repeated_by(output) for call, output in zip(made_before, outputs, strict=True)] == [
-            True
-        ] * len(made_before)
-        assert not made_before[0].is_repeated_by("Something else.")
+        assert [is_repeated(call, output) for call, output in zip(made_before, outputs, strict=True)] == [True] * len(
+            made_before
+        )
+        assert not is_repeated(made_before[0], "Something else.")
         assert (await score([]))[0] == 0.0
 
 
@@ -174,5 +174,5 @@ def test_an_id_that_is_used_again_names_each_call_with_its_own_output(
     items: list[dict[str, Any]], made: list[tuple[int, str]]
 ) -> None:
     row = first_row("example_stateful_counter")
-    found = replayed_calls(row, {**row, "response": response_of(*items)})
-    assert [(orjson.loads(call.arguments)["count"], call.output) for call in found] == made
+    found = calls_in_record(row, {**row, "response": response_of(*items)})
+    assert [(orjson.loads(call.request)["count"], call.reply) for call in found] == made
