@@ -156,6 +156,14 @@ def _line(row: RowId, number: int, log: LogRequest, **fields: Any) -> bytes:
     return Call(task_index=row.task_index, repeat_index=row.repeat_index, row_hash=row.row_hash, **fields).line()
 
 
+def is_line_of(line: bytes, row: RowId, log: LogRequest) -> bool:
+    """True for one line with a call of this attempt."""
+    call = parse_call(line)
+    if call is None or line.count(b"\n") != 1 or call.attempt_id != log.attempt_id:
+        return False
+    return row == RowId(call.task_index, call.repeat_index, call.row_hash)
+
+
 @dataclass(slots=True)
 class StoredAttempt:
     """Where the calls of an attempt are in the file."""

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from nemo_gym.client.call_log import parse_call
 from nemo_gym.client.head import WorkerAddress
 from nemo_gym.common.deadline import OUTCOME_GRACE_S, lease_time
 from nemo_gym.common.retry import backoff_s
+from nemo_gym.rollouts.call_log import is_line_of
 from nemo_gym.rollouts.process_losses import WORKER_LOST
 from nemo_gym.rollouts.row_protocol import (
     VERSION,
@@ -216,8 +216,8 @@ class WorkerLink:
         """Log a call of an attempt, unless it was cancelled."""
         pending = self.requests.get(number)
         log = None if pending is None else pending.request.log
-        if log is not None:
-            if parse_call(line) is None:
+        if pending is not None and log is not None:
+            if not is_line_of(line, pending.request.row.id, log):
                 raise ProtocolError(f"the call {line!r:.200}")
             log.write(line)
 

@@ -10,8 +10,11 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from nemo_gym.client.call_log import Call
 from nemo_gym.client.head import WorkerAddress
+from nemo_gym.rollouts.call_log import LogRequest
 from nemo_gym.rollouts.dispatch import WorkerPool
 from nemo_gym.rollouts.row_protocol import (
     LENGTHS,
@@ -22,6 +25,8 @@ from nemo_gym.rollouts.row_protocol import (
     RowRequest,
     outcome_frame,
     read_outcome,
+    read_row,
+    row_frame,
 )
 from nemo_gym.rollouts.types import NoResult, Outcome, RecordMetrics, Row, RowId, Scored
 from tests.polling import PATIENCE_S
@@ -129,7 +134,9 @@ def check(outcome: Outcome) -> None:
         assert written["reward"] == outcome.metrics.values["reward"]
 
 
-async def outcome_from_worker_that_sends(sent: bytes, *, times: int = 1) -> list[Outcome]:
+async def outcome_from_worker_that_sends(
+    sent: bytes, *, times: int = 1, log: LogRequest | None = None
+) -> list[Outcome]:
     """The outcomes of rows that are all answered with these bytes, after which the worker hangs up."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,7 +152,7 @@ async def outcome_from_worker_that_sends(sent: bytes, *, times: int = 1) -> list
     async with raw_server(serve) as port:
         pool = WorkerPool(partial(asyncio.sleep, 0, [WorkerAddress(0, "", f"127.0.0.1:{port}", ("agent",))]))
         async with asyncio.timeout(PATIENCE_S), pool.connected():
-            asked = (pool.attempt(ROW, timeout_s=LONG_S, number=1) for _ in range(times))
+            asked = (pool.attempt(ROW, timeout_s=LONG_S, number=1, log=log) for _ in range(times))
             return await asyncio.gather(*asked)
 
 
@@ -180,6 +187,49 @@ async def test_what_is_no_valid_outcome_is_a_lost_worker(sent: bytes) -> None:
     (outcome,) = await outcome_from_worker_that_sends(sent)
     assert isinstance(outcome, NoResult)
     assert (outcome.code, outcome.cause, outcome.retryable) == ("worker_lost", "environment", True)
+
+
+CALL = Call(
+    name="env/add 0 1", attempt=1, attempt_id="a", reply="3", task_index=3, repeat_index=0, row_hash=ROW.id.row_hash
+)
+
+
+def log_to(lines: list[bytes]) -> LogRequest:
+    return LogRequest("a", "record", ["policy_model"], "hash", b"stored\n", lines.append)
+
+
+async def test_a_call_is_logged_before_the_outcome_of_its_attempt() -> None:
+    lines: list[bytes] = []
+    sent = frame([Kind.CALL, NUMBER], CALL.line()) + frame([Kind.CALL, 7], CALL.line()) + GOOD
+    (outcome,) = await outcome_from_worker_that_sends(sent, log=log_to(lines))
+    assert isinstance(outcome, Scored)
+    assert lines == [CALL.line()]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"", b"no JSON\n", CALL.line()[:-1], CALL.line() * 2, CALL.line().replace(b"{", b"{\n")),
+        *(replace(CALL, task_index=4).line(), replace(CALL, attempt_id="b").line()),
+    ],
+)
+async def test_what_is_no_call_of_the_attempt_is_a_lost_worker(line: bytes) -> None:
+    lines: list[bytes] = []
+    (outcome,) = await outcome_from_worker_that_sends(frame([Kind.CALL, NUMBER], line) + GOOD, log=log_to(lines))
+    assert isinstance(outcome, NoResult)
+    assert (outcome.code, lines) == ("worker_lost", [])
+
+
+def test_a_row_with_stored_calls_is_read_as_it_was_sent() -> None:
+    sent: list[tuple[int, bytes]] = []
+    head, body = row_frame(RowRequest(NUMBER, ROW, 60.0, 2, log_to([])))
+    found = read_row(orjson.loads(orjson.dumps(head)), body, lambda number, line: sent.append((number, line)))
+    assert found.log is not None
+    found.log.write(b"line")
+    assert sent == [(NUMBER, b"line")]
+    assert (found.row, found.attempt, found.log[:5]) == (ROW, 2, log_to([])[:5])
+    with pytest.raises(ProtocolError):
+        read_row(head[:-1], body, lambda number, line: None)
 
 
 async def test_an_outcome_that_is_not_valid_costs_no_other_rollout_and_a_second_one_does_not_count() -> None:
