@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from nemo_gym.common.deadline import current_deadline
 from nemo_gym.common.forks import close_in_forks
@@ -196,15 +196,16 @@ class Watchdog:
             return
         if task is self._raised_in and now < self._raise_again_at:
             return
-        if interrupts.count and now - block.since > BLOCKED_AFTER_S:
-            self._raised_in, self._raise_again_at = task, now + RAISE_AGAIN_AFTER_S
-            _cancel_running(task)
-        if task is not block.task or not self._is_over_limit(block, now):
+        is_stopping = interrupts.count > 0 and now - block.since > BLOCKED_AFTER_S
+        if not is_stopping and (task is not block.task or not self._is_over_limit(block, now)):
             return
         handler = next((self.handlers[each.f_code] for each in _stack(frame) if each.f_code in self.handlers), None)
         if handler is None and current_deadline() is None:
-            return  # not the code of a server: it may take its time
+            return  # not the code of a server: it may take its time, such as to write records
         self._raised_in, self._raise_again_at = task, now + RAISE_AGAIN_AFTER_S
+        if is_stopping and task is not None:
+            task.cancel()
+            raise asyncio.CancelledError
         name, place = "Code of a server" if handler is None else handler.name, place_in(_names(_stack(frame)))
         error = BlockedError(
             f"{name} blocked the event loop for {now - block.task_since:.1f} s, at {place}. Run such work with "
@@ -276,14 +277,6 @@ class Guard:
         if self._heartbeats is not None:
             with contextlib.suppress(OSError):
                 os.write(self._heartbeats, b".")
-
-
-def _cancel_running(task: "asyncio.Task[Any] | None") -> NoReturn:
-    """End the code that runs, because the process is to stop."""
-    if task is None:
-        raise KeyboardInterrupt
-    task.cancel()
-    raise asyncio.CancelledError
 
 
 def _names(frames: Iterable[FrameType]) -> list[tuple[str, ...]]:
