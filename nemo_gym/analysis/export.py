@@ -16,7 +16,6 @@ from pydantic import Field, ValidationError, model_validator
 from nemo_gym.analysis.records import StoredRollout, prompt_digest
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
-from nemo_gym.common.redaction import MASKED_FIELD
 from nemo_gym.common.statistics import PASS_THRESHOLD
 from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.config.types import CommandConfig
@@ -115,10 +114,6 @@ def _part(part: JsonObject) -> JsonObject:
     raise NotChatError(f"a content part of type {part['type']}")
 
 
-MASKED = "secrets are masked in it"
-"""The reason to drop a record that is not what was said."""
-
-
 @dataclass(slots=True)
 class ExportReport:
     """What became of every rollout: all that were read are used or dropped."""
@@ -161,8 +156,6 @@ def token_samples(rollouts: Path, trainer: str, report: ExportReport) -> Iterato
 
 def _samples(stored: StoredLine, advantages: dict[tuple[int, str], float]) -> list[tuple[str, TrainingSample]]:
     """The samples of every policy of a rollout, with its name."""
-    if MASKED_FIELD in stored.record:
-        raise TokenTraceError(MASKED)
     samples: list[tuple[str, TrainingSample]] = []
     for policy, part in _policies(stored.record).items():
         if (stored.offset, policy) not in advantages:
@@ -269,8 +262,6 @@ class Conversation:
     @classmethod
     def of(cls, record: dict[str, Any], config: ExportConfig) -> "Conversation":
         """From a record. DroppedError says why not."""
-        if MASKED_FIELD in record:
-            raise DroppedError(MASKED)
         try:
             rollout = StoredRollout.model_validate(record)
         except ValidationError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 from pydantic import Field, ValidationError
@@ -20,7 +20,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.exceptions import raise_first_error
 from nemo_gym.common.paths import find
-from nemo_gym.common.redaction import MASKED_FIELD, process_redactor
+from nemo_gym.common.redaction import redact
 from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, ROW_FIELDS, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
@@ -130,8 +130,6 @@ class ReverifyReport:
     """Rollouts that had failed and are scored now."""
     unusable: int = 0
     """Failed rollouts without a response."""
-    masked: int = 0
-    """Rollouts in which secrets are masked. They stay as they are: a verifier would not see what the model said."""
     up: int = 0
     down: int = 0
     failed: Counter[Cause] = field(default_factory=Counter)
@@ -151,7 +149,7 @@ class ReverifyReport:
     @property
     def unconfirmed(self) -> int:
         """How many rollouts were not found to have the reward they had."""
-        return self.up + self.down + self.failed.total() + self.masked
+        return self.up + self.down + self.failed.total()
 
     def add(self, rescored: Rescored, *, task_index: int, repeat_index: int) -> None:
         old, new = rescored.old, rescored.record["reward"]
@@ -184,11 +182,8 @@ async def reverify_rollouts(
         atomic_write(output) as scored,
         atomic_write(failures) as failed,
     ):
-        redactor, changed_rows = process_redactor(), ChangedRows(dataset, rollouts)
+        changed_rows = ChangedRows(dataset, rollouts)
         index_of = changed_rows.index_of if config.allow_changed_rows else dataset.index_of
-
-        def write(file: IO[bytes], line: bytes) -> None:
-            file.write(redactor.json_lines([line + b"\n"]))
 
         async def verify_again(stored: StoredLine) -> None:
             metadata = metadata_of(stored.record)
@@ -200,21 +195,16 @@ async def reverify_rollouts(
                 line = rescored_line(found, metadata, dataset.line(index))
             except RolloutError as error:
                 report.failed[error.cause] += 1
-                failure = {"cause": error.cause, "message": str(error), "server": error.server}
-                write(failed, orjson.dumps({**failure, **metadata}))
+                failure = {"cause": error.cause, "message": redact(str(error)), "server": error.server}
+                failed.write(orjson.dumps({**failure, **metadata}) + b"\n")
             else:
                 task, repeat = metadata[TASK_INDEX_FIELD], metadata.get(REPEAT_INDEX_KEY_NAME, 0)
                 report.add(found, task_index=task, repeat_index=repeat)
-                write(scored, line)
+                scored.write(line + b"\n")
 
         async def work() -> None:
             for stored in todo:
-                if MASKED_FIELD not in stored.record:
-                    await verify_again(stored)
-                    continue
-                report.masked += 1
-                if not is_failure(stored.record):
-                    write(scored, orjson.dumps(stored.record))
+                await verify_again(stored)
 
         with raise_first_error():
             async with asyncio.TaskGroup() as workers:

@@ -18,7 +18,7 @@ from nemo_gym.analysis.verify_stored import verify_items
 from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import find, nearest
-from nemo_gym.common.redaction import MASKED_FIELD, one_line, redact
+from nemo_gym.common.redaction import one_line, redact
 from nemo_gym.common.statistics import quantile
 from nemo_gym.config.loading import ServerSpec, server_instances
 from nemo_gym.config.types import CommandConfig
@@ -253,10 +253,6 @@ def _rows(file: str) -> Iterator[JsonObject]:
             BaseRunRequest.model_validate(row)
         except ValueError as error:
             raise ConfigError(f"{file}:{number} is no row: {error}") from error
-        if MASKED_FIELD in row:
-            raise ConfigError(
-                f"{file}:{number} is a rollout in which secrets are masked. Give the dataset it is from."
-            )
         yield row
 
 

@@ -144,8 +144,6 @@ def _show_reverified(report: ReverifyReport, output: Path) -> None:
     if report.rescored or not report.completed:
         print(f"{report.rescored} rollouts verified again: {unmoved} unchanged, {report.up} up, {report.down} down")
         print(f"mean reward {before:.4f} before, {after:.4f} now; in {output}")
-    if report.masked:
-        print(f"{report.masked} rollouts not verified and left as they are: values of env.yaml are masked in them")
     if report.tool_calls:
         print(f"{report.tool_calls} tool calls repeated, {report.tool_outputs_changed} with another output")
     if report.changed_rows:

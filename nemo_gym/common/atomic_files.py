@@ -10,7 +10,6 @@ from typing import IO, Any
 
 import orjson
 
-from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError, GymError, StorageError
 
 
@@ -73,6 +72,6 @@ def read_jsonl(path: Path) -> list[Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write one JSON document, indented, without secrets."""
+    """Write one JSON document, indented."""
     with atomic_write(path) as file:
-        file.write(process_redactor().json(orjson.dumps(value, option=orjson.OPT_INDENT_2)) + b"\n")
+        file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")

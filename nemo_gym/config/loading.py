@@ -73,10 +73,6 @@ def load_config(
     found = secrets.find_secrets(config, sources.dotenv)
     secrets.set_process_secrets(known | found)
     _warn_if_readable_by_all(sources)
-    for key in secrets.words_among(found, sources.dotenv):
-        logger.warning("env.yaml: %s is a word, which is masked in all output. If it is public, set it elsewhere", key)
-    for key in secrets.protocol_words_among(sources.dotenv):
-        logger.warning("env.yaml: %s is a word of the API that records are written in, so it is not masked", key)
     return config
 
 

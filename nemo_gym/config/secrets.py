@@ -1,10 +1,8 @@
 """Decide which values of a configuration are secret, and remember them for all output of this process.
 
 Secret are: text from `env.yaml`, unless its key is known to be harmless; values whose key is named like a secret; and
-user info and query values in URLs. Long values are replaced wherever they appear, short ones only where the
-configuration has them. A value from `env.yaml` that is an ordinary word, such as `production`, is no secret if a
-config file has it, too, under a key that is not named like a secret. A word of the wire formats or of records, such as
-`function_call`, is none either.
+user info and query values in URLs. Where configuration is shown, secrets are masked by their position. In log lines
+and error texts, values of eight characters or more are masked wherever they appear. Records and calls are verbatim.
 """
 
 import re
@@ -14,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, unquote_plus, urlsplit
 
 from nemo_gym.common.redaction import MASK as MASK
-from nemo_gym.common.redaction import MIN_SECRET_LENGTH, ORDINARY_WORD, Redactor, set_process_redactor
+from nemo_gym.common.redaction import MIN_SECRET_LENGTH, Redactor, set_process_redactor
 from nemo_gym.config.keys import SERVER_TYPES, KeyPath
-from nemo_gym.config.tree import blocks_in, dotted, leaves, map_leaves, value_at
+from nemo_gym.config.tree import blocks_in, leaves, map_leaves, value_at
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -48,7 +46,6 @@ _NOT_A_SECRET_TOKEN = re.compile(r"tokeni[sz]\w*|(bos|eos|pad|unk|sep|cls|mask|s
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-.\s]")
 _PUBLIC_NAME = re.compile(r"(^|_)(model_name|base_url|fpath|dirpath)$")
 _PUBLIC_BLOCK_NAME = re.compile(r"(^|_)(model|model_name|base_url)$")
-_LIKE_PROTOCOL_WORD = re.compile(r"[a-z_.]+")
 _TRACER = "\0nemo-gym-secret\0"
 
 
@@ -76,7 +73,7 @@ _process_secrets = Secrets()
 
 
 def set_process_secrets(secrets: Secrets) -> None:
-    """Replace these secrets in everything that this process logs, writes or sends as an error."""
+    """Mask these secrets in all that this process logs or sends as an error."""
     global _process_secrets  # noqa: PLW0603 - one per process, like its configuration
     _process_secrets = secrets
     set_process_redactor(Redactor(secrets.values))
@@ -126,46 +123,8 @@ def find_secrets(config: "DictConfig | Mapping[str, Any]", dotenv: Mapping[Any, 
             found = {item for item in (value, text) if isinstance(item, str) and "${" not in item}
             own |= found
             short |= {path} if any(len(item.strip()) < MIN_SECRET_LENGTH for item in found) else set()
-    if dotenv:
-        own -= _written_words(config, dotenv)
     urls = {part for _, value in values if isinstance(value, str) for part in url_secrets(value)}
-    found = {value for value in named | (own - public) | urls if not is_protocol_word(value)}
-    return Secrets(frozenset(found) - {""}, _positions_of(config, short))
-
-
-def protocol_words_among(dotenv: Mapping[Any, Any]) -> list[str]:
-    """Keys of `env.yaml` whose value is not masked because it is a word of the protocol."""
-    texts = [(path, value) for path, value in leaves(dotenv) if isinstance(value, str) and not is_public(path)]
-    return [dotted(path) for path, value in texts if is_protocol_word(value)]
-
-
-def is_protocol_word(value: str) -> bool:
-    """True if the text is a word of the wire formats or of records, such as `function_call`. Records without it could
-    not be read. A short text is no matter: it is not searched for."""
-    word = value.strip()
-    if len(word) < MIN_SECRET_LENGTH or not _LIKE_PROTOCOL_WORD.fullmatch(word):
-        return False
-    from nemo_gym.config.protocol_words import protocol_words  # imports all wire types, which is slow
-
-    return word in protocol_words()
-
-
-def _written_words(config: Any, dotenv: Mapping[Any, Any]) -> set[str]:
-    """Ordinary words that stand somewhere else than in `env.yaml`, as they are and under a harmless key."""
-    given = {path for path, _ in leaves(dotenv)}
-    written = [(path, value) for path, value in leaves(_as_written(config)) if path not in given]
-    return {value for path, value in written if _is_word(value) and not _is_named_secret(path, value)}
-
-
-def words_among(secrets: Secrets, dotenv: Mapping[Any, Any]) -> list[str]:
-    """Keys of `env.yaml` whose value is masked although it is an ordinary word and the key is not named like a
-    secret: texts that have the word will look strange."""
-    words = [(path, value) for path, value in leaves(dotenv) if _is_word(value)]
-    return [dotted(path) for path, value in words if value in secrets.values and not _is_named_secret(path, value)]
-
-
-def _is_word(value: object) -> bool:
-    return isinstance(value, str) and ORDINARY_WORD.fullmatch(value.strip()) is not None
+    return Secrets(frozenset(named | (own - public) | urls) - {""}, _positions_of(config, short))
 
 
 def masked(config: Any) -> Any:

@@ -51,8 +51,8 @@ _RECORD_AGAIN = (
 )
 _ENDS_HERE = "The journal of this run ends here: later replies are asked for again if the command is killed."
 _ROLES = {
-    "journal": FileRole("output_jsonl_fpath", _ENDS_HERE, _ENDS_HERE, _ENDS_HERE, is_verbatim=True),
-    "record": FileRole("record", _RECORD_AGAIN, _RECORD_AGAIN, _RECORD_AGAIN, is_verbatim=True),
+    "journal": FileRole("output_jsonl_fpath", _ENDS_HERE, _ENDS_HERE, _ENDS_HERE),
+    "record": FileRole("record", _RECORD_AGAIN, _RECORD_AGAIN, _RECORD_AGAIN),
 }
 
 

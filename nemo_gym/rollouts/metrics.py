@@ -16,7 +16,7 @@ import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
-from nemo_gym.common.redaction import MASKED_FIELD, one_line, process_redactor
+from nemo_gym.common.redaction import one_line
 from nemo_gym.common.statistics import (
     PASS_THRESHOLD,
     LogHistogram,
@@ -231,17 +231,14 @@ class RunningMetrics:
 
     def table(self) -> str:
         """Return all metrics as lines of text."""
-        redactor, lines = process_redactor(), _lines(self.summary(), numbers=self._not_booleans)
-        return "\n".join(one_line(redactor.text(line)) for line in lines)
+        return "\n".join(map(one_line, _lines(self.summary(), numbers=self._not_booleans)))
 
 
 def _vote(answer: Any) -> str | bytes | None:
-    """Return an answer as the output has it, with its secrets masked: a resumed run counts those of the file."""
+    """Return an answer in a form that can be counted."""
     if answer is None or answer == "":
         return None
-    if isinstance(answer, str):
-        return process_redactor().values(answer)
-    return process_redactor().json(orjson.dumps(answer, option=orjson.OPT_SORT_KEYS))
+    return answer if isinstance(answer, str) else orjson.dumps(answer, option=orjson.OPT_SORT_KEYS)
 
 
 def _lines(summary: Mapping[str, Any], *, numbers: Container[str]) -> Iterator[str]:
@@ -342,16 +339,10 @@ async def _own_metrics(client: ServerClient, agent: str, records: list[JsonObjec
 def _records_by_agent(all_records: Iterable[JsonObject], agent_name: str | None) -> dict[str, list[JsonObject]]:
     """Return the stripped records of each agent, sorted by task and rollout index."""
     found: dict[str, list[JsonObject]] = {}
-    masked = 0
     for record in all_records:
-        masked += MASKED_FIELD in record
         agent = agent_name or agent_of(record)
         if agent is not None:
             found.setdefault(agent, []).append(strip_record(record))
-    if masked:
-        logger.warning(
-            "secrets are masked in %d records: metrics that are computed from their texts may be wrong", masked
-        )
     for records in found.values():
         records.sort(key=rollout_key)
     return found

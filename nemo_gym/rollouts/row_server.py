@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from nemo_gym.client.head import rollout_name
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.exceptions import is_meant_for_task
-from nemo_gym.common.redaction import process_redactor
+from nemo_gym.common.redaction import redact
 from nemo_gym.errors import BLOCKED_CODE
 from nemo_gym.rollouts.attempts import observed_attempt
 from nemo_gym.rollouts.rollout_tasks import current_stage
@@ -33,24 +33,13 @@ from nemo_gym.rollouts.row_protocol import (
     outcome_frame,
     read_row,
 )
-from nemo_gym.rollouts.types import NoResult, Outcome
+from nemo_gym.rollouts.types import NoResult
 
 logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S = 10.0
 DRAIN_POLL_S = 0.01
 MAX_STAGES = 200
-
-
-def _without_secrets(outcome: Outcome) -> Outcome:
-    """What a collector may write into its files: it may not know the secrets of these servers, as this worker does."""
-    redactor = process_redactor()
-    if isinstance(outcome, NoResult):
-        return replace(outcome, message=redactor.text(outcome.message), response=redactor.value(outcome.response))
-    if not redactor.may_contain_secret(outcome.record):
-        return outcome
-    metrics = replace(outcome.metrics, values=redactor.value(outcome.metrics.values))
-    return replace(outcome, record=redactor.json_lines([outcome.record + b"\n"])[:-1], metrics=metrics)
 
 
 async def _await(running: Coroutine[Any, Any, None]) -> None:
@@ -150,8 +139,8 @@ class RowServer:
             outcome = await observed_attempt(
                 self._client, request.row, timeout_s=request.timeout_s, number=request.attempt, log=request.log
             )
-            if request.row.id.task_index >= 0:
-                outcome = _without_secrets(outcome)
+            if isinstance(outcome, NoResult):  # the collector may not know the secrets of these servers
+                outcome = replace(outcome, message=redact(outcome.message))
             connection.send(*outcome_frame(request.number, outcome))
             if isinstance(outcome, NoResult) and outcome.code == BLOCKED_CODE:
                 connection.send_queued()  # the next one may block this turn of the loop until the worker is killed

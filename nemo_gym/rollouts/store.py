@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemo_gym.common.forks import close_in_forks
-from nemo_gym.common.redaction import process_redactor
 from nemo_gym.errors import ConfigError
 from nemo_gym.errors import StorageError as StorageError
 from nemo_gym.rollouts.output_files import failures_path, manifest_path
@@ -39,8 +38,6 @@ class FileRole(NamedTuple):
     if_full: str
     if_moved: str
     if_truncated: str
-    is_verbatim: bool = False
-    """True for a file in which no secret is masked, because what is in it is used again."""
 
 
 OUTPUT_ROLE = FileRole(
@@ -100,10 +97,9 @@ class JsonlFile:
             os.ftruncate(self._fd, self._end)
 
     def add(self, lines: list[bytes], *, durable: bool = True) -> None:
-        """Write these, all of them or none, without secrets unless the file is verbatim; if `durable`, down to the
-        disk."""
+        """Write these, all of them or none; if `durable`, down to the disk."""
         self.check_size()
-        text = memoryview(b"".join(lines) if self._role.is_verbatim else process_redactor().json_lines(lines))
+        text = memoryview(b"".join(lines))
         written = 0
         try:
             while written < len(text):

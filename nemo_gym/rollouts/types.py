@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 import orjson
 
-from nemo_gym.common.redaction import MASKED_FIELD
+from nemo_gym.common.redaction import redact
 from nemo_gym.config.keys import (
     AGENT_REF_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
@@ -25,7 +25,7 @@ ROW_HASH_KEY_NAME = "_row_hash"
 METADATA_FIELDS = frozenset(
     (
         *(TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, ROW_FIELDS),
-        *("_attempts", "_retries", "_seconds", MASKED_FIELD),
+        *("_attempts", "_retries", "_seconds"),
     )
 )
 """What the collector adds to a record."""
@@ -252,6 +252,7 @@ class NoResult(msgspec.Struct, frozen=True):
     def line(self) -> bytes:
         names = ("cause", "code", "message", "server", "attempt", "is_final", "started_at", "seconds", "row")
         fields = {name: getattr(self, name) for name in names}
+        fields |= {"message": redact(self.message)}
         fields |= {"started_at": round(self.started_at, 3), "seconds": round(self.seconds, 6)}
         if self.response is not None:
             fields["response"] = self.response

@@ -83,7 +83,7 @@ class HeadServer:
         except RefusedError as error:
             is_probe = scope["path"] == "/health" and error.status == 401  # probes have no token
             status, value = (200, {"status": "ok"}) if is_probe else (error.status, {"detail": error.detail})
-        body = value if isinstance(value, bytes) else process_redactor().json(encode(value))
+        body = value if isinstance(value, bytes) else encode(process_redactor().value(value))
         await send_reply(ServerReply("head_server", status, body), send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Any:

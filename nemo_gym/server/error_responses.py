@@ -11,7 +11,7 @@ import orjson
 from nemo_gym.client.reply import ServerReply, parse_error
 from nemo_gym.common.exceptions import exception_repr, exception_str, leaf_errors
 from nemo_gym.common.logging import RateLimitedLog
-from nemo_gym.common.redaction import process_redactor
+from nemo_gym.common.redaction import process_redactor, redact
 from nemo_gym.common.retry import RETRIED_STATUSES
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.errors import (
@@ -73,19 +73,17 @@ def cause_of(reply: ServerReply, default: Cause) -> str:
 
 
 def redact_body(body: bytes) -> bytes:
-    redactor = process_redactor()
-    if body[:1] in (b"{", b"[", b'"'):
-        redacted = redactor.json(body)
-        try:
-            return body if redacted == body else encode(_with_response(orjson.loads(redacted), orjson.loads(body)))
-        except orjson.JSONDecodeError:  # a part of a body
-            return redacted
-    return redactor.text(body.decode(errors="replace")).encode()
+    """Mask secrets in the body of an error response, JSON or text."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return redact(body.decode(errors="replace")).encode()
+    redacted = _with_response(process_redactor().value(value), value)
+    return body if redacted == value else encode(redacted)
 
 
 def _with_response(redacted: Any, body: Any) -> Any:
-    """The model's response in an error stays as the model gave it, as in the reply of a scored rollout: a masked one
-    would be verified by `ng_reverify`. It is masked, and marked so, where it is written."""
+    """Keep the model's response in an error as the model gave it: `ng_reverify` scores it."""
     error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict) and error.get("response") is not None:
         return {**redacted, "error": {**redacted["error"], "response": error["response"]}}

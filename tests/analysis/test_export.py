@@ -52,14 +52,6 @@ def test_the_best_of_each_task_is_a_conversation(tmp_path: Path) -> None:
     }
 
 
-def test_a_rollout_that_masking_changed_is_no_training_data(tmp_path: Path) -> None:
-    records = [rollout(0, 1.0, "a ****", _masked=True), rollout(0, 1.0, "a ****", repeat=1), rollout(0, 0.0, repeat=2)]
-    report, examples = exported(tmp_path, records)
-    assert (texts(examples), report.dropped["secrets are masked in it"]) == (["a ****"], 1)
-    with pytest.raises(StoredRolloutsError, match=r"secrets are masked in it \(1\)"):
-        exported(tmp_path, records[:1], overwrite=True)
-
-
 def test_all_above_a_threshold_are_conversations(tmp_path: Path) -> None:
     records = [rollout(0, 0.5, "a"), rollout(0, 0.7, "b", repeat=1), rollout(1, 0.4, "c")]
     report, examples = exported(tmp_path, records, select="all", min_reward=0.5)

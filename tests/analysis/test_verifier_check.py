@@ -162,12 +162,10 @@ def test_false_positives_fail_the_command_only_if_told(tmp_path: Path, most: str
         (("+resources_server=mcqq",), "Did you mean 'mcqa'"),
         (("+input_jsonl_fpath=nowhere.jsonl",), "nowhere.jsonl"),
         (("+input_jsonl_fpath=broken.jsonl",), "broken.jsonl:1 is no row"),
-        (("+input_jsonl_fpath=masked.jsonl",), "masked.jsonl:1 is a rollout in which secrets are masked"),
     ],
 )
 def test_what_is_not_there_is_wrong_usage(tmp_path: Path, arguments: tuple[str, ...], message_part: str) -> None:
     write_lines(tmp_path / "broken.jsonl", [{"question": "Which?"}])
-    write_lines(tmp_path / "masked.jsonl", [{**example_row("Is it ****?"), "_masked": True}])
     code, _, said = check(f"+config_paths=[{MCQA},{MODEL}]", *arguments, cwd=tmp_path)
     assert code == 2
     assert message_part in said

@@ -1,9 +1,8 @@
 """Secrets are found in every form in which they travel, and control characters do not reach a terminal."""
 
 import base64
-import html
 import json
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -26,26 +25,9 @@ SECRETS = [
 def written(secret: str) -> list[str]:
     raw = secret.encode()
     inside = [base64.b64encode(before + raw + b"!").decode() for before in (b"", b"u:", b"us:", b"use:")]
-    nested = json.dumps({"arguments": json.dumps({"key": secret})})
-    urls = [quote(secret), quote(secret, safe=""), quote_plus(secret), f"https://h/?k={quote(secret, safe='')}"]
-    quoted = [json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret), repr(raw), html.escape(secret)]
-    return [secret, f"Bearer {secret}", *inside, nested, *urls, *quoted, secret.replace("\n", "\r\n")]
-
-
-@pytest.mark.parametrize(
-    ("secret", "text", "shown"),
-    [
-        ("production", "Reproductions of the production line", "Reproductions of the **** line"),
-        ("production", "https://ann:production@host production2 (production)", "https://****@host ****2 (****)"),
-        ("Production", "Productions, production, Production.", "Productions, production, ****."),
-        ("production", "cHJvZHVjdGlvbg== x", "****g== x"),
-        ("qwhdkfjbnmzx0", "aqwhdkfjbnmzx0b", "a****b"),
-        ("qwhdkfjbnmzxpolkahgsd", "aqwhdkfjbnmzxpolkahgsdb", "a****b"),
-        ("qWhdkfjBnmzX", "aqWhdkfjBnmzXb", "a****b"),
-    ],
-)  # fmt: skip
-def test_a_secret_that_looks_like_a_word_stays_inside_longer_words(secret: str, text: str, shown: str) -> None:
-    assert Redactor([secret]).text(text) == shown
+    urls = [quote(secret), quote(secret, safe=""), f"https://h/?k={quote(secret, safe='')}"]
+    quoted = [json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret), repr(raw)]
+    return [secret, f"Bearer {secret}", raw.hex(), *inside, *urls, *quoted]
 
 
 @pytest.mark.parametrize("secret", SECRETS)
@@ -57,22 +39,6 @@ def test_a_secret_is_found_in_every_form(secret: str) -> None:
         assert shown.startswith("before "), shown
         assert shown.endswith(" after"), shown
         assert all(form not in shown for form in written(secret))
-
-
-@pytest.mark.parametrize("secret", SECRETS)
-@pytest.mark.parametrize("ascii_only", [True, False])
-def test_json_stays_json(secret: str, ascii_only: bool) -> None:
-    value = {"texts": written(secret), "number": 12345678, "other": "ünchanged", secret: 12345678.5}
-    shown = Redactor([secret]).json(json.dumps(value, ensure_ascii=ascii_only).encode())
-    found = json.loads(shown)
-    assert (found["number"], found["other"]) == (12345678, "ünchanged")
-    assert all(MASK in text for text in found["texts"])
-    assert secret not in found
-
-
-def test_letters_that_are_escaped_for_no_reason_hide_nothing() -> None:
-    hidden = "".join(f"\\u{ord(letter):04x}" for letter in PLAIN)
-    assert Redactor([PLAIN]).json(f'{{"a": "{hidden}"}}'.encode()) == b'{"a": "****"}'
 
 
 @pytest.mark.parametrize("escape", ["\\u{:04x}", "\\u{:04X}", "%{:02x}", "%{:02X}"])
@@ -88,33 +54,18 @@ def test_escapes_that_hide_no_secret_stay(text: str) -> None:
     assert Redactor([PLAIN]).text(text) == text
 
 
-def test_a_line_that_masking_changed_says_so() -> None:
-    lines = [b'{"said":"apple"}\n', b'{"said":"a pineapple"}\n', b'{"said":"pineapples"}\n']
-    masked = b'{"said":"a ****","_masked":true}\n'
-    assert Redactor(["pineapple"]).json_lines(lines) == b"".join([lines[0], masked, lines[2]])
-    assert Redactor(["pineapple"]).json_lines([masked]) == masked
-    assert Redactor().json_lines(lines) == b"".join(lines)
-
-
-def test_json_without_a_secret_is_not_touched() -> None:
-    data = rb'{"a": "\u00e9 \ud800", "b" : 1e400}'
-    assert Redactor([PLAIN]).json(data) == data
-    assert Redactor().json(data) is data
-
-
-def test_secrets_that_contain_or_overlap_each_other_leave_nothing() -> None:
-    redactor = Redactor(["abcdefgh", "abcdefgh-12345678", "12345678-zyxwvuts"])
+def test_a_secret_that_contains_another_leaves_nothing() -> None:
+    redactor = Redactor(["abcdefgh", "abcdefgh-12345678"])
     assert redactor.text("abcdefgh-12345678") == MASK
-    assert redactor.text("abcdefgh-12345678-zyxwvuts.") == f"{MASK}."
     assert redactor.text("abcdefgh abcdefgh") == f"{MASK} {MASK}"
 
 
-def test_a_short_secret_is_replaced_only_as_the_value_of_a_header() -> None:
+def test_a_short_secret_is_masked_only_in_a_header() -> None:
     redactor = Redactor(["a"])
     text = "a Bearer arrived at last"
     assert redactor.text(text) == text
     assert redactor.text("Authorization: Bearer a") == f"Authorization: Bearer {MASK}"
-    assert redactor.json(b'{"authorization":"Bearer a"}') == b'{"authorization":"Bearer ****"}'
+    assert redactor.text('{"authorization": "Basic YQ=="}') == f'{{"authorization": "Basic {MASK}"}}'
 
 
 def test_a_long_line_of_a_secret_is_a_secret() -> None:
@@ -150,16 +101,9 @@ def test_values_inside_dicts_and_lists_are_replaced() -> None:
 
 
 @given(secret=st.text(min_size=8).filter(lambda text: len(text.strip()) >= 8), before=st.text(), after=st.text())
-def test_no_secret_survives_in_json(secret: str, before: str, after: str) -> None:
+def test_no_secret_survives(secret: str, before: str, after: str) -> None:
     secret = secret.encode(errors="replace").decode().strip()
-    data = json.dumps({"text": before + secret + after}).encode()
-    assert secret not in json.loads(Redactor([secret]).json(data))["text"]
-
-
-@given(value=st.recursive(st.text() | st.integers() | st.floats(allow_nan=False), st.lists))
-def test_json_with_other_content_is_unchanged(value: object) -> None:
-    data = json.dumps({"a": value}).encode()
-    assert Redactor([PLAIN]).json(data) == data
+    assert secret not in Redactor([secret]).text(before + secret + after)
 
 
 def test_control_characters_are_escaped() -> None:

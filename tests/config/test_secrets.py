@@ -1,11 +1,9 @@
 """Which values are secret, and that none of them is shown."""
 
-import re
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,21 +11,17 @@ from omegaconf import OmegaConf
 
 from nemo_gym.cli.command import parameters_of
 from nemo_gym.cli.commands import COMMANDS
-from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.common.redaction import Redactor, process_redactor, redact
+from nemo_gym.common.redaction import Redactor, redact
 from nemo_gym.config.loading import dump, load_config
 from nemo_gym.config.secrets import (
     MASK,
     Secrets,
     find_secrets,
-    is_protocol_word,
     is_public,
     is_secret,
     masked,
-    words_among,
 )
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.types import METADATA_FIELDS, NoResult, RowId
 
 
 def loaded(tmp_path: Path, dotenv: str, *arguments: str) -> Any:
@@ -267,45 +261,10 @@ def test_text_anywhere_in_env_yaml_is_found(dotenv: Any, secret: str) -> None:
     assert (("foo", "bar", 1) in found.positions) is (0 < len(secret) < 8)
 
 
-def test_a_word_that_a_config_has_too_is_no_secret_but_a_token_is() -> None:
-    dotenv = {"stage": "production", "team": "research", "auth": "tok3nABCDEFGH", "db_password": "longlisted"}
-    config = {
-        **dotenv,
-        "env": {
-            "resources_servers": {"env": {"table": "production", "header": "tok3nABCDEFGH", "list": "longlisted"}}
-        },
-    }
-    found = find_secrets(OmegaConf.create(config), dotenv)
-    assert found.values == {"research", "tok3nABCDEFGH", "longlisted"}
-    assert words_among(found, dotenv) == ["team"]
-
-
 def test_an_interpolation_of_a_word_does_not_make_it_public() -> None:
     dotenv = {"team": "research"}
     config = OmegaConf.create({**dotenv, "env": {"resources_servers": {"env": {"note": "${team}"}}}})
     assert find_secrets(config, dotenv).values == {"research"}
-
-
-@pytest.mark.parametrize("word", ["function_call", "assistant", "completed", "_task_index", "response", "output_text"])
-def test_a_word_of_the_wire_formats_is_no_secret_and_told(
-    word: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    loaded(tmp_path, f"judge_role: {word}\nother: {word}s-and-more\nhost: {word}\n")
-    record = f'{{"{word}":"{word}","text":"{word}s-and-more"}}\n'.encode()
-    masked_record = f'{{"{word}":"{word}","text":"****","_masked":true}}\n'.encode()
-    assert process_redactor().json_lines([record]) == masked_record
-    warnings = [each.getMessage() for each in caplog.records if "so it is not masked" in each.getMessage()]
-    assert [warning.split()[1] for warning in warnings] == ["judge_role", "host"]
-
-
-def test_the_words_of_the_wire_formats_include_all_fields_of_records() -> None:
-    """Those of every table in docs/records.md that names fields."""
-    tables = re.findall(r"^\| (`.*?) \|", (PARENT_DIR / "docs/records.md").read_text(), re.MULTILINE)
-    named = {part for cell in tables for name in re.findall("`([^`]+)`", cell) for part in re.split(r"[.\[\]]+", name)}
-    failure = orjson.loads(NoResult(RowId(0, 0, ""), "internal", "", response={}).line())
-    fields = {*named, *METADATA_FIELDS, *failure}
-    missing = {name for name in fields if len(name) >= 8 and not is_protocol_word(name)}
-    assert missing == set()
 
 
 @pytest.mark.parametrize(

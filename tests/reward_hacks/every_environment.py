@@ -29,8 +29,8 @@ HACKS = [
         "tests/server/test_app.py::test_a_session_in_which_the_environment_failed_cannot_be_scored",
     ),
     CheckedElsewhere(
-        "Says a value that files mask, so that the mask is scored.",
-        "a mask is never taken for the words of the model",
-        "tests/test_masked_rollouts.py::test_no_command_takes_a_mask_for_what_the_model_said",
+        "Says a value of `env.yaml`, so that a mask in its place is scored.",
+        "records have what the model said, without masks",
+        "tests/test_verbatim_records.py::test_every_command_reads_what_the_model_said",
     ),
 ]

@@ -19,7 +19,7 @@ from nemo_gym.rollouts.dispatch import WorkerPool
 from nemo_gym.rollouts.live import LiveRollouts, Run
 from nemo_gym.rollouts.row_protocol import LENGTHS, MAX_TURN_BYTES, VERSION, Kind
 from nemo_gym.rollouts.row_server import RowServer
-from nemo_gym.rollouts.types import NO_DATASET, NoResult, Outcome, Row, RowId, Scored
+from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.server.uvicorn_runner import bind
 from nemo_gym.testing import ServerSpec, Stack, StackSpec
 from tests.polling import PATIENCE_S, until
@@ -87,26 +87,18 @@ async def attempt(pool: WorkerPool, a_row: Row, *, timeout_s: float = 60.0) -> O
     return await pool.attempt(a_row, timeout_s=timeout_s, number=2)
 
 
-@pytest.mark.parametrize("reply", ['{"reward": 1, "said": "pineapple 7"}', '{"said": "pineapple 7"}'])
-async def test_a_collector_gets_no_secret_that_only_the_worker_knows_and_a_trainer_the_words_of_the_model(
-    reply: str,
-) -> None:
+async def test_a_collector_gets_no_secret_in_an_error_that_only_the_worker_knows() -> None:
     set_process_secrets(Secrets(frozenset(("pineapple",))))
     async with workers() as made:
         await made.add()
         pool = made.pool()
         async with pool.connected():
-            written = await attempt(pool, row(reply=reply))
-            given = await attempt(pool, Row(NO_DATASET, "agent", orjson.dumps({"reply": reply})))
-    if isinstance(written, Scored):
-        record = orjson.loads(written.record)
-        assert (record["reward"], record["said"], record["_masked"]) == (1, "**** 7", True)
-        assert b"pineapple" not in written.record
-        assert written.metrics.values["said"] == "**** 7"
-        assert isinstance(given, Scored)
-        assert orjson.loads(given.record)["said"] == given.metrics.values["said"] == "pineapple 7"
-    else:
-        assert b"pineapple" not in orjson.dumps([written.message, written.response])
+            scored = await attempt(pool, row(reply='{"reward": 1, "said": "pineapple 7"}'))
+            failed = await attempt(pool, row(reply='{"said": "pineapple 7"}'))
+    assert isinstance(scored, Scored)
+    assert orjson.loads(scored.record)["said"] == "pineapple 7"
+    assert isinstance(failed, NoResult)
+    assert "pineapple" not in failed.message
 
 
 async def test_an_outcome_arrives_as_if_it_had_been_made_here() -> None:

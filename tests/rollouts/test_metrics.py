@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import Cause
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.types import NoResult, RowId, Scored, record_metrics
@@ -99,16 +98,6 @@ def test_the_majority_is_right_more_often_than_one_sample() -> None:
     summary = metrics_of([record(0, reward, extracted_answer=answer) for answer, reward in votes]).summary()
     assert summary["majority@1"]["mean"] == 0.75
     assert summary["majority@2"]["mean"] == 0.75
-    assert summary["majority@4"]["mean"] == 1.0
-
-
-@pytest.mark.parametrize(("said", "stored"), [("a pineapple", "a ****"), (["a pineapple"], ["a ****"])])
-def test_a_masked_answer_of_an_earlier_run_and_the_same_answer_of_this_one_are_one_vote(
-    said: Any, stored: Any
-) -> None:
-    set_process_secrets(Secrets(frozenset(("pineapple",))))
-    votes = [(stored, 1.0), (said, 1.0), ("8", 0.0), ("9", 0.0)]
-    summary = metrics_of([record(0, reward, extracted_answer=answer) for answer, reward in votes]).summary()
     assert summary["majority@4"]["mean"] == 1.0
 
 
@@ -239,11 +228,9 @@ def test_the_table_tells_all_of_it() -> None:
     assert len({len(line) for line in table.splitlines() if line.startswith(("reward", "pass@", "overlap"))}) == 1
 
 
-def test_the_table_has_no_secrets_and_one_line_for_each_metric() -> None:
-    set_process_secrets(Secrets(frozenset(("pineapple",))))
-    fields = {"a pineapple": 2, "forged\nreward": 7, "\x1b[2J": 3, "judge_failure": "no pineapple\n9 scored rollouts"}
+def test_the_table_has_one_line_for_each_metric() -> None:
+    fields = {"forged\nreward": 7, "\x1b[2J": 3, "judge_failure": "none\n9 scored rollouts"}
     table = metrics_of([record(0, 1.0, **fields)]).table()
-    assert "pineapple" not in table
     assert "\x1b" not in table
     assert [line for line in table.splitlines() if line.startswith(("reward", "9 scored"))] == [
         line for line in table.splitlines() if line.startswith("reward ")

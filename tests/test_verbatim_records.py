@@ -1,5 +1,5 @@
-"""Real commands whose model says a word that `env.yaml` has. The word is masked in records, and no command takes the
-mask for what the model said. The call log has what was said."""
+"""Real commands whose model says a word that `env.yaml` has. Records have what was said, and so every command scores,
+resumes, replays and exports that."""
 
 import asyncio
 import json
@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.common.redaction import MASKED_FIELD
 from nemo_gym.testing import example_row, rows_of
 from tests.commands import ng, started
 from tests.polling import until
@@ -59,9 +58,7 @@ def project(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "app.py").write_text(FRUIT)
     (tmp_path / "fruit.yaml").write_text(json.dumps(BLOCKS))
-    (tmp_path / "env.yaml").write_text(
-        f"short_word: {WORD}\njudge_role: assistant\nstate: completed\nfield: response\n"
-    )
+    (tmp_path / "env.yaml").write_text(f"secret_word: {WORD}\nrole: assistant\n")
     rows = [example_row(fruit[:2]) for fruit in FRUITS]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
@@ -87,21 +84,15 @@ def rewards(path: Path) -> dict[int, float]:
     return {task: record["reward"] for task, record in by_task(path).items()}
 
 
-def written_with(word: str, folder: Path) -> list[Path]:
-    files = [path for path in folder.rglob("*") if path.suffix in (".jsonl", ".json")]
-    return [path for path in files if word in path.read_text()]
-
-
 async def run(command: str, *arguments: str, cwd: Path) -> tuple[int, str]:
     done = await asyncio.to_thread(ng, command, *arguments, cwd=cwd)
     return done.returncode, done.stdout + done.stderr
 
 
-async def test_no_command_takes_a_mask_for_what_the_model_said(project: Path) -> None:
+async def test_every_command_reads_what_the_model_said(project: Path) -> None:
     async with stub_endpoint(reply) as stub:
         code, printed = await run("ng_collect_rollouts", *collection(stub.url, "+record=traffic"), cwd=project)
         assert code == 0, printed
-        assert all(f"env.yaml: {key} is a word of the API" in printed for key in ("judge_role", "state", "field"))
         again = collection(stub.url, "+replay=traffic", "+max_attempts=1", output="replayed.jsonl")
         code, printed = await run("ng_collect_rollouts", *again, cwd=project)
         assert code == 0, printed
@@ -112,19 +103,14 @@ async def test_no_command_takes_a_mask_for_what_the_model_said(project: Path) ->
             "+output_jsonl_fpath=verified.jsonl",
         )
         code, printed = await run("ng_reverify", *servers(stub.url), "+agent_name=agent", *files, cwd=project)
-    assert code == 1
-    assert "1 rollouts verified again: 1 unchanged, 0 up, 0 down" in printed
-    assert "1 rollouts not verified and left as they are: values of env.yaml are masked in them" in printed
-    records = by_task(project / "out.jsonl")
-    assert by_task(project / "verified.jsonl")[0] == records[0]
-    assert rewards(project / "out.jsonl") == rewards(project / "verified.jsonl") == {0: 1.0, 1: 1.0}
-    assert [records[task].get(MASKED_FIELD) for task in (0, 1)] == [True, None]
-    assert rewards(project / "replayed.jsonl") == {0: 1.0, 1: 1.0}
+    assert code == 0, printed
+    assert "2 rollouts verified again: 2 unchanged, 0 up, 0 down" in printed
+    for name in ("out", "verified", "replayed"):
+        assert rewards(project / f"{name}.jsonl") == {0: 1.0, 1: 1.0}
     exported = "+rollouts_jsonl_fpath=out.jsonl", "+output_jsonl_fpath=sft.jsonl"
     code, printed = await run("ng_export", *exported, cwd=project)
-    assert "1 dropped: secrets are masked in it" in printed
-    assert [example["messages"][-1]["content"] for example in rows_of(project / "sft.jsonl")] == ["FINAL plum END"]
-    assert written_with(WORD, project) == [project / "traffic" / "traffic.jsonl"]
+    said = [example["messages"][-1]["content"] for example in rows_of(project / "sft.jsonl")]
+    assert sorted(said) == [f"FINAL {WORD} END", "FINAL plum END"]
 
 
 async def test_a_resumed_rollout_goes_on_with_what_the_model_said(project: Path) -> None:
@@ -148,7 +134,7 @@ def replies_in(journal: Path) -> int:
     return journal.read_text().count('"kind":"model"') if journal.exists() else 0
 
 
-async def test_a_failed_rollout_with_a_mask_is_not_completed(project: Path) -> None:
+async def test_a_failed_rollout_is_completed_with_what_the_model_said(project: Path) -> None:
     (project / "fail").touch()
     async with stub_endpoint(reply) as stub:
         await run("ng_collect_rollouts", *collection(stub.url, "+max_attempts=1"), cwd=project)
@@ -156,7 +142,6 @@ async def test_a_failed_rollout_with_a_mask_is_not_completed(project: Path) -> N
         rollouts = "+rollouts_jsonl_fpath=out_failures.jsonl", "+input_jsonl_fpath=rows.jsonl"
         arguments = *servers(stub.url), "+agent_name=agent", *rollouts, "+output_jsonl_fpath=completed.jsonl"
         code, printed = await run("ng_reverify", *arguments, cwd=project)
-    assert code == 1
-    assert "1 failed rollouts completed" in printed
-    assert "1 rollouts not verified" in printed
-    assert rewards(project / "completed.jsonl") == {1: 1.0}
+    assert code == 0, printed
+    assert "2 failed rollouts completed" in printed
+    assert rewards(project / "completed.jsonl") == {0: 1.0, 1: 1.0}
