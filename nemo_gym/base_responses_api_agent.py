@@ -102,7 +102,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Roll
         return ServerReply(self.config.name, 200, encode({**set_fields(body), "response": response, **scored}))
 
     async def metrics_of(self, environment: str, body: AggregateMetricsRequest) -> AggregateMetrics:
-        """The figures that an environment computes; none if nothing is verified."""
+        """Return the metrics that an environment computes; none if nothing is verified."""
         if self.config.skip_verification:
             return AggregateMetrics()
         return await self.server_client.call(environment, "/aggregate_metrics", body, answer=AggregateMetrics)

@@ -107,7 +107,7 @@ class StorageError(GymError):
 
 
 class AggregationError(GymError):
-    """The figures that an environment computes over all its rollouts could not be had."""
+    """The metrics that an environment computes over all its rollouts are not available."""
 
 
 class UpstreamError(GymError):

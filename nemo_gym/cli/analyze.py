@@ -85,7 +85,7 @@ def profile(config: ProfileConfig) -> None:
     with Dataset(config.input_jsonl_fpath) as dataset:
         _show_rows("hardest rows", found.hardest, dataset)
         _show_rows("most uncertain rows", found.most_uncertain, dataset)
-    print(f"{found.rows} rows with figures in {config.output_jsonl_fpath}, all figures in {found.metrics_path}")
+    print(f"{found.rows} rows with metrics in {config.output_jsonl_fpath}, all metrics in {found.metrics_path}")
     print(f"plots in {found.plots_path}")
     if found.rows_without_rollouts:
         print(f"{found.rows_without_rollouts} rows have no rollout and are left out", file=sys.stderr)

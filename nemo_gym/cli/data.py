@@ -98,7 +98,7 @@ def _show_checked(checked: Sequence[CheckedDataset], *, is_dropping: bool) -> No
     for each in checked:
         print(f"Aggregate metrics for {each.source.path}")
         print(json.dumps(each.metrics, indent=4))
-        for line in offending_lines(each.figures) if is_dropping else ():
+        for line in offending_lines(each.statistics) if is_dropping else ():
             print(f"Left out: {line}", file=sys.stderr)
 
 

@@ -144,8 +144,8 @@ def copy_agent_settings(config: DictConfig) -> None:
 UNSUPPORTED_KEYS = {
     "token_id_capture": "set return_token_id_information of the model server",
     "rollout_collection_driver": "call RolloutCollectionHelper from a program of your own",
-    "wandb_project": "the figures are in <output>_metrics.json",
-    "mlflow_experiment_name": "the figures are in <output>_metrics.json",
+    "wandb_project": "the metrics are in <output>_metrics.json",
+    "mlflow_experiment_name": "the metrics are in <output>_metrics.json",
     "model_endpoint_readiness_timeout_seconds": "an endpoint that is not up is retried by each rollout",
     "nemo_gym_log_dir": "redirect the output of ng_run",
 }

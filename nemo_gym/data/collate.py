@@ -10,13 +10,19 @@ import orjson
 
 from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.data.row_check import AGENT_REF_KEY
-from nemo_gym.data.scan import BLOCK_BYTES, FileFigures, lines_of
+from nemo_gym.data.scan import BLOCK_BYTES, FileStatistics, lines_of
 
 Progress = Callable[[int], None]
 
 
 def write_prepared(
-    figures: FileFigures, output: Path, agent: str, *, num_repeats: int, max_row_bytes: int, on_progress: Progress
+    statistics: FileStatistics,
+    output: Path,
+    agent: str,
+    *,
+    num_repeats: int,
+    max_row_bytes: int,
+    on_progress: Progress,
 ) -> None:
     """The valid rows of a dataset, each `num_repeats` times in a row and with its `agent_ref` as the last key.
 
@@ -24,20 +30,20 @@ def write_prepared(
     """
     reference = {"type": "responses_api_agents", "name": agent}
     ending = b', "%s": %s}\n' % (AGENT_REF_KEY.encode(), orjson.dumps(reference))
-    with figures.extent.path.open("rb") as source, atomic_write(output) as file:
-        if figures.is_plain and num_repeats == 1:
-            parts = _plain_parts(source, figures, ending)
+    with statistics.extent.path.open("rb") as source, atomic_write(output) as file:
+        if statistics.is_plain and num_repeats == 1:
+            parts = _plain_parts(source, statistics, ending)
         else:
-            parts = _parts(source, figures, ending, num_repeats, max_row_bytes)
+            parts = _parts(source, statistics, ending, num_repeats, max_row_bytes)
         for part, read in parts:
             file.write(part)
             on_progress(read)
 
 
-def _plain_parts(source: IO[bytes], figures: FileFigures, ending: bytes) -> Iterator[tuple[bytes, int]]:
+def _plain_parts(source: IO[bytes], statistics: FileStatistics, ending: bytes) -> Iterator[tuple[bytes, int]]:
     """Of a file in which every line is a row: all but the closing brace, and the ending."""
-    source.seek(figures.extent.start)
-    left, carried = figures.extent.end - figures.extent.start, b""
+    source.seek(statistics.extent.start)
+    left, carried = statistics.extent.end - statistics.extent.start, b""
     while left and (block := source.read(min(left, BLOCK_BYTES))):
         left -= len(block)
         *rows, carried = (carried + block).split(b"\n")
@@ -48,10 +54,10 @@ def _plain_parts(source: IO[bytes], figures: FileFigures, ending: bytes) -> Iter
 
 
 def _parts(
-    source: IO[bytes], figures: FileFigures, ending: bytes, num_repeats: int, max_row_bytes: int
+    source: IO[bytes], statistics: FileStatistics, ending: bytes, num_repeats: int, max_row_bytes: int
 ) -> Iterator[tuple[bytes, int]]:
-    extent = figures.extent
-    bad = {index for places in figures.bad.values() for index in places}
+    extent = statistics.extent
+    bad = {index for places in statistics.bad.values() for index in places}
     index = extent.first_row
     for _, line in lines_of(source, extent.start, extent.end, max_row_bytes=max_row_bytes):
         row = line if line is None else line.strip()

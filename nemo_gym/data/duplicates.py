@@ -10,7 +10,7 @@ import orjson
 from nemo_gym.data.digests import DIGEST_BYTES, DigestSet, slices, unique_count
 from nemo_gym.data.near_duplicates import similarity
 from nemo_gym.data.row_check import PARAMS_KEY
-from nemo_gym.data.scan import FileFigures, user_messages
+from nemo_gym.data.scan import FileStatistics, user_messages
 
 MAX_EXAMPLES = 5
 """So many pairs are shown."""
@@ -55,7 +55,7 @@ class Duplicates:
             self.examples.append((first, again))
 
 
-def repeated_rows(files: Sequence[FileFigures]) -> Duplicates:
+def repeated_rows(files: Sequence[FileStatistics]) -> Duplicates:
     """Rows whose parameters an earlier row has, too."""
     found = Duplicates()
     sets = [each.params for each in files]
@@ -71,7 +71,7 @@ def repeated_rows(files: Sequence[FileFigures]) -> Duplicates:
     return found
 
 
-def shared_rows(train: Sequence[FileFigures], validation: Sequence[FileFigures]) -> Duplicates:
+def shared_rows(train: Sequence[FileStatistics], validation: Sequence[FileStatistics]) -> Duplicates:
     """Rows of the validation data whose parameters a row of the training data has, too."""
     found = Duplicates()
     for part in slices(*(each.params for each in (*train, *validation))):
@@ -82,24 +82,24 @@ def shared_rows(train: Sequence[FileFigures], validation: Sequence[FileFigures])
     return found
 
 
-def nearly_repeated_rows(files: Sequence[FileFigures]) -> Duplicates:
+def nearly_repeated_rows(files: Sequence[FileStatistics]) -> Duplicates:
     """Rows whose prompt is nearly that of another row. Equal parameters are not counted again."""
     return _nearly_equal(_near_pairs(files, files))
 
 
-def nearly_shared_rows(train: Sequence[FileFigures], validation: Sequence[FileFigures]) -> Duplicates:
+def nearly_shared_rows(train: Sequence[FileStatistics], validation: Sequence[FileStatistics]) -> Duplicates:
     """Rows of the validation data whose prompt is nearly that of a row of the training data."""
     return _nearly_equal(_near_pairs(train, validation))
 
 
-def _places(files: Sequence[FileFigures], part: Sequence[Sequence[bytes]]) -> Iterator[tuple[bytes, Place]]:
+def _places(files: Sequence[FileStatistics], part: Sequence[Sequence[bytes]]) -> Iterator[tuple[bytes, Place]]:
     for each, records in zip(files, part, strict=True):
         for record in records:
             place = int.from_bytes(record[DIGEST_BYTES:], "big")
             yield record[:DIGEST_BYTES], Place(each.extent.path, place)
 
 
-def _near_pairs(earlier: Sequence[FileFigures], later: Sequence[FileFigures]) -> Iterator[tuple[Place, Place]]:
+def _near_pairs(earlier: Sequence[FileStatistics], later: Sequence[FileStatistics]) -> Iterator[tuple[Place, Place]]:
     """Pairs that share a key: each row with the first one that has the key."""
     is_same = earlier is later
     sets: list[DigestSet] = [each.near for each in (earlier if is_same else (*earlier, *later))]

@@ -16,7 +16,7 @@ from nemo_gym.data.numbers import (
     UNIQUE_USER_MESSAGES,
     AvgMinMax,
 )
-from nemo_gym.data.scan import FileFigures
+from nemo_gym.data.scan import FileStatistics
 from nemo_gym.llm_api.base import JsonObject
 
 NO_LONGER_WRITTEN = frozenset(("Median",))
@@ -24,9 +24,9 @@ NO_LONGER_WRITTEN = frozenset(("Median",))
 
 
 class Counted(NamedTuple):
-    """The figures of a file, and how often each of its rows is used."""
+    """The statistics of a file, and how often each of its rows is used."""
 
-    figures: FileFigures
+    statistics: FileStatistics
     num_repeats: int = 1
 
 
@@ -39,34 +39,34 @@ def dataset_description(dataset: DatasetConfig) -> JsonObject:
 
 def metrics_of(files: Sequence[Counted]) -> JsonObject:
     """The statistics of all these files together."""
-    figures = [each.figures for each in files]
-    numbers = _merged([(each.figures.numbers, each.num_repeats) for each in files])
+    statistics = [each.statistics for each in files]
+    numbers = _merged([(each.statistics.numbers, each.num_repeats) for each in files])
     optional = (TOKENS, *SAMPLING_PARAMETERS.values())
     written = [*ALWAYS_WRITTEN, *(name for name in optional if name in numbers)]
     return {
-        EXAMPLES: sum((each.figures.rows - each.figures.num_bad) * each.num_repeats for each in files),
+        EXAMPLES: sum((each.statistics.rows - each.statistics.num_bad) * each.num_repeats for each in files),
         **{name: numbers.get(name, AvgMinMax()).aggregate() for name in written},
-        UNIQUE_PARAMS: unique_count(*(each.params for each in figures)),
-        UNIQUE_USER_MESSAGES: unique_count(*(each.user_messages for each in figures)),
+        UNIQUE_PARAMS: unique_count(*(each.params for each in statistics)),
+        UNIQUE_USER_MESSAGES: unique_count(*(each.user_messages for each in statistics)),
         **_field_metrics(files),
     }
 
 
 def _merged(parts: Sequence[tuple[Mapping[str, AvgMinMax], int]]) -> dict[str, AvgMinMax]:
     merged: dict[str, AvgMinMax] = {}
-    for figures, num_repeats in parts:
-        for name, found in figures.items():
+    for statistics, num_repeats in parts:
+        for name, found in statistics.items():
             merged.setdefault(name, AvgMinMax()).add(found.repeated(num_repeats))
     return merged
 
 
 def _field_metrics(files: Sequence[Counted]) -> JsonObject:
     """Of every field of the rows. One that holds numbers and texts has the statistics of both."""
-    numbers = _merged([(each.figures.field_numbers, each.num_repeats) for each in files])
+    numbers = _merged([(each.statistics.field_numbers, each.num_repeats) for each in files])
     totals: dict[str, int] = {}
     digests: dict[str, list[DigestSet]] = {}
-    for figures, num_repeats in files:
-        for name, texts in figures.field_texts.items():
+    for statistics, num_repeats in files:
+        for name, texts in statistics.field_texts.items():
             totals[name] = totals.get(name, 0) + texts.total * num_repeats
             digests.setdefault(name, []).append(texts.digests)
     metrics: dict[str, JsonObject] = {_free(name): dict(found.aggregate()) for name, found in numbers.items()}

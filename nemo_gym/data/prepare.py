@@ -29,7 +29,7 @@ from nemo_gym.data.metrics import Counted, dataset_description, differences, met
 from nemo_gym.data.numbers import TOKENS
 from nemo_gym.data.reports import conflict_message, offending_message
 from nemo_gym.data.row_check import EnvironmentCode, row_validator
-from nemo_gym.data.scan import MAX_ROW_BYTES, FileFigures, ScanOptions, can_count_tokens, extent_of, scan
+from nemo_gym.data.scan import MAX_ROW_BYTES, FileStatistics, ScanOptions, can_count_tokens, extent_of, scan
 from nemo_gym.data.scope import AgentDataset, DatasetScope, datasets_in_scope, file_beside
 from nemo_gym.errors import ConfigError, GymError, StartupError
 from nemo_gym.llm_api.base import JsonObject
@@ -113,20 +113,20 @@ class CheckedDataset:
     """A dataset after the scan."""
 
     source: AgentDataset
-    figures: FileFigures
+    statistics: FileStatistics
     metrics: JsonObject
     conflicts: list[str] = field(default_factory=list)
     stamp: tuple[int, int] = (0, 0)
 
     @property
     def counted(self) -> Counted:
-        return Counted(self.figures, self.source.dataset.num_repeats)
+        return Counted(self.statistics, self.source.dataset.num_repeats)
 
     @property
     def offending_example_idxs(self) -> list[int]:
         """Bad rows by index, counted as often as they are repeated."""
         repeats = self.source.dataset.num_repeats
-        rows = sorted(index for places in self.figures.bad.values() for index in places)
+        rows = sorted(index for places in self.statistics.bad.values() for index in places)
         return [index * repeats + repeat for index in rows for repeat in range(repeats)]
 
 
@@ -215,8 +215,8 @@ class TrainDataProcessor:
         options = self._scan_options(datasets)
         found = event_loop.run_embedded(scan(extents, options, self._spill, on_progress=self._on_progress))
         checked = [
-            CheckedDataset(source, figures, {}, stamp=stamp)
-            for source, figures, stamp in zip(datasets, found, stamps, strict=True)
+            CheckedDataset(source, statistics, {}, stamp=stamp)
+            for source, statistics, stamp in zip(datasets, found, stamps, strict=True)
         ]
         for each in checked:
             each.metrics = dataset_description(each.source.dataset) | metrics_of([each.counted])
@@ -244,7 +244,7 @@ class TrainDataProcessor:
 
     def find_duplicates(self, checked: Sequence[CheckedDataset]) -> list[DuplicateReport]:
         """Equal and nearly equal rows within each type of dataset, and between train and validation."""
-        by_type = {kind: [each.figures for each in of_type] for kind, of_type in self._by_type(checked).items()}
+        by_type = {kind: [each.statistics for each in of_type] for kind, of_type in self._by_type(checked).items()}
         reports = [
             DuplicateReport(kind, duplicates.repeated_rows(files), self._near(files, files))
             for kind, files in by_type.items()
@@ -255,7 +255,7 @@ class TrainDataProcessor:
             reports.append(DuplicateReport("validation and train", shared, self._near(train, validation)))
         return reports
 
-    def _near(self, earlier: list[FileFigures], later: list[FileFigures]) -> duplicates.Duplicates | None:
+    def _near(self, earlier: list[FileStatistics], later: list[FileStatistics]) -> duplicates.Duplicates | None:
         if not any(each.near.count for each in (*earlier, *later)):
             return None
         if earlier is later:
@@ -264,10 +264,10 @@ class TrainDataProcessor:
 
     def save_metrics(self, checked: Sequence[CheckedDataset]) -> None:
         """Save the statistics beside each dataset; where they contradict saved ones, beside those, and refuse."""
-        refused = [each for each in checked if not each.figures.rows]
-        refused += [each for each in checked if each.figures.bad and not self.config.drop_offending]
+        refused = [each for each in checked if not each.statistics.rows]
+        refused += [each for each in checked if each.statistics.bad and not self.config.drop_offending]
         if refused:
-            raise OffendingRowsError(offending_message([each.figures for each in refused]))
+            raise OffendingRowsError(offending_message([each.statistics for each in refused]))
         for each in checked:
             _write_metrics(each.source.beside("_metrics.json"), each.metrics, has_conflict=bool(each.conflicts))
         conflicts = [(each.source.beside("_metrics.json"), each.conflicts) for each in checked if each.conflicts]
@@ -298,7 +298,7 @@ class TrainDataProcessor:
             if _stamp(each.source.path) != each.stamp:
                 raise DataChangedError(f"{each.source.path} changed while it was being prepared. Start again.")
             write_prepared(
-                each.figures,
+                each.statistics,
                 each.source.beside("_prepare.jsonl"),
                 each.source.agent,
                 num_repeats=each.source.dataset.num_repeats,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from nemo_gym.data.scan import FileFigures
+from nemo_gym.data.scan import FileStatistics
 
 
 def conflict_message(conflicts: Sequence[tuple[Path, list[str]]]) -> str:
@@ -17,7 +17,7 @@ def conflict_message(conflicts: Sequence[tuple[Path, list[str]]]) -> str:
     return "\n".join(lines)
 
 
-def offending_message(files: Sequence[FileFigures]) -> str:
+def offending_message(files: Sequence[FileStatistics]) -> str:
     lines = ["Found rows that are not valid. Nothing was collated."]
     for each in files:
         lines += offending_lines(each)
@@ -25,15 +25,15 @@ def offending_message(files: Sequence[FileFigures]) -> str:
     return "\n".join(lines)
 
 
-def offending_lines(figures: FileFigures) -> list[str]:
+def offending_lines(statistics: FileStatistics) -> list[str]:
     """One line for each reason why rows of a file are bad."""
-    path = figures.extent.path
-    if not figures.rows:
+    path = statistics.extent.path
+    if not statistics.rows:
         return [f"{path}: no rows"]
-    numbers = line_numbers(path, {index for places in figures.bad.values() for index in places})
+    numbers = line_numbers(path, {index for places in statistics.bad.values() for index in places})
     return [
         f"{path}: {number_ranges([numbers[index] for index in places], 'line')}: {reason}"
-        for reason, places in figures.bad.items()
+        for reason, places in statistics.bad.items()
     ]
 
 

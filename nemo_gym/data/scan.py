@@ -90,7 +90,7 @@ def examine(task: ChunkTask) -> ChunkFigures:
     with open(task.path, "rb") as file:
         for start, line in lines_of(file, task.start, task.end, max_row_bytes=task.max_row_bytes):
             observer.observe(start, line)
-    return observer.figures()
+    return observer.statistics()
 
 
 def slow_checks(task: ChunkTask) -> "set[SlowCheck]":
@@ -103,7 +103,7 @@ def slow_checks(task: ChunkTask) -> "set[SlowCheck]":
 
 
 class _Observer:
-    """Collects the figures of one part."""
+    """Collects the statistics of one part."""
 
     def __init__(self, task: ChunkTask) -> None:
         self._task, self._found = task, ChunkFigures()
@@ -188,7 +188,7 @@ class _Observer:
     def _new_list(self, fields: dict[str, list[Any]], name: str) -> list[Any]:
         return fields.setdefault(name, []) if len(fields) < MAX_FIELDS else []
 
-    def figures(self) -> ChunkFigures:
+    def statistics(self) -> ChunkFigures:
         found = self._found
         found.numbers = {name: AvgMinMax.of(values) for name, values in self._numbers.items() if values}
         found.field_numbers = {name: AvgMinMax.of(values) for name, values in self._field_numbers.items()}
@@ -298,7 +298,7 @@ class TextFigures:
 
 
 @dataclass(slots=True)
-class FileFigures:
+class FileStatistics:
     """What is known of a dataset after a scan."""
 
     extent: Extent
@@ -314,7 +314,7 @@ class FileFigures:
     field_texts: dict[str, TextFigures] = field(default_factory=dict)
 
     @classmethod
-    def empty(cls, extent: Extent, spill: Spill) -> "FileFigures":
+    def empty(cls, extent: Extent, spill: Spill) -> "FileStatistics":
         located = {"extra_bytes": OFFSET_BYTES}
         return cls(extent, spill.new_set(**located), spill.new_set(), spill.new_set(**located))
 
@@ -342,20 +342,20 @@ class FileFigures:
 
 
 def _merge_numbers(known: dict[str, AvgMinMax], found: dict[str, AvgMinMax]) -> None:
-    for name, figures in found.items():
-        known.setdefault(name, AvgMinMax()).add(figures)
+    for name, statistics in found.items():
+        known.setdefault(name, AvgMinMax()).add(statistics)
 
 
 async def scan(
     extents: Iterable[Extent], options: ScanOptions, spill: Spill, *, on_progress: Callable[[int], None] | None = None
-) -> list[FileFigures]:
-    """The figures of each dataset. `on_progress` hears how many bytes were examined."""
-    found = [FileFigures.empty(extent, spill) for extent in extents]
-    begun: deque[tuple[FileFigures, ChunkTask, asyncio.Task[ChunkFigures]]] = deque()
+) -> list[FileStatistics]:
+    """The statistics of each dataset. `on_progress` hears how many bytes were examined."""
+    found = [FileStatistics.empty(extent, spill) for extent in extents]
+    begun: deque[tuple[FileStatistics, ChunkTask, asyncio.Task[ChunkFigures]]] = deque()
 
     async def merge_next() -> None:
-        figures, task, running = begun.popleft()
-        figures.merge(await running, spill)
+        statistics, task, running = begun.popleft()
+        statistics.merge(await running, spill)
         if on_progress is not None:
             on_progress(task.end - task.start)
 
@@ -373,7 +373,7 @@ async def scan(
     return found
 
 
-async def _runner(stack: AsyncExitStack, found: list[FileFigures], options: ScanOptions) -> Run:
+async def _runner(stack: AsyncExitStack, found: list[FileStatistics], options: ScanOptions) -> Run:
     """What examines a part: other processes if there is enough to do for them, else this one."""
     size = sum(each.extent.end - each.extent.start for each in found)
     if options.num_processes == 1 or size <= options.chunk_bytes:

@@ -1,4 +1,4 @@
-"""The viewer in the terminal: figures of a file, its rows, a search, or one conversation."""
+"""The viewer in the terminal: metrics of a file, its rows, a search, or one conversation."""
 
 import itertools
 import shutil
