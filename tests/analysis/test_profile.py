@@ -151,7 +151,7 @@ def test_as_a_user_types_it(tmp_path: Path) -> None:
     arguments = [f"+{name}_jsonl_fpath={file}.jsonl" for name, file in FILES.items()]
     done = ng("ng_profile", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "2 rows with figures in profiled.jsonl" in done.stdout
+    assert "2 rows with metrics in profiled.jsonl" in done.stdout
     assert "reward" in done.stdout
     assert "1 rows have no rollout" in done.stderr
     assert "2 records have no _task_index; found by their prompt" in done.stderr
