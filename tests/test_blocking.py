@@ -21,6 +21,7 @@ import asyncio
 import os
 import re
 import socket
+import threading
 import time
 
 def block(place, text):
@@ -67,10 +68,23 @@ def almost():
 def interrupt():
     raise KeyboardInterrupt
 
+def leave():
+    raise SystemExit(3)
+
+def quit():
+    os._exit(9)
+
+def thread():
+    threading.Thread(target=time.sleep, args=(1e6,)).start()
+
 def fork():
     if os.fork() == 0:
         return
     os.wait()
+
+def fork_and_loop():
+    if os.fork() == 0:
+        loop()
 
 def fork_and_stay():
     child = os.fork()
@@ -95,6 +109,8 @@ class BlockingResourcesServer(SimpleResourcesServer):
         if text == "verify_in_a_group":
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.loop_in_a_task())
+        if text == "verify_in_a_gather":
+            await asyncio.gather(self.loop_in_a_task(), self.loop_in_a_task(), return_exceptions=True)
         if text == "await_in_a_fork":
             if os.fork() == 0:
                 await asyncio.sleep(0)
@@ -188,7 +204,7 @@ def scored(project: Path) -> list[int]:
 @pytest.mark.parametrize("more", [[], ["+num_workers=2"]], ids=["one process", "workers"])
 def test_code_that_blocks_fails_its_own_rollout_with_its_line(project: Path, more: list[str]) -> None:
     texts = [f"{place} {way}" for place in PLACES for way in ("loop", "sleep", "read", "regex")]
-    texts += ["verify swallow", "verify_in_a_group"]
+    texts += ["verify swallow", "verify_in_a_group", "verify_in_a_gather"]
     write_rows(project, [text for each in texts for text in (each, "fine")])
     done = collect(project, *more)
     assert (project / "out.jsonl").exists(), done.stderr
@@ -226,11 +242,26 @@ def test_the_deadline_of_a_rollout_ends_a_block_before_the_limit_does(project: P
 
 @pytest.mark.parametrize("more", [[], ["+num_workers=2"]], ids=["one process", "workers"])
 def test_forks_and_keyboard_interrupts_fail_no_other_rollout(project: Path, more: list[str]) -> None:
-    write_rows(project, ["fine", "verify fork", "verify interrupt", "tool fork", "await_in_a_fork", "fine"])
+    texts = ["fine", "verify fork", "verify interrupt", "tool fork", "await_in_a_fork", "tool leave", "tool interrupt"]
+    write_rows(project, [*texts, "fine"])
     done = collect(project, *more)
-    assert scored(project) == [0, 1, 3, 4, 5], done.stderr
-    assert [failure["cause"] for failure in final_failures(project).values()] == ["verifier"]
+    assert scored(project) == [0, 1, 3, 4, 7], done.stderr
+    causes = {number: failure["cause"] for number, failure in final_failures(project).items()}
+    assert causes == {2: "verifier", 5: "environment", 6: "environment"}
     assert len((project / "out.jsonl").read_text().splitlines()) == 5
+
+
+def test_a_forked_child_does_not_hide_the_death_of_its_worker(project: Path) -> None:
+    write_rows(project, [*["fine"] * 6, "verify fork_and_loop", "tool quit", *["fine"] * 6])
+    done = collect(project, "+num_workers=2")
+    assert scored(project) == [number for number in range(14) if number != 7], done.stderr
+
+
+def test_a_thread_that_the_code_of_a_server_leaves_does_not_keep_a_command(project: Path) -> None:
+    write_rows(project, ["verify thread", "fine"])
+    done = collect(project)
+    assert (done.returncode, scored(project)) == (0, [0, 1]), done.stderr
+    assert "Not waiting for threads" in done.stderr
 
 
 def test_a_forked_child_that_stays_keeps_neither_the_output_nor_the_command(project: Path) -> None:

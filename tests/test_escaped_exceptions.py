@@ -54,7 +54,8 @@ class EscapingResourcesServer(SimpleResourcesServer):
             raise GeneratorExit
         if what == "exit behind it":
             asyncio.create_task(leave())
-        if what in ("wait", "exit behind it"):
+            await asyncio.sleep(0.05)
+        if what == "wait":
             await asyncio.sleep(3600)
         return 1.0
 """
@@ -114,20 +115,15 @@ def test_a_verifier_that_outlasts_the_rollout_is_a_timeout_with_the_response(pro
     assert failure["response"]["output"][0]["content"][0]["text"] == "Done."
 
 
-def test_an_exit_in_a_task_of_its_own_ends_the_process_with_an_error(project: Path) -> None:
-    (project / "rows.jsonl").write_text(json.dumps(example_row("exit in a task")) + "\n")
-    done = collect_in(project)
-    assert done.returncode == 1
-    assert "called sys.exit(0) in a task" in done.stderr
-
-
-def test_an_exit_in_a_task_of_its_own_ends_a_worker_which_is_started_again(project: Path) -> None:
-    prompts = ["fine"] * 10 + ["exit behind it"] + ["fine"] * 10
+@pytest.mark.parametrize("more", [[], ["+num_workers=2"]])
+def test_an_exit_in_a_task_of_its_own_ends_no_process(project: Path, more: list[str]) -> None:
+    prompts = ["fine", "exit in a task", "exit behind it", "fine"]
     (project / "rows.jsonl").write_text("".join(json.dumps(example_row(prompt)) + "\n" for prompt in prompts))
-    output, done = project / "out.jsonl", collect_in(project, "+num_workers=2")
-    assert sorted(record["_task_index"] for record in rows_of(output)) == [*range(10), *range(11, 21)], done.stderr
+    output, done = project / "out.jsonl", collect_in(project, *more)
+    assert sorted(record["_task_index"] for record in rows_of(output)) == [0, 2, 3], done.stderr
     failures = [each for each in rows_of(failures_path(output)) if each["is_final"]]
-    assert [(each["_task_index"], each["code"]) for each in failures] == [(10, "worker_lost")]
+    assert [(each["_task_index"], each["cause"]) for each in failures] == [(1, "verifier")]
+    assert "raised SystemExit(0) in a task" in done.stderr
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

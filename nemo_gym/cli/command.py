@@ -15,6 +15,8 @@ import logging
 import os
 import select
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     Parameters = TypeVar("Parameters", bound=CommandConfig)
 
 logger = logging.getLogger(__name__)
+
+THREADS_GRACE_S = 3.0
+"""How long threads of servers may run on after a command has ended."""
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -154,11 +159,27 @@ def _as_script(
                 _show_help(parameters, function)
                 raise SystemExit(0)
             code = _run_command(run, parameters)
+        _end_despite_threads(code)
         if code:
             raise SystemExit(code)
 
     setattr(script, _PARAMETERS, parameters)
     return script
+
+
+def _end_despite_threads(code: int) -> None:
+    """Have this process end soon after its main thread, also if code of a server has left a thread that runs on."""
+    left = [each.name for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+
+    def end() -> None:
+        threading.main_thread().join()  # it ends before Python waits for the others
+        time.sleep(THREADS_GRACE_S)
+        sys.stderr.write(f"Not waiting for threads that the code of servers has left: {', '.join(left)}.\n")
+        sys.stderr.flush()
+        os._exit(code)
+
+    if left:
+        threading.Thread(target=end, name="nemo-gym-end", daemon=True).start()
 
 
 def _wants_help() -> bool:

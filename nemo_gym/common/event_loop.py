@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from nemo_gym.common.interrupts import interrupts
-from nemo_gym.errors import GymError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -41,22 +40,28 @@ def run_embedded(main: Coroutine[Any, Any, T]) -> T:
 
     raise_open_file_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.get_loop().set_default_executor(DaemonThreadPool())
+        loop = runner.get_loop()
+        loop.set_default_executor(DaemonThreadPool())
+        task = loop.create_task(_cancelled_by_interrupts(main))
         try:
-            return runner.run(_cancelled_by_interrupts(main))
+            while True:
+                try:
+                    return runner.run(_result_of(task))
+                except (SystemExit, KeyboardInterrupt) as error:
+                    if task.done() or (isinstance(error, KeyboardInterrupt) and interrupts.may_be_keyboard):
+                        raise
+                    # of a task or callback that the code of a server started: asyncio stops the loop for it
+                    logger.error("the code of a server raised %r in a task, which is ignored", error, exc_info=error)
         except asyncio.CancelledError:
             if interrupts.count:
                 raise KeyboardInterrupt from None
             raise
-        except (SystemExit, KeyboardInterrupt) as error:
-            # of a task that nobody awaits through a boundary of ours: asyncio stops the loop
-            if isinstance(error, KeyboardInterrupt) and interrupts.may_be_keyboard:
-                raise
-            what = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else "raised KeyboardInterrupt"
-            message = f"The code of a server {what} in a task, which ends the whole process."
-            raise GymError(f"{message} Raise an exception in its place.") from error
         finally:
-            runner.get_loop().run_until_complete(_end_tasks())
+            loop.run_until_complete(_end_tasks())
+
+
+async def _result_of(task: "asyncio.Task[T]") -> T:
+    return await task
 
 
 async def _cancelled_by_interrupts(main: Coroutine[Any, Any, T]) -> T:

@@ -18,6 +18,7 @@ import msgspec
 import orjson
 
 from nemo_gym.base_resources_server import check_reward
+from nemo_gym.common.forks import close_in_forks
 from nemo_gym.errors import Cause, GymError, RolloutError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.call_log import LogRequest
@@ -84,6 +85,7 @@ class FrameConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        close_in_forks(transport.get_extra_info("socket").fileno())
 
     def data_received(self, data: bytes) -> None:
         received: bytes | bytearray = data  # usually frames are whole

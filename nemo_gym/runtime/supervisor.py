@@ -144,12 +144,14 @@ class WorkerProcess:
             process.stdin.write(self.spec.to_json() + b"\n")
             await process.stdin.drain()
         interrupts.process_groups.add(process.pid)
+        reading = asyncio.create_task(self._read_output(process.stdout))
         try:
-            await self._read_output(process.stdout)
+            code = await process.wait()
+            _signal_group(process.pid, signal.SIGKILL)  # a child that the worker forked keeps its output open
+            await reading
         finally:
+            reading.cancel()
             self.ready.clear()
-        code = await process.wait()
-        _signal_group(process.pid, signal.SIGKILL)
         interrupts.process_groups.discard(process.pid)
         return code
 

@@ -18,7 +18,7 @@ from nemo_gym.server.asgi import Receive, Send, cancel_on_disconnect, reply_head
 from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by, read_response
 from nemo_gym.server.error_responses import cause_of, failure_of
 from nemo_gym.server.session import Session, SessionStore
-from nemo_gym.server.watchdog import interrupted, pop_interruption
+from nemo_gym.server.watchdog import running_call
 
 _FORWARDED_HEADERS = frozenset(("retry-after",))
 """Headers of a reply that a handler returns, or forwards from another server, which are meant for the caller."""
@@ -60,14 +60,14 @@ class ServerCore:
         opened: Session | None = None
         stats, failure = endpoint.stats, None
         stats.in_flight += 1
-        started = monotonic()
+        started, outer_call = monotonic(), running_call.set(call)
         try:
             if self.is_stateful and call.session is None and endpoint.opens_session:
                 opened = call.session = self.sessions.open(call.cookies.get(self.session_cookie))
                 opened.users += 1
             value = await endpoint(call)
-            if interrupted and (blocked := pop_interruption()) is not None:
-                raise blocked
+            if call.interruption is not None:
+                raise call.interruption
             if callable(value):
                 value = await read_response(call, value)
             if endpoint.finish is not None:
@@ -76,7 +76,7 @@ class ServerCore:
                 failure = cause_of(value, endpoint.cause)
             status = 200 if call.response is None else call.response.status_code
         except BaseException as raised:
-            error = (pop_interruption() or raised) if interrupted else raised
+            error = call.interruption or raised
             if is_meant_for_task(error):
                 failure = "cancelled" if time_left(1.0) else "timeout"
                 if opened is not None and opened.is_new:  # cancelled before the client received the token
@@ -85,6 +85,7 @@ class ServerCore:
             value = endpoint.shape_error(self.failed(error, cause=endpoint.cause), error)
             failure = cause_of(value, endpoint.cause)
         finally:
+            running_call.reset(outer_call)
             stats.end(started, failure)
             if opened is not None:
                 opened.users -= 1

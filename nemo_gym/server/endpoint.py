@@ -18,7 +18,7 @@ from nemo_gym.common.event_loop import run_in_thread
 from nemo_gym.common.plugins import plugin
 from nemo_gym.common.statistics import RequestStats
 from nemo_gym.compute.pool import Compute
-from nemo_gym.errors import Cause, ConfigError
+from nemo_gym.errors import BlockedError, Cause, ConfigError
 from nemo_gym.llm_api.json_codec import Decoder
 from nemo_gym.server.asgi import call_asgi
 from nemo_gym.server.session import Session, SessionState
@@ -51,6 +51,8 @@ class Call(msgspec.Struct):
     """True if the caller gives a live body away, so that the handler may change it."""
     sent: Any = None
     """The body as it came, for handlers that read it from the request."""
+    interruption: BlockedError | None = None
+    """The exception that the watchdog raised in the code of this call, or in a task that it started."""
 
 
 class BadBodyError(Exception):

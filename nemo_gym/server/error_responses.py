@@ -35,7 +35,6 @@ from nemo_gym.llm_api.endpoint_errors import setup_code
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import RefusedError
 from nemo_gym.server.endpoint import BadBodyError
-from nemo_gym.server.watchdog import pop_interruption
 
 logger = logging.getLogger(__name__)
 rate_limited = RateLimitedLog(logger)
@@ -118,11 +117,13 @@ def _failure_of(error: BaseException, *, server: str, key: str, cause: Cause) ->
             text = content.decode(errors="replace")
             return 500, f"Hit an exception in {key} calling an inner server: {text}"
     elif (blocked := next((each for each in leaf_errors(error) if isinstance(each, BlockedError)), None)) is not None:
-        pop_interruption()
         found = _blocked_failure(blocked, error, cause)
         rate_limited.warning(server, "%s", blocked)
     elif isinstance(error, asyncio.CancelledError):
         found = _cancellation_failure(error, cause)
+        _log_unexpected(error, server, found.cause)
+    elif cause == "tool" and not isinstance(error, Exception):  # such as SystemExit: no result for the model to read
+        found = RolloutError("environment", f"A tool raised {exception_repr(error)}.", retryable=False)
         _log_unexpected(error, server, found.cause)
     else:
         _log_unexpected(error, server, cause)

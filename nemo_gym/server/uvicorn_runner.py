@@ -14,6 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from nemo_gym.common.descriptors import RESERVED, connection_budget, open_connections
+from nemo_gym.common.forks import close_in_forks
 from nemo_gym.common.interrupts import interrupts, say_stopping
 from nemo_gym.errors import OverloadedError, PortError
 from nemo_gym.server.request_checks import GRACE_S, ServerLimits
@@ -55,6 +56,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        close_in_forks(transport.get_extra_info("socket").fileno())
         open_here = len(self.connections)
         open_in_all = open_here + open_connections.outbound
         self._is_over_limit = open_here > self.config.max_connections or open_in_all > self.config.budget

@@ -20,9 +20,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from nemo_gym.common.deadline import current_deadline
 from nemo_gym.common.forks import close_in_forks
@@ -70,15 +71,15 @@ def register_handler(handlers: Handlers, name: str, function: Callable[..., Any]
     return handlers.setdefault(code, Handler(name))
 
 
-interrupted: "dict[asyncio.Task[Any], BlockedError]" = {}
-"""The exceptions that were raised in tasks and that no boundary of ours has caught yet."""
-
-
-def pop_interruption() -> BlockedError | None:
-    """The exception that was raised in the running task. Its code may have caught it, but what it returns then is no
+class Interruptible(Protocol):
+    """A call of a handler. Its code, or a task that it started, may catch the exception; what it returns then is no
     result."""
-    task = asyncio.current_task()
-    return None if task is None else interrupted.pop(task, None)
+
+    interruption: BlockedError | None
+
+
+running_call: ContextVar[Interruptible | None] = ContextVar("nemo_gym_running_call", default=None)
+"""The call that the running code works for. Tasks and callbacks inherit it."""
 
 
 @dataclass(slots=True)
@@ -209,13 +210,12 @@ class Watchdog:
         name, place = "Code of a server" if handler is None else handler.name, place_in(_names(_stack(frame)))
         error = BlockedError(
             f"{name} blocked the event loop for {now - block.task_since:.1f} s, at {place}. Run such work with "
-            "nemo_gym.compute.pool, or make the handler a plain `def`, which runs in a thread. `max_blocked_s` is the "
-            "limit."
+            "nemo_gym.compute.pool, or make the handler a plain `def`, which runs in a thread. The limits are "
+            "`max_blocked_s` and the deadline of the rollout."
         )
-        if handler is not None and task is not None:
-            for ended in [each for each in interrupted if each.done()]:
-                del interrupted[ended]
-            interrupted[task] = error
+        call = running_call.get()
+        if call is not None:
+            call.interruption = error
         raise error
 
     def _is_over_limit(self, block: Block, now: float) -> bool:
