@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from nemo_gym.answers import plain_letters, without_thinking
+from nemo_gym.answers import plain_letters, shown
 from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS, bare, final_answer
 
 
@@ -121,8 +121,8 @@ def check(expected: str, *messages: str) -> LibraryCheck:
 
 
 def spoken(messages: Iterable[str]) -> str:
-    """The text of a reply without thoughts, which end with their message."""
-    return "".join(map(without_thinking, messages))
+    """The text of a reply without what is hidden and without thoughts, which end with their message."""
+    return "".join(map(shown, messages))
 
 
 def unreadable_gold(expected: str) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
-from nemo_gym.answers import boxes, is_denied
+from nemo_gym.answers import boxes, is_denied, is_taken_back
 
 MAX_ANSWER_CHARS = 10_000
 """A longer answer is none."""
@@ -72,8 +72,13 @@ def final_answer(text: str) -> str | None:
         if is_denied(text, candidate.start, candidate.end):
             denied.add(candidate.content)
         elif candidate.content not in denied and (candidate in explicit or not explicit):
-            return candidate.content if 0 < len(candidate.content) <= MAX_ANSWER_CHARS else None
+            return candidate.content if _is_final(text, candidate) else None
     return None
+
+
+def _is_final(text: str, candidate: Candidate) -> bool:
+    is_one = 0 < len(candidate.content) <= MAX_ANSWER_CHARS
+    return is_one and not is_taken_back(text, candidate.end, candidate.content)
 
 
 def _statements(text: str) -> Iterator[Candidate]:
