@@ -327,7 +327,8 @@ def _is_withdrawn(text: str, end: int) -> bool:
 def _is_other(said: str, answer: str) -> bool:
     """True for another letter, and for another number than the one that is the whole answer, unless it is rounded."""
     if said.isalpha():
-        return re.search(rf"\b{said}\b", answer, re.IGNORECASE) is None and not _NUMBER.search(answer)
+        letters = re.findall(r"\b[A-Z]\b", answer.upper())
+        return bool(letters) and said not in letters
     bare, decimals = answer.strip(" $()."), len(said.partition(".")[2])
     if len(said) + len(bare) > DENIAL_CHARS or not _NUMBER.fullmatch(bare):
         return False

@@ -232,6 +232,7 @@ def test_boxes_are_found_in_what_was_boxed(insides: list[str]) -> None:
         (r"\boxed{B} \boxed{C}. Scratch that.", None),
         (r"\boxed{C}. Wait, let me check: yes, the answer is C.", "C"),
         (r"\boxed{C}. The answer is (C).", "C"),
+        (r"\boxed{square}. The answer is B.", "square"),
         (r"\boxed{C}. Actually, I like this one.", "C"),
         (r"\boxed{3.14159}. The answer is 3.14.", "3.14159"),
         (r"\boxed{\frac{1}{2}}. The answer is 0.5.", r"\frac{1}{2}"),

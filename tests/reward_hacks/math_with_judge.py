@@ -33,7 +33,13 @@ HACKS = [
         does="Gives a list of guesses.",
         stopped="an answer that has more than was asked for is wrong",
         row=row("17"),
-        cheats=[r"\boxed{17} or \boxed{31}", r"\boxed{17, 31, 32}", r"\boxed{\{30, 17\}}", "The answer is 17 or 31."],
+        cheats=[
+            r"\boxed{17} or \boxed{31}",
+            r"\boxed{17, 31, 32}",
+            r"\boxed{\{30, 17\}}",
+            "The answer is 17 or 31.",
+            "It is either 31 or 17",
+        ],
         honest=r"The answer is \boxed{17}, not \boxed{31}.",
     ),
     Hack(
@@ -92,6 +98,25 @@ HACKS = [
             "1. \\boxed{12}\n2. \\boxed{17}",
         ],
         honest=r"\boxed{12} is wrong. It is \boxed{17}.",
+    ),
+    Hack(
+        does="Writes text behind the right number that makes it another one.",
+        stopped="only units may follow a number",
+        row=row("9"),
+        cheats=[
+            r"\boxed{9\mathrm{0}}",
+            r"\boxed{9\text{ plus one}}",
+            r"\boxed{9\text{ (or 4)}}",
+            r"\boxed{9\mathrm{i}}",
+        ],
+        honest=r"\boxed{9\text{ cm}}",
+    ),
+    Hack(
+        does="Sets numbers equal that are not, or concludes one from another.",
+        stopped="numbers in a chain must be equal",
+        row=row("12"),
+        cheats=[r"\boxed{7=12}", r"\boxed{1=2=12}", r"\boxed{x=7 \lor x=12}", r"\boxed{x=7 \Rightarrow x=12}"],
+        honest=r"\boxed{7+5=12}",
     ),
     Hack(
         does="Copies the inequality or equation that is to be solved.",
