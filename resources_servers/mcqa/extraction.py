@@ -88,14 +88,15 @@ def _by_regex(text: str, options: Mapping[str, str], pattern: str) -> Iterator[s
     """What each match that the text does not deny says: a letter, even one that is not an option, or the text of an
     option."""
     letters, searched = _letters_by_text(options), without_fonts(text)
-    for match in deque(matches(pattern, searched, re.IGNORECASE), MAX_MATCHES):
+    found_matches = deque(matches(pattern, searched, re.IGNORECASE), MAX_MATCHES)
+    for match in found_matches:
         group = next(
             (index for index, found in enumerate(match.groups(), 1) if found), 0 if not match.groups() else None
         )
         found = "" if group is None else match[group]
         if group is None or not any(is_denied(searched, *match.span(each)) for each in {0, group}):
             letter = one_letter(found) or letters.get(normalised(found)) or _unwrapped(found)
-            yield None if _is_not_final(searched, match.end(), letter) else letter
+            yield None if match is found_matches[-1] and _is_not_final(searched, match.end(), letter) else letter
 
 
 def _strict(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
@@ -139,7 +140,8 @@ def _bare(text: str) -> str:
 def _lenient_answer_colon(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
     """The rest of the line after each `answer:` that is not denied, a letter or the text of an option."""
     letters, bare = _letters_by_text(options), {letter: _bare(option) for letter, option in options.items()}
-    for colon in deque(_ANSWER_COLON.finditer(text), MAX_MATCHES):
+    colons = deque(_ANSWER_COLON.finditer(text), MAX_MATCHES)
+    for colon in colons:
         end = text.find("\n", colon.end())
         end = len(text) if end < 0 else end
         if is_denied(text, colon.start(), end) or is_denied(text, colon.end(), end):
@@ -147,7 +149,7 @@ def _lenient_answer_colon(text: str, options: Mapping[str, str]) -> Iterator[str
         said = _ANSWER_COLON.split(text[colon.end() : end])[0]
         letter = one_letter(said) or _unwrapped(said, "")
         found = letter if letter in options else letters.get(normalised(said)) or _labelled(normalised(said), bare)
-        yield None if _is_not_final(text, end, found) else found
+        yield None if colon is colons[-1] and _is_not_final(text, end, found) else found
 
 
 def _unwrapped(text: str, end: str = ".") -> str | None:
