@@ -2,9 +2,9 @@
 
 Environments differ in what counts as the answer, and rewards depend on it, so choose a function by its name. Refusals
 and messages that the model did not write have no text. A message whose content is a plain string has none either,
-except for `last_part_of_last_item`. In all environments the final answer outside thoughts counts: remove these with
-`without_thinking`, then read `answer_boxes` or `last_box`. Every function but `matches` takes time linear in the
-text."""
+except for `last_part_of_last_item`. In all environments the final answer outside thoughts counts: remove these, and
+what is hidden or struck out, with `shown`, then read `answer_boxes` or `last_box`. Every function but `matches` takes
+time linear in the text."""
 
 import json
 import math
@@ -32,12 +32,24 @@ MAX_BOXES = 50
 DENIAL_CHARS = 120
 """How far before and after an answer a denial of it is looked for."""
 
-THOUGHT_TAGS = ("think", "thinking", "thought", "thoughts", "reasoning", "scratchpad")
+THOUGHT_TAGS = ("think", "thinking", "thought", "thoughts", "reasoning", "scratchpad", "reflection")
 _THINK_TAG = re.compile(
-    rf"<(?P<tag>/?)(?:{'|'.join(THOUGHT_TAGS)})(?:\s[^<>]{{0,200}})?>|\[(?P<bracket>/?)think\]|◁(?P<triangle>/?)think▷"
-    r"|<\|(?P<token>begin|end)_of_thought\|>",
+    rf"<(?P<tag>/?)(?:\w{{1,20}}:)?(?:{'|'.join(THOUGHT_TAGS)})(?:\s[^<>]{{0,200}})?>|\[(?P<bracket>/?)think\]"
+    r"|◁(?P<triangle>/?)think▷|<\|(?P<token>begin|end)_of_thought\|>|<\|(?P<bars>/?)think(?:ing)?\|>"
+    r"|<\|channel\|>\s*(?P<channel>analysis|commentary|final)\b[^<]{0,200}(?:<\|message\|>)?|<\|(?P<over>end)\|>",
     re.IGNORECASE,
 )
+_CLOSING = frozenset(("/", "end", "final"))
+_HIDDEN = re.compile(
+    r"(?P<comment><!--)|<(?P<tag>del|s|strike|template)(?:\s[^<>]{0,200})?>"
+    r"|(?P<latex>\\begin\{comment\})|(?P<false>\\iffalse\b)"
+    r"|(?P<struck>~~(?=\S))|(?P<line>^[ \t]*%[^\n]*)"
+    r"|(?P<command>\\(?:[hv]?phantom|sout|st|[bx]?cancel|textcolor\s*\{white\})\s*\{)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_SHOWN_IF_OPEN = frozenset(("~~", "<s>"))
+"""What hides nothing if it is not closed; anything else hides the rest of the text."""
+_HIDDEN_ENDS = {"comment": "-->", "latex": r"\end{comment}", "false": r"\fi", "struck": "~~"}
 _FONT_COMMAND = r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal|up)?|boldsymbol|bm|mbox|operatorname|bf|it|rm|sf|tt)"
 _FONT = re.compile(rf"{_FONT_COMMAND}\s*\{{([^{{}}]*)\}}|\\textcolor\s*\{{[^{{}}]*\}}\s*\{{([^{{}}]*)\}}")
 _FONT_SWITCH = re.compile(
@@ -57,35 +69,65 @@ _STYLED_LETTERS = re.compile("[\uff01-\uff5e\u3000\U0001d400-\U0001d7ff]+")
 """Full-width and mathematical forms of ASCII characters."""
 
 _BRACE = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
+_OR = r"(?:\b(?:or|oder|ou|maybe|perhaps|possibly|alternatively)\b|或者?|または|или|\\lor\b|\\vee\b|\u2228)"
 _JOIN = re.compile(
-    r"[\s$]*(?:(?:,|;|&|/|\band\b|\bor\b|\b(?:maybe|perhaps|possibly|alternatively)\b|\\text\{\s*(?:and|or)\s*\})[\s$]*)+",
+    rf"[\s$*_()?!.]*(?:(?:[,;:&/]|{_OR}|\b(?:and|und|et|else|also|either)\b|\\text\{{\s*(?:and|or)\s*\}}"
+    r"|\d{1,3}[.)]|(?<=\n)[-+•])[\s$*_()?!.]*)+",
     re.IGNORECASE,
 )
+_ALTERNATIVE = re.compile(
+    rf"[\s$*_)\]}},;?!.]*{_OR}(?:[\s$*_(\[,]|(?:option|choice|maybe|perhaps)\b)*[A-Z0-9](?![A-Za-z])"
+)
+"""After an answer: another one."""
 _DENIAL_FLAGS = re.IGNORECASE | re.VERBOSE
-_NOT = r"""(?: \bnot | \w+n't | \bcannot | \bnever | \bneither | \bnor | \bexcept | \bunlike | \bdifferent\s+from
+_NOT = r"""(?: \bnot | \w+n't | \bcannot | \bnever | \bneither | \bnor | \bexcept | \bunlike
+    | \bdiffer(?:s|ent)?\s+from | \bunequal\s+to | \bfar\s+from
     | (?<!t\sbe\s)\b(?:anything|everything|all)\s+but | (?<!none\s)(?<!nothing\s)(?<!answer\s)\bother\s+than
     | \brather\s+than | \binstead\s+of
     | \b(?:less|more|greater|fewer|larger|smaller|bigger)\s+than | \\neq? | \\not | ≠ | != | ¬
     | \brul(?:e|ed|ing)\s+out | \b(?:exclud|eliminat|reject)(?:e|es|ed|ing)?
     | \b(?:wrong|incorrect|false)\s+(?:answer|option|choice|letter|result)
     | \bnicht | \bkeine? | \bpas | \bno\s+es | \bnon\s+è | \b\u043d\u0435 | 不是 | 不选 | 并非 )
-    (?: \s+ (?:the|an?|to|be|is|that|would|equal|for|number|value|simply|just|exactly|going|really|actually|even
+    (?: \s+ (?:the|my|an?|to|be|is|that|would|equal|for|number|value|simply|just|exactly|going|really|actually|even
         |pick|say|choose|select|(?:(?:correct|right|final)\s+)?(?:option|choice|answer|letter)|die|la)\b )*"""
-_DENIED_CLAIM = r"""\b(?: not\s+(?:true|correct|right|the\s+case) | false | wrong | incorrect | doubt
-    | (?:not|\w+n't)\s+(?:think|believe|say|claim) ) \s+ (?:that|to|the|it) \b [^.,!?\n]{0,60}"""
+_DENIED_CLAIM = r"""\b(?: not\s+(?:true|correct|right|the\s+case) | false | untrue | wrong | incorrect | doubt
+    | (?:not|\w+n't)\s+(?:think|believe|say|claim) ) \s+ (?:that|to|the|it) \b [^.,!?\n]{0,60}
+    | \b(?:not|\w+n't)\s+(?:think|believe|say|claim)\s
+      (?: (?!\b(?:but|so|hence|thus|therefore|instead|because|since)\b) [^.,:;!?\n] ){0,60}"""
 _DENIAL_BEFORE = re.compile(rf"(?: {_NOT} | {_DENIED_CLAIM} ) [\s:*_$(\[\\]* $", _DENIAL_FLAGS)
 _DENIAL_AFTER = re.compile(
     r"""[\s$)\]*_.,!?\\—-]* (?:(?:but|no|wait|hmm|sorry|actually)\b[,.!]?\s*)* (?:(?:that|this|it|which)\b\s*)?
-    (?: (?:is|was|'s|would\ be|seems|must\ be)\s+(?:\w+ly\s+)?
-        (?:(?:wrong|incorrect|false)(?!\s+to\b)|impossible|ruled\ out|excluded|eliminated|rejected
+    (?: (?:is|was|'s|seems|(?:can|could|may|must|should|would)\ be)\s+(?:\w+ly\s+)?
+        (?:(?:wrong|incorrect|false|untrue)(?!\s+to\b)|impossible|ruled\ out|excluded|eliminated|rejected|discarded
           |an?\ (?:mistake|error|wrong))
-      | (?:is|was|would)? \s* (?:not|n't) \s+ (?:be\s+)?
+      | (?:is|was|would)? \s* (?:\w+ly\s+)? (?:not|n't) \s+ (?:be\s+)?
         (?:right|correct|true|(?:the|my|an?)\ (?:\w+\ )?(?:answer|solution|result|option|choice))
       | can(?:not|'t|\ not) \s+ be \b (?!\s+(?:wrong|incorrect|false))
       | (?:does|did)(?:n't|\ not) \s+ (?:work|fit|hold)\b
       | (?:wrong|incorrect|false)\b (?=[\s*_]*(?:[.!\n]|$))
-      | ist\s+(?:falsch|nicht\s+(?:richtig|korrekt|die)) | n'est\s+pas | est\s+faux | 不对 | 是错 | 错了 )""",
+      | ist\s+(?:falsch|nicht\s+(?:richtig|korrekt|die)) | n'est\s+pas | est\s+faux | 不对 | 是错 | 错了 )
+    | [\s$)\]}*_\\]* \? [\s$)\]*_\\]* (?:no|nope|never|hardly|wrong|nein|non)\b""",
     _DENIAL_FLAGS,
+)
+_SELF_CORRECTION = r"(?:wait|actually|correction|sorry|oops|scratch\ that|on\ second\ thought|hmm|no)"
+_WITHDRAWN = re.compile(
+    rf"""\bI(?:\ have|'ve)?\ chang(?:e|ed)\ my\ mind\b | \bscratch\ that\b
+    | \bI(?:\ hereby|\ must|\ have\ to|\ would\ like\ to)?\ (?:withdraw|retract|take\ back|revoke)\b
+    | \b(?:disregard|ignore|forget)\ (?:that|this|it|the\ above|my\ (?:\w+\ )?answer)\b
+    | \b{_SELF_CORRECTION}[\s,.:!]{{1,5}}
+      (?:that|this|it|my\ answer|the\ above|I)\ (?:is|was|am)
+      \ (?:wrong|incorrect|mistaken|an?\ (?:mistake|error))\b""",
+    _DENIAL_FLAGS,
+)
+_OTHER_ANSWER = re.compile(
+    rf"""(?: (?i: \banswer\ (?:is|should\ be|must\ be|would\ be) | (?:^|[.!?\n(])[\s*_]{{0,8}}{_SELF_CORRECTION}\b )
+      (?: [\s,.!:*_$(…—-]
+        | (?i: \b(?:no|wait|so|sorry|it|is|it's|that|the|i|meant|mean|should|must|be|correct|right
+          |answer|option|choice)\b )
+      ){{1,40}} )
+      (?P<said> [A-Z](?![A-Za-z0-9']) | -?\d+(?:,\d{{3}})*(?:\.\d+)? )
+      (?= [*_$)]{{0,8}} (?:[\s,;]{{0,8}}not\b|\s{{0,8}}(?:[.,;!?\n]|$)) )""",
+    re.VERBOSE,
 )
 _VISIBLE_WORD = re.compile(r"(?<![\\<&/#\w])[^\W_]")
 """A letter or digit that does not belong to a command, tag or entity."""
@@ -153,13 +195,44 @@ def without_thinking(text: str) -> str:
     for tag in _THINK_TAG.finditer(text):
         if not is_thinking:
             kept.append(text[place : tag.start()])
-        is_closing = (tag[tag.lastgroup or 0] or "begin") in ("/", "end")
-        if is_closing and not is_thinking:
+        is_closing = tag[tag.lastgroup or 0].lower() in _CLOSING
+        if is_closing and not is_thinking and not tag["over"]:
             kept.clear()
         is_thinking, place = not is_closing, tag.end()
     if not is_thinking:
         kept.append(text[place:])
     return "".join(kept)
+
+
+def shown(text: str) -> str:
+    """Remove thoughts, characters that are not shown, comments, and text that is struck out or hidden."""
+    text = visible(without_thinking(text))
+    kept, place, endless = list[str](), 0, set[str]()
+    while found := _HIDDEN.search(text, place):
+        kept.append(text[place : found.start()])
+        end = None if found[0] in endless else _end_of_hidden(text, found)
+        if end is None and found[0] in _SHOWN_IF_OPEN:
+            endless.add(found[0])
+            kept.append(found[0])
+            end = found.end()
+        place = len(text) if end is None else end
+    return "".join([*kept, text[place:]])
+
+
+def _end_of_hidden(text: str, opening: re.Match[str]) -> int | None:
+    """Where a hidden part ends; None if it has no end."""
+    if opening["line"] is not None:
+        return opening.end()
+    if opening["command"]:
+        depth = 1
+        for token in _BRACE.finditer(text, opening.end()):
+            depth += 1 if token["box"] or token[0] == "{" else -1 if token[0] == "}" else 0
+            if depth == 0:
+                return token.end()
+        return None
+    closing = f"</{opening['tag']}>" if opening["tag"] else _HIDDEN_ENDS[opening.lastgroup or ""]
+    found = re.compile(re.escape(closing), re.IGNORECASE).search(text, opening.end())
+    return found.end() if found else None
 
 
 def visible(text: str) -> str:
@@ -207,7 +280,7 @@ def answer_boxes(text: str) -> list[Box]:
     r"""The boxes that give an answer, the last one at the end.
 
     Left out of `boxes` are contents that the text denies at that place or later: "not `\boxed{4}`",
-    "`\boxed{4}` is wrong".
+    "`\boxed{4}` is wrong". There is none if what follows the last one takes it back: see `is_taken_back`.
     """
     found, denied = list[Box](), set[str]()
     for box in reversed(boxes(text)):
@@ -215,12 +288,14 @@ def answer_boxes(text: str) -> list[Box]:
             denied.add(box.content.strip())
         elif box.content.strip() not in denied:
             found.append(box)
+    if found and is_taken_back(text, found[0].end, found[0].content):
+        return []
     return found[::-1]
 
 
 def last_box(text: str) -> str | None:
-    """The content, stripped, of the last box outside thoughts that gives an answer, as `answer_boxes` finds it."""
-    found = answer_boxes(without_thinking(text))
+    """The content, stripped, of the last box in what is `shown` that gives an answer, as `answer_boxes` finds it."""
+    found = answer_boxes(shown(text))
     return found[-1].content.strip() if found else None
 
 
@@ -228,6 +303,38 @@ def is_denied(text: str, start: int, end: int) -> bool:
     """True if a text denies the answer at this place: "not 4", "4 is wrong"."""
     before, after = text[max(0, start - DENIAL_CHARS) : start], text[end : end + DENIAL_CHARS]
     return bool(_DENIAL_BEFORE.search(before) or _DENIAL_AFTER.match(after))
+
+
+def has_alternative(text: str, end: int) -> bool:
+    """True if the answer that ends here is followed by another one: "A or B"."""
+    return _ALTERNATIVE.match(text, end, end + DENIAL_CHARS) is not None
+
+
+def is_taken_back(text: str, end: int, answer: str) -> bool:
+    """True if a text withdraws its answer after this place, or gives another letter or number in words: "I change my
+    mind", "Wait, no: 5."."""
+    if _is_withdrawn(text, end):
+        return True
+    bare = without_fonts(answer)
+    return any(_is_other(found["said"], bare) for found in _OTHER_ANSWER.finditer(text, end))
+
+
+def _is_withdrawn(text: str, end: int) -> bool:
+    """True if a text withdraws its answer after this place: "I take that back"."""
+    return _WITHDRAWN.search(text, end) is not None
+
+
+def _is_other(said: str, answer: str) -> bool:
+    """True for another letter, and for another number than the one that is the whole answer, unless it is rounded."""
+    if said.isalpha():
+        letters = re.findall(r"\b[A-Z]\b", answer.upper())
+        return bool(letters) and said not in letters
+    bare, decimals = answer.strip(" $()."), len(said.partition(".")[2])
+    if len(said) + len(bare) > DENIAL_CHARS or not _NUMBER.fullmatch(bare):
+        return False
+    one, other = (float(each.replace(",", "")) for each in (said, bare))
+    rounding = 0.51 / 10**decimals if "." in said + bare else 0.0
+    return abs(one - other) > rounding
 
 
 def _boxes(text: str) -> list[Box]:

@@ -121,11 +121,30 @@ def test_a_box_ends_at_its_own_brace_and_the_last_one_counts(text: str, found: l
         ("I think so. <thinks>", "I think so. <thinks>"),
         ('<think >b</think><thought class="x">b</thought><reasoning>b</reasoning>c', "c"),
         ("[THINK]b[/THINK]c<|begin_of_thought|>b<|end_of_thought|>d◁think▷b◁/think▷e", "cde"),
+        ("<|channel|>analysis<|message|>b<|end|><|start|>c", "<|start|>c"),
+        ("<|channel|>analysis<|message|>b<|channel|>final<|message|>c<|end|>", "c"),
+        ("<seed:think>b</seed:think>c<|think|>b<|/think|>d<reflection>b</reflection>e", "cde"),
         ("", ""),
     ],
 )
 def test_thoughts_are_not_spoken(text: str, spoken: str) -> None:
     assert answers.without_thinking(text) == spoken
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a<!-- b -->c<!-- d", "ac"),
+        ("a\n % b\nc 5% d \\% e", "a\n\nc 5% d \\% e"),
+        (r"a\phantom{{b}}c\textcolor{white}{b}d\begin{comment}b\end{comment}e\iffalse b\fi f", "acde f"),
+        (r"a~~b~~c<del>b</del>d<S>b</s>e\sout{b}f\cancel{b\boxed{b}}g", "acdefg"),
+        ("a<s>b ~~c ~ d", "a<s>b ~~c ~ d"),
+        (r"a\cancel{b", "a"),
+        ("N\u200bot", "Not"),
+    ],
+)
+def test_what_is_hidden_or_struck_out_is_not_shown(text: str, shown: str) -> None:
+    assert answers.shown(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -195,6 +214,36 @@ def test_boxes_are_found_in_what_was_boxed(insides: list[str]) -> None:
         (r"\boxed{C} <think>or \boxed{D}?", "C"),
         (r"<think>\boxed{C}", None),
         (r"<think>\boxed{C}</think> So it is C.", None),
+        (r"\boxed{C}? No.", None),
+        (r"$\boxed{C}$? **No!**", None),
+        (r"\boxed{C} is definitely not the answer.", None),
+        (r"\boxed{C} can be ruled out.", None),
+        (r"It's untrue that the answer is \boxed{C}", None),
+        (r"I don't think I would choose \boxed{C}", None),
+        (r"I don't think A fits so \boxed{C}", "C"),
+        ("N\u200bot \\boxed{C}", None),
+        (r"~~\boxed{C}~~ <!-- \boxed{C} -->", None),
+        (r"\boxed{C}. Actually, I change my mind: the answer is A.", None),
+        (r"\boxed{C}. Wait, no: A.", None),
+        (r"\boxed{C}. Correction: it is A, not C.", None),
+        (r"\boxed{130}. Actually that was wrong, the answer is 131.", None),
+        (r"\boxed{130}. Sorry, it should be 131.", None),
+        (r"\boxed{C}. I withdraw my answer.", None),
+        (r"\boxed{B} \boxed{C}. Scratch that.", None),
+        (r"\boxed{C}. Wait, let me check: yes, the answer is C.", "C"),
+        (r"\boxed{C}. The answer is (C).", "C"),
+        (r"\boxed{square}. The answer is B.", "square"),
+        (r"\boxed{C}. Actually, I like this one.", "C"),
+        (r"\boxed{3.14159}. The answer is 3.14.", "3.14159"),
+        (r"\boxed{\frac{1}{2}}. The answer is 0.5.", r"\frac{1}{2}"),
+        (r"\boxed{1000}. The answer is 1,000.", "1000"),
+        (r"\boxed{A} (or \boxed{C})", "A, C"),
+        (r"\boxed{A}. Alternatively, \boxed{C}", "A, C"),
+        (r"\boxed{A} **or** \boxed{C}", "A, C"),
+        (r"$\boxed{A} \lor \boxed{C}$", "A, C"),
+        (r"\boxed{A} oder \boxed{B} ou \boxed{C} 或 \boxed{D}", "A, B, C, D"),
+        ("1. \\boxed{A}\n2. \\boxed{C}", "A, C"),
+        ("- \\boxed{A}\n- \\boxed{C}", "A, C"),
     ],
 )
 def test_a_box_that_is_denied_or_in_thoughts_gives_no_answer(text: str, last: str | None) -> None:
@@ -230,6 +279,13 @@ def test_a_text_is_blank_if_it_shows_nothing(text: str, is_blank: bool) -> None:
             "\\boxed{\\boxed{x}" * 60_000 + "}" * 60_000,
             "\\" * 10**6,
             "\\boxed" + " " * 10**6,
+        ),
+        *("~~x" * 300_000, "~~ ~~x " * 150_000, "<s>" * 300_000, "\\cancel{" * 120_000, "\n%" * 500_000),
+        *(
+            r"\boxed{x}" + "no, " * 250_000,
+            r"\boxed{x}" + "answer is " * 100_000,
+            r"\boxed{x}" + "\n" * 10**6,
+            r"\boxed{x}" + " wait," * 150_000,
         ),
         *("<b>" * 300_000, "\n" * 10**6, "-" * 10**6, "<think " * 140_000, "not " * 250_000 + r"\boxed{x}"),
     ],

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr
 
 from nemo_gym import JsonObject
-from nemo_gym.answers import LONG_TEXT, text_of_last_item
+from nemo_gym.answers import LONG_TEXT, text_of_last_item, visible
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -96,7 +96,7 @@ class GoogleSearchResourcesServer(SimpleResourcesServer):
 
     @classmethod
     def check_row(cls, row: JsonObject) -> None:
-        if not row["expected_answer"].strip():
+        if not visible(row["expected_answer"]).strip():
             raise ValueError("expected_answer is blank")
 
     async def verify(self, body: GoogleSearchVerifyRequest, compute: Compute) -> GoogleSearchVerifyResponse:

@@ -1,7 +1,7 @@
 """The text of a web page, and the answer in a reply. Pages and replies are hostile, and reading a long one takes a
 while: run this where it can be killed."""
 
-from nemo_gym.answers import answer_boxes, without_fonts, without_thinking
+from nemo_gym.answers import answer_boxes, shown, without_fonts
 from nemo_gym.errors import GymError
 
 LONG_PAGE_WORDS = 10_000
@@ -43,7 +43,7 @@ def shortened(text: str) -> str:
 
 def parsed_option(text: str) -> str | None:
     """What stands in the last box outside thoughts, written as Python would print it: a backslash is two."""
-    spoken = without_thinking(text)
+    spoken = shown(text)
     found = answer_boxes(spoken)
     if not found:
         return "" if r"\boxed{}" in spoken else None

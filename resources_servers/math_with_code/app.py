@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym import JsonObject
-from nemo_gym.answers import LONG_TEXT, message_texts
+from nemo_gym.answers import LONG_TEXT, message_texts, visible
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -128,7 +128,7 @@ class PythonExecutorResourcesServer(SimpleResourcesServer):
 
     @classmethod
     def check_row(cls, row: JsonObject) -> None:
-        if not row["expected_result"].strip():
+        if not visible(row["expected_result"]).strip():
             raise ValueError("expected_result is blank")
 
     async def verify(self, body: PythonMathVerifyRequest, compute: Compute) -> PythonMathVerifyResponse:

@@ -5,14 +5,17 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
-from nemo_gym.answers import last_box, without_fonts
+from nemo_gym.answers import last_box, shown, without_fonts
 
 MAX_NUMBER_CHARS = 1000
 """Longer answers are compared as text only."""
 
 _SEPARATOR = re.compile(r"(?<=[0-9])(?:,|\{,\}|\\[,;: ]|[ \u00a0\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
 """Between thousands."""
-_NAMED = re.compile(r"(?:[A-Za-z](?:_[A-Za-z0-9])?\s*)?=\s*")
+_NAMED = re.compile(r"(?:(?:[A-Za-z]|\\[A-Za-z]{2,10})(?:_[A-Za-z0-9])?\s*)?(?:=|\\approx(?![A-Za-z])|≈)\s*")
+_SPACES = re.compile(r"^(?:\s|\\[,;:! ]|~)+|(?:\s|\\[,;:! ]|~)+$")
+_WRAPPERS = {"{": "}", "(": ")"}
+"""Around a whole number."""
 _POWER_OF_TEN = re.compile(
     r"\s*(?:\\times|\\cdot|[×·*x])\s*10\s*(?:\^|\*\*)\s*(?:\{\s*([+-]?[0-9]{1,4})\s*\}|([+-]?[0-9]{1,4}))"
 )
@@ -27,8 +30,8 @@ class Checked(NamedTuple):
 
 
 def check(messages: Sequence[str], expected: str) -> Checked:
-    """Read the last box of the last message that has one. Thoughts are not read."""
-    answer = next(filter(None, (last_box(text) for text in reversed(messages))), None)
+    """Read the last box of all messages. Thoughts, which end with their message, are not read."""
+    answer = last_box("\n\n".join(map(shown, messages)))
     return Checked(answer, answer is not None and _is_same(_plain(answer), _plain(expected)))
 
 
@@ -52,6 +55,9 @@ def _number(text: str) -> Decimal | None:
     if len(text) > MAX_NUMBER_CHARS:
         return None
     named = _NAMED.match(text)
-    bare = _SEPARATOR.sub("", text[named.end() :] if named else text)
+    bare = _SPACES.sub("", text[named.end() :] if named else text)
+    while bare and _WRAPPERS.get(bare[0]) == bare[-1]:
+        bare = bare[1:-1].strip()
+    bare = _SEPARATOR.sub("", bare)
     bare = _POWER_OF_TEN.sub(lambda power: f"e{power[1] or power[2]}", bare, count=1)
     return Decimal(bare) if _DECIMAL.fullmatch(bare) else None

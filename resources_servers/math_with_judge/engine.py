@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from nemo_gym.answers import plain_letters, without_thinking
+from nemo_gym.answers import plain_letters, shown
 from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS, bare, final_answer
 
 
@@ -57,9 +57,18 @@ _CHARACTERS = str.maketrans(
     | {"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "\N{UNION}": r"\cup ", "∩": r"\cap ", "∈": r"\in "}
     | {"²": "^{2}", "³": "^{3}", "½": r" \frac{1}{2}", "¼": r" \frac{1}{4}", "¾": r" \frac{3}{4}"}
 )
+_FONT = r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal|up)?|mbox|operatorname)\s*"
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        (r"\\nicefrac(?![A-Za-z])", r"\\frac"),
+        (r"\\(?:textcolor|color)\s*\{[A-Za-z]{1,20}\}", ""),
+        (r"\\(?:[bB]igg?[lrm]?|tiny|small|large|Large|LARGE|huge|Huge)(?![A-Za-z])", ""),
+        (rf"{_FONT}\{{\s*,\s*\}}", ", "),
+        (r"\\(?:lor|vee)(?![A-Za-z])", r"\\text{ or }"),
+        (rf"\(\s*{_FONT}\{{\s*mod\s*\}}(?:\\?\s)*\d+\s*\)", ""),
+        (r"^\](-?[^\[\]]+,[^\[\]]+)\[$", r"(\1)"),
+        (rf"(?<=[\d}})]){_FONT}\{{\s*((?:[\d^+*/.-]|\\pi)[^{{}}A-Za-z]*|[ie]|\\pi)\s*\}}", r"\1 "),
         (r"^\s*(?:=|\\approx(?![A-Za-z])|≈)", ""),
         (r"\\(?:boxed|fbox|underline|boldsymbol|bm|bf|rm|it)(?![A-Za-z])", ""),
         (r"\^\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?|\\degree(?![A-Za-z])", " "),
@@ -91,6 +100,21 @@ _TERM = rf"(?:\d{{1,30}}(?:\.\d{{1,30}})?{_ROOT}?|{_ROOT}|\\[dt]?frac\{{\d{{1,30
 _PLAIN = re.compile(rf"-?{_TERM}(?:\s?[-+]\s?{_TERM}){{0,4}}")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _DENIAL = re.compile(r"\\n(?:eq?|ot)(?![A-Za-z])|\b(?:not|no|never|wrong|incorrect|false|except)\b", re.IGNORECASE)
+_CHANGING_TEXT = re.compile(
+    rf"""(?<=[\d}})\s]){_FONT}\{{ [^{{}}]{{0,200}}
+    (?: [\d+*/^=<>?~|] | \b(?:plus|minus|times|over|divided|more|less|half|third|quarter
+    |doubled?|twice|squared|cubed|negative|factorial|dozens?|hundreds?|trillions?|maybe|perhaps|or\s+\w+|and\s+\w+
+    |one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fifteen
+    |(?:four|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty)\b ) [^{{}}]{{0,200}} \}}""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Words behind a number that make it another one. Anything else is a unit."""
+_IMPLICATION = re.compile(r"\\(?:[Rr]ightarrow|implies|to|iff|Leftrightarrow)(?![A-Za-z])|⇒|→|=>")
+_EQUALS = re.compile(r"=|\\equiv(?![A-Za-z])|≡")
+_LETTER = re.compile(
+    r"\\(?:[dt]?frac|sqrt|pi|cdot|times|left|right|infty)(?![A-Za-z])|(?P<letter>[A-Za-z\u0370-\u03ff])"
+)
+_ALL_OF = re.compile(r"\band\b|\\(?:land|wedge)(?![A-Za-z])|∧")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
@@ -113,6 +137,8 @@ def check(expected: str, *messages: str) -> LibraryCheck:
     if _DENIAL.search(answer) and not _DENIAL.search(gold):
         return NOTHING
     try:
+        if not (_is_one_value(answer) or gold == answer):
+            return NOTHING
         return _compared(gold, golds, answer)
     except (MemoryError, SystemError):  # failures of this process, which say nothing about the answer
         raise
@@ -121,8 +147,8 @@ def check(expected: str, *messages: str) -> LibraryCheck:
 
 
 def spoken(messages: Iterable[str]) -> str:
-    """The text of a reply without thoughts, which end with their message."""
-    return "".join(map(without_thinking, messages))
+    """The text of a reply without what is hidden and without thoughts, which end with their message."""
+    return "".join(map(shown, messages))
 
 
 def unreadable_gold(expected: str) -> str | None:
@@ -130,6 +156,16 @@ def unreadable_gold(expected: str) -> str | None:
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     is_readable = _is_readable(_parsed(normalized(expected), percent=AS_FRACTION))
     return None if is_readable else f"math-verify cannot parse expected_answer: {expected!r:.200}"
+
+
+def _is_one_value(answer: str) -> bool:
+    """False for numbers that text changes, for conclusions, and for numbers set equal that are not: `7=12`."""
+    if _CHANGING_TEXT.search(answer) or _IMPLICATION.search(answer):
+        return False
+    *names, value = _EQUALS.split(answer) if not re.search(r"[,;<>]|\\(?:text|le|ge|ne)", answer) else [answer]
+    numbers = [name for name in names if not any(token["letter"] for token in _LETTER.finditer(name))]
+    values = _parsed(value, percent=AS_FRACTION)
+    return all(_are_equal(values, _parsed(number.strip(), percent=AS_FRACTION)) for number in numbers)
 
 
 def _compared(gold: str, golds: Sequence[Any], answer: str) -> LibraryCheck:
@@ -172,21 +208,21 @@ def _parsed(text: str, *, percent: str) -> list[Any]:
     boxed = f"\\boxed{{{_PERCENT.sub(percent, text)}}}"
     try:
         found = parse(boxed, [LatexExtractionConfig()], parsing_timeout=None, raise_on_error=True)
-        return [_with_inequalities_as_set(each) for each in found]
+        return [_with_inequalities_as_set(each, all_hold=_ALL_OF.search(text) is not None) for each in found]
     except (MemoryError, SystemError):
         raise
     except Exception:
         return []
 
 
-def _with_inequalities_as_set(parsed: Any) -> Any:
-    """Return the set that alternative inequalities (`x < 2 or x > 3`) describe, and anything else as it is."""
-    from sympy import Eq, FiniteSet, Or, Rel  # type: ignore[import-untyped]
+def _with_inequalities_as_set(parsed: Any, *, all_hold: bool) -> Any:
+    """Return the set that inequalities (`x < 2 or x > 3`, `x > 2 and x < 3`) describe, and anything else as it is."""
+    from sympy import And, Eq, FiniteSet, Or, Rel  # type: ignore[import-untyped]
 
     parts = parsed.args if isinstance(parsed, FiniteSet) else ()
     if not parts or not all(isinstance(each, Rel) and not isinstance(each, Eq) and _is_solved(each) for each in parts):
         return parsed
-    return Or(*parts).as_set()
+    return (And if all_hold else Or)(*parts).as_set()
 
 
 def _is_solved(relation: Any) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
-from nemo_gym.answers import boxes, is_denied
+from nemo_gym.answers import DENIAL_CHARS, boxes, is_denied, is_taken_back
 
 MAX_ANSWER_CHARS = 10_000
 """A longer answer is none."""
@@ -48,6 +48,13 @@ _EXPRESSION = re.compile(
 )
 _DELIMITER = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]|(?<![\w)}])\*\*|\*\*(?![\w({])|__")
 _HEDGE = re.compile(r"[\s,;.(]*(?:or|either|maybe|perhaps|possibly|alternatively)\b", re.IGNORECASE)
+_GUESS = re.compile(
+    r"(?:\b(?:either|between|cannot\ be\ determined|can't\ be\ determined|unknown)\b[^.!?\n]{0,60}"
+    r"|\d[\s$]*\bor\s+|\d\s+\d+\s+)[\s$*]*$",
+    re.IGNORECASE,
+)
+"""Before an expression in no statement that is one of several, or a guess."""
+_CLAUSE = re.compile(r"[^.!?:;\n]*$")
 _SEVERAL_NUMBERS = re.compile(r"\d\s+\d(?!\d*\s*/\s*\d)(?!\d\d(?!\d))")
 _WORD = re.compile(r"\\text\w*\s*\{[^{}]*\}|\\[A-Za-z]+|(?P<prose>[^\W\d_]{2,})")
 _FORMULA_WORDS = {"and", "or", "pi", "sqrt", "infinity", "ln", "log", "sin", "cos", "tan", "exp", "min", "max"}
@@ -70,10 +77,24 @@ def final_answer(text: str) -> str | None:
     denied: set[str] = set()
     for candidate in sorted([*explicit, *loose], key=attrgetter("end"), reverse=True):
         if is_denied(text, candidate.start, candidate.end):
-            denied.add(candidate.content)
+            if candidate in explicit or not explicit or not _is_comparison(text, candidate):
+                denied.add(candidate.content)
+        elif not explicit and _GUESS.search(text[max(0, candidate.start - DENIAL_CHARS) : candidate.start]):
+            return None
         elif candidate.content not in denied and (candidate in explicit or not explicit):
-            return candidate.content if 0 < len(candidate.content) <= MAX_ANSWER_CHARS else None
+            return candidate.content if _is_final(text, candidate) else None
     return None
+
+
+def _is_comparison(text: str, candidate: Candidate) -> bool:
+    """True if what is denied here is that another number is this one: "8 is not 9"."""
+    clause = _CLAUSE.search(text[max(0, candidate.start - DENIAL_CHARS) : candidate.start])
+    return clause is not None and any(map(str.isdigit, clause[0]))
+
+
+def _is_final(text: str, candidate: Candidate) -> bool:
+    is_one = 0 < len(candidate.content) <= MAX_ANSWER_CHARS
+    return is_one and not is_taken_back(text, candidate.end, candidate.content)
 
 
 def _statements(text: str) -> Iterator[Candidate]:

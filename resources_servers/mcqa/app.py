@@ -12,7 +12,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.compute import Compute, LimitExceededError
-from resources_servers.mcqa.extraction import GradingMode, extracted, lettered, one_letter
+from resources_servers.mcqa.extraction import GradingMode, extracted, lettered, normalised, one_letter
 
 
 class McqaResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
@@ -42,11 +42,14 @@ class McqaResourcesServer(SimpleResourcesServer):
 
     @classmethod
     def check_row(cls, row: dict[str, Any]) -> None:
-        """Refuse an expected answer that is no option. Only the row's own regex finds letters without options."""
+        """Refuse an expected answer that is no option, and options that leave no choice or are the same twice. Only
+        the row's own regex finds letters without options."""
         gold, letters = (row.get("expected_answer") or "").strip().upper(), lettered(row.get("options") or [])
         has_regex = bool((row.get("template_metadata") or {}).get("output_regex"))
         if gold not in letters and (letters or not has_regex or one_letter(gold) is None):
             raise ValueError(f"expected_answer {gold!r:.100} is none of the options {', '.join(letters) or '(none)'}")
+        if letters:
+            _check_options(row["options"], letters)
 
     async def verify(self, body: McqaVerifyRequest, compute: Compute) -> McqaVerifyResponse:
         gold = (body.expected_answer or "").strip().upper()
@@ -73,6 +76,16 @@ class McqaResourcesServer(SimpleResourcesServer):
             return extracted(messages, body.grading_mode, options, None)
         timeout_s = self.config.check_timeout_s
         return await compute.run(extracted, messages, body.grading_mode, options, pattern, timeout_s=timeout_s)
+
+
+def _check_options(options: list[dict[str, str]], letters: dict[str, str]) -> None:
+    texts = [told for option in letters.values() if (told := normalised(option))]
+    if len(letters) < 2:
+        raise ValueError("options has one option only")
+    if len(letters) < len([option for option in options if option and one_letter(next(iter(option)))]):
+        raise ValueError("options has a letter twice")
+    if len({*texts}) < len(texts):
+        raise ValueError("options has the same text for two letters")
 
 
 if __name__ == "__main__":

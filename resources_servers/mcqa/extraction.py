@@ -7,10 +7,18 @@ import re
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Literal
 
-from nemo_gym.answers import Box, answer_boxes, is_denied, matches, without_fonts, without_thinking
+from nemo_gym.answers import (
+    Box,
+    answer_boxes,
+    has_alternative,
+    is_denied,
+    is_taken_back,
+    matches,
+    shown,
+    without_fonts,
+)
 
 GradingMode = Literal["strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon"]
 
@@ -18,16 +26,13 @@ MAX_MATCHES = 100
 """How many of the last matches are read."""
 
 _ANSWER_COLON = re.compile(r"answer\s*[:\uff1a]\s*", re.IGNORECASE)
-_WRONG = re.compile(
-    r"\b(?:wrong|incorrect|false|(?:this|that|it)(?:\s+is|'s)\s+not\s+(?:the|my|an?))(?:\s+(?:right|correct|final))?\s*$",
-    re.IGNORECASE,
-)
-"""Before an `answer:` that is none."""
-MAX_WRONG_CHARS = 60
 _CAPITALS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _DENIAL_SIGNS = frozenset("\u2260\u00ac\u2209\u2262\u2717\u2718\u274c\u274e\u2612\u00d7\u2715\u2716\U0001f6ab")
 """Not equal, not, crosses."""
-_NOT_LETTER = re.compile(r"!\s*[A-Z]|~~")
+_NOT_LETTER = re.compile(r"[!~\u2212\u2013-]\s*[A-Z]|~~|[?%]")
+_WRAPPED = re.compile(
+    r"\(\s*([a-z])\s*\)|\[\s*([a-z])\s*\]|\*\*\(?([a-z])\)?\*\*|\$?\\boxed\{([a-z])\}\$?", re.IGNORECASE
+)
 _OUTER_SIGNS = " \t\n.,;:!?*_$\"'`()[]{}\\"
 _LABELLED = re.compile(r"[(\[]?([a-z])[)\]]?\s*[.:)=-]?\s+(.+)", re.DOTALL)
 _ARTICLE = re.compile(r"^(?:the|an?)\s+")
@@ -55,7 +60,7 @@ def extracted(
     messages: Sequence[str], mode: GradingMode, options: Mapping[str, str], output_regex: str | None
 ) -> str | None:
     """The letter that the messages answer with, by the row's regex if it finds something, else by the grading mode."""
-    spoken = "\n".join(map(without_thinking, messages)).strip()
+    spoken = "\n".join(map(shown, messages)).strip()
     by_regex = None if output_regex is None else _last_choice(_by_regex(spoken, options, output_regex), options)
     return by_regex or _last_choice(_BY_MODE[mode](spoken, options), options)
 
@@ -83,13 +88,15 @@ def _by_regex(text: str, options: Mapping[str, str], pattern: str) -> Iterator[s
     """What each match that the text does not deny says: a letter, even one that is not an option, or the text of an
     option."""
     letters, searched = _letters_by_text(options), without_fonts(text)
-    for match in deque(matches(pattern, searched, re.IGNORECASE), MAX_MATCHES):
+    found_matches = deque(matches(pattern, searched, re.IGNORECASE), MAX_MATCHES)
+    for match in found_matches:
         group = next(
             (index for index, found in enumerate(match.groups(), 1) if found), 0 if not match.groups() else None
         )
         found = "" if group is None else match[group]
-        if group is None or not is_denied(searched, *match.span(group)):
-            yield one_letter(found) or letters.get(normalised(found))
+        if group is None or not any(is_denied(searched, *match.span(each)) for each in {0, group}):
+            letter = one_letter(found) or letters.get(normalised(found)) or _unwrapped(found)
+            yield None if match is found_matches[-1] and _is_not_final(searched, match.end(), letter) else letter
 
 
 def _strict(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
@@ -110,6 +117,11 @@ def _named(said: str, letters: Mapping[str, str]) -> str | None:
         if any(option and option == text for option in letters.values()):
             parts = [letter for letter, option in letters.items() if option and _has_words(text, option)]
             return parts[0] if len(parts) == 1 else None
+    return _labelled(said, letters)
+
+
+def _labelled(said: str, letters: Mapping[str, str]) -> str | None:
+    """The option whose letter and text are said: `b) square`."""
     labelled = _LABELLED.fullmatch(said)
     letter = labelled[1].upper() if labelled else ""
     return letter if labelled and letters.get(letter) and letters[letter] == labelled[2].strip(_OUTER_SIGNS) else None
@@ -126,14 +138,30 @@ def _bare(text: str) -> str:
 
 
 def _lenient_answer_colon(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
-    """The rest of the line after each `answer:`, a letter or the text of an option."""
-    letters = _letters_by_text(options)
-    for before, rest in deque(pairwise(_ANSWER_COLON.split(text)), MAX_MATCHES):
-        if _WRONG.search(before[-MAX_WRONG_CHARS:]):
+    """The rest of the line after each `answer:` that is not denied, a letter or the text of an option."""
+    letters, bare = _letters_by_text(options), {letter: _bare(option) for letter, option in options.items()}
+    colons = deque(_ANSWER_COLON.finditer(text), MAX_MATCHES)
+    for colon in colons:
+        end = text.find("\n", colon.end())
+        end = len(text) if end < 0 else end
+        if is_denied(text, colon.start(), end) or is_denied(text, colon.end(), end):
             continue
-        said = rest.partition("\n")[0]
-        letter = one_letter(said)
-        yield letter if letter in options else letters.get(normalised(said))
+        said = _ANSWER_COLON.split(text[colon.end() : end])[0]
+        letter = one_letter(said) or _unwrapped(said, "")
+        found = letter if letter in options else letters.get(normalised(said)) or _labelled(normalised(said), bare)
+        yield None if colon is colons[-1] and _is_not_final(text, end, found) else found
+
+
+def _unwrapped(text: str, end: str = ".") -> str | None:
+    r"""The letter in brackets, in bold or in a box that is all there is to the text: `(B)`, `**B**`, `\boxed{B}`."""
+    bare = text.strip().removesuffix(end)
+    found = _WRAPPED.fullmatch(bare)
+    return found[found.lastindex or 0].upper() if found else one_letter(bare)
+
+
+def _is_not_final(text: str, end: int, letter: str | None) -> bool:
+    """True if an answer that ends here has an alternative ("A or B") or is taken back later."""
+    return letter is not None and (has_alternative(text, end) or is_taken_back(text, end, letter))
 
 
 def _capital(box: Box, options: Mapping[str, str]) -> str | None:

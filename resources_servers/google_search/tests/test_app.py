@@ -283,6 +283,12 @@ async def test_the_last_box_of_the_last_item_counts(response: Any, option: str |
     assert set(record) == {"responses_create_params", "response", "reward", "parsed_option"}
 
 
+@pytest.mark.parametrize("expected", ["", " ", "\u200b"])
+def test_a_row_without_an_expected_answer_is_refused(expected: str) -> None:
+    with pytest.raises(ValueError, match="blank"):
+        GoogleSearchResourcesServer.check_row({"expected_answer": expected})
+
+
 @pytest.mark.parametrize("field", ["expected_answer", "task_difficulty_qwen3_32b_avg_8"])
 async def test_every_field_of_a_row_is_required(field: str) -> None:
     row = {name: value for name, value in ROW.items() if name != field}

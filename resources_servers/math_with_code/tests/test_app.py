@@ -277,12 +277,29 @@ async def test_what_a_tool_printed_is_no_answer(environment: BrowserLikeClient) 
         (r"12\,345", "12,345"),
         (r"\text{349}", "349"),
         ("$349$", "349"),
+        ("{130}", "130"),
+        (r"\,130", "130"),
+        ("(130)", "130"),
+        (r"\lambda = 3.618", "3.618"),
+        (r"\approx 3.618", "3.618"),
         (r"\sqrt{2}", r"\(\sqrt{2}\)"),
         ("9" * 5000, "9" * 5000),
     ],
 )
 def test_the_same_number_is_right(answer: str, expected: str) -> None:
     assert check([rf"\boxed{{{answer}}}"], expected).is_right
+
+
+@pytest.mark.parametrize("later", ["Actually that was wrong, the answer is 131.", "I withdraw my answer."])
+def test_a_later_message_may_take_the_answer_back(later: str) -> None:
+    assert not check([r"\boxed{130}", later], "130").is_right
+    assert check([r"\boxed{130}", "That is all."], "130").is_right
+
+
+@pytest.mark.parametrize("expected", ["", " ", "\u200b"])
+def test_a_row_without_an_expected_result_is_refused(expected: str) -> None:
+    with pytest.raises(ValueError, match="blank"):
+        PythonExecutorResourcesServer.check_row({"expected_result": expected})
 
 
 @pytest.mark.parametrize(

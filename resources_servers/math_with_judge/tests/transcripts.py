@@ -46,6 +46,7 @@ NOTATIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             r"\tfrac92",
             "4½",
             r"\frac{18}{4}",
+            r"\nicefrac{9}{2}",
             "4.50",
         ),
         ("4/2", "2/9", "41/2", "-4 1/2", "4.05", r"4 \cdot \frac{1}{2}"),
@@ -84,8 +85,8 @@ NOTATIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (r"x \le 2 \text{ or } x>3", "(2,3)", r"(-\infty,2]\cup(3,\infty)"),
     ),
     r"\{1, 2, 5\}": (
-        (r"\{5,2,1\}", "1, 2, 5", "{2, 5, 1}", r"1, 2 \text{ and } 5", "x=1, x=2, x=5"),
-        (r"\{1,2\}", "1, 2, 5, 7", "1, 2, 3"),
+        (r"\{5,2,1\}", "1, 2, 5", "{2, 5, 1}", r"1, 2 \text{ and } 5", "x=1, x=2, x=5", r"x=1\text{, }x=2 \lor x=5"),
+        (r"\{1,2\}", "1, 2, 5, 7", "1, 2, 3", r"x=1 \lor x=2"),
     ),
     "(3, -1, 2)": (("(3,-1,2)", r"\left(3, -1, 2\right)", "(3.0, -1, 2)"), ("(2,-1,3)", "(3,-1)", r"\{3,1,2\}")),
     "B": ((r"\text{B}", "B", r"\textbf{(B)}", r"\mathrm{B}", "(B)"), (r"\text{A}", "AB", "C")),
@@ -211,6 +212,27 @@ PROBLEMS = (
 """Equations and inequalities with their solutions: who only copies the problem has not solved it."""
 
 
+OTHER_VALUES = (
+    *(r"9\mathrm{0}", r"9\text{ plus one}", r"9\text{ hundred}", r"9\mathrm{^2}", r"9\mathrm{\pi}", r"9\mathrm{i}"),
+    *(r"9\text{ dozen}", r"9\text{ (or 4)}", "7=9", "1=2=9", r"7\equiv 9", r"x=7 \lor x=9", r"x=7 \Rightarrow x=9"),
+)
+"""What is in a box with a 9 and is not 9."""
+NINES = (
+    *(r"\textcolor{blue}{9}", r"\color{red}{9}", r"\large 9", r"9\ (\mathrm{mod}\ 13)", r"9\text{ apples}"),
+    *("4+5=9", "x+y=9", r"\frac{18}{2}=9", r"x \equiv 9 \pmod{13}", r"9\text{ square units}"),
+)
+GUESSES = (
+    *("It is either 8 or 9", "It is between 8 and 9", "It differs from 9", "It is unequal to 9", "It is far from $9$"),
+    *("It cannot be determined; 9", "1 2 3 4 5 6 7 8 9"),
+)
+INTERVALS = (r"x > -1 \text{ and } x < 3", "]-1,3[", r"\big(-1,3\big)")
+CHECKED = (
+    r"\boxed{9}, since 8 is not 9.",
+    "\\boxed{9}\n\nLet me verify: 5+5 is 10, not 9. But 4+5=9. OK.",
+    "It is 9.",
+)
+
+
 def transcripts() -> Iterator[Transcript]:
     for expected, (equal, different) in NOTATIONS.items():
         for number, notation in enumerate(equal):
@@ -231,5 +253,10 @@ def transcripts() -> Iterator[Transcript]:
             for form in RIGHT_DESPITE_DENIALS
         )
     yield from (Transcript("list", *each) for each in LISTS)
+    yield from (Transcript("another value", "9", f"\\boxed{{{box}}}", 0.0) for box in OTHER_VALUES)
+    yield from (Transcript("notation", "9", f"\\boxed{{{box}}}", 1.0) for box in NINES)
+    yield from (Transcript("guess", "9", guess, 0.0) for guess in GUESSES)
+    yield from (Transcript("notation", "(-1,3)", f"\\boxed{{{box}}}", 1.0) for box in INTERVALS)
+    yield from (Transcript("right despite a denial", "9", reply, 1.0) for reply in CHECKED)
     for solution, problem in PROBLEMS:
         yield from (Transcript("copied problem", solution, form % problem, 0.0) for form in (*BOXES, *STATEMENTS))

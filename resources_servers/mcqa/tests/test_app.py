@@ -93,6 +93,15 @@ def letter_in(text: str, mode: GradingMode = STRICT, options: Any = OPTIONS, reg
         (r"\boxed{B}, not \boxed{A}.", "B"),
         (r"\boxed{A} or \boxed{B}", None),
         (r"\boxed{A}, maybe \boxed{B}", None),
+        (r"\boxed{A} (or \boxed{B})", None),
+        (r"\boxed{B?}", None),
+        (r"\boxed{~B}", None),
+        (r"\boxed{-B}", None),
+        (r"\boxed{0\% B}", None),
+        (r"~~\boxed{B}~~", None),
+        (r"<!-- \boxed{B} -->", None),
+        (r"\boxed{B}. Wait, no: A.", None),
+        (r"\boxed{B}. I change my mind: the answer is A.", None),
     ],
 )
 def test_strict_takes_the_letter_of_the_last_box(text: str, letter: str | None) -> None:
@@ -179,6 +188,16 @@ async def test_thoughts_end_with_their_message() -> None:
         ("Answer: not B", None),
         ("The wrong answer: B", None),
         ("This is not the answer: B", None),
+        ("Not the answer: B", None),
+        ("The rejected answer: B", None),
+        ("Answer: B\nThat is wrong.", None),
+        ("Answer: B\nNo wait, A.", None),
+        ("Answer: (B)", "B"),
+        ("Answer: **B**", "B"),
+        ("Answer: B) Square", "B"),
+        ("Answer: B) Circle", None),
+        (r"Answer: \boxed{B}", "B"),
+        ("A is wrong.\nAnswer: B", "B"),
         (r"\boxed{B}", None),
     ],
 )
@@ -222,6 +241,15 @@ async def test_only_letters_of_options_are_allowed(options: Any, letter: str | N
         (r"\b(circle|square)\b", "It is not a square.", None),
         (r"\b(circle|square)\b", "Square is wrong.", None),
         (r"(x)?B\d", r"B1 \boxed{A}", "A"),
+        (r"\\boxed\{\s*([A-Z])\s*\}", r"It is not \boxed{B}", None),
+        (r"<answer>\s*(.+?)\s*</answer>", "<answer>B</answer> is wrong", None),
+        (r"<answer>\s*(.+?)\s*</answer>", "<answer>(B)</answer>", "B"),
+        (r"<answer>\s*(.+?)\s*</answer>", "<answer>B.</answer>", "B"),
+        (r"<answer>\s*(.+?)\s*</answer>", "<answer>**B**</answer>", "B"),
+        (r"choice: (\w)", "choice: B or A", None),
+        (r"choice: (\w)", "choice: B. Wait, no: A.", None),
+        (r"I choose\s+([A-Z])\b", "I don't think I choose B", None),
+        (r"ANSWER IS\s*([A-Z])\b", "ANSWER IS B? No!", None),
         (r"(unclosed", r"\boxed{A}", "A"),
         (r"a{99999999999999999999}", r"\boxed{A}", "A"),
     ],
@@ -255,6 +283,20 @@ async def test_the_reward_is_one_for_the_right_letter_alone(
 ) -> None:
     record = await verified(row(r"\boxed{B}", expected_answer=expected))
     assert (record["reward"], record["expected_answer"], record["timed_out"]) == (reward, recorded, False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [{"A": "Circle"}, {"B": "Square"}, {"B": "Line"}],
+        [{"b": "Square"}, {"B": "Line"}],
+        [{"B": "Square"}],
+        [{"A": "square "}, {"B": "Square"}],
+    ],
+)
+def test_options_that_leave_no_clear_choice_are_refused(options: list[dict[str, str]]) -> None:
+    with pytest.raises(ValueError, match="options has"):
+        McqaResourcesServer.check_row({"options": options, "expected_answer": "B"})
 
 
 async def test_no_answer_equals_no_expectation() -> None:
@@ -317,7 +359,7 @@ async def test_an_answer_of_five_megabytes_is_scored_off_the_loop(mode: GradingM
     async with running_servers([server]) as client:
         answer = await client.post("mcqa", "/verify", json=row(text, grading_mode=mode))
     record = await answer.json()
-    assert (record["extracted_answer"], record["timed_out"]) == (None if mode == COLON else "B", False)
+    assert (record["extracted_answer"], record["timed_out"]) == ("B", False)
 
 
 def existing(folder: Path) -> Path:
