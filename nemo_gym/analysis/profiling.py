@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import io
 import logging
+import os
 import signal
 import sys
 import threading
@@ -203,8 +204,9 @@ class _Log(NamedTuple):
         """As of now."""
         import yappi  # type: ignore[import-untyped]
 
+        names = {self.entrypoint, os.path.realpath(self.entrypoint)}  # a folder may be a link
         options = {} if self.tag is None else {"filter": {"tag": self.tag}}
-        found = yappi.get_func_stats(filter_callback=lambda stat: stat.module == self.entrypoint, **options)
+        found = yappi.get_func_stats(filter_callback=lambda stat: stat.module in names, **options)
         text = io.StringIO()
         found.sort("totaltime", "desc").print_all(out=text, columns=COLUMNS)
         return text.getvalue().encode()

@@ -1,6 +1,5 @@
 """Metrics over all rollouts of an agent, and those of public benchmarks on small examples worked out by hand."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,6 @@ from nemo_gym.reward_profile import (
     compute_subset_metrics,
     highest_k_metrics,
 )
-from nemo_gym.rollouts.metrics import write_aggregate_metrics
-from nemo_gym.testing import running_servers
-from tests.jsonl import write_lines
-from tests.stacks import counter, scripted_servers
 
 RECORDS: list[dict[str, Any]] = [
     {"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1, "n": 3, "ok": True, "text": "x",
@@ -55,14 +50,6 @@ def test_records_without_indices_are_rollouts_of_one_task_but_one_index_twice_is
     assert compute_aggregate_metrics([]).agent_metrics == {}
     with pytest.raises(ValueError, match=r"Duplicate materialized input row for rollout key \(1, 0\)"):
         compute_aggregate_metrics([RECORDS[2], RECORDS[2]])
-
-
-async def test_metrics_of_masked_records_come_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    records = [{"_task_index": task, "_repeat_index": 0, "reward": 1.0} for task in (0, 1)]
-    output = write_lines(tmp_path / "out.jsonl", [records[0], {**records[1], "_masked": True}])
-    async with running_servers(scripted_servers(counter(), [])) as client:
-        assert await write_aggregate_metrics(output, client, agent_name="agent", always=True)
-    assert "secrets are masked in 1 records" in caplog.text
 
 
 TASKS: list[list[dict[str, Any]]] = [

@@ -142,19 +142,6 @@ async def test_exported_samples_pass_the_check(
     assert len(check_tokens([orjson.dumps(lines[0])], trainer=trainer).faults) == 1
 
 
-async def test_a_masked_rollout_gives_no_sample_but_its_reward_counts(tmp_path: Path) -> None:
-    async with rollout(TokenEndpoint()) as result:
-        records = [{**result, "_task_index": 0, "_repeat_index": index, "reward": float(index)} for index in (0, 1)]
-    rollouts, output = tmp_path / "rollouts.jsonl", tmp_path / "samples.jsonl"
-    rollouts.write_bytes(
-        b"".join(orjson.dumps(each) + b"\n" for each in [{**records[0], "_masked": True}, records[1]])
-    )
-    config = {"rollouts_jsonl_fpath": str(rollouts), "output_jsonl_fpath": str(output), "format": "verl"}
-    report = export_rollouts(ExportConfig.model_validate(config))
-    assert (report.used, report.dropped) == (1, {"secrets are masked in it": 1})
-    assert [(line["_repeat_index"], round(line["advantage"], 3)) for line in rows_of(output)] == [(1, 0.707)]
-
-
 def _spoil(sample: dict[str, Any]) -> None:
     """Take one log-prob or one entry of the mask away."""
     log = sample.get("message_log")
