@@ -1,6 +1,7 @@
 """Instructions about words and letters. Words are separated by white space. Every check takes time linear in the text,
 except those of `PATTERNED`, whose arguments are patterns."""
 
+import html
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ _WORD = re.compile(r"[^\W_]+")
 _LOWER_CASE_WORD = re.compile(r"\b[a-z]+\b")
 _LETTER = re.compile(r"[A-Za-z]")
 _PUNCTUATION = re.compile(r"[^\w\s]|_")
+_TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 _MARKDOWN = "*_`~"
 _EMPHASIS = re.compile(f"[{_MARKDOWN}]+")
 _WITHOUT_EDGES = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
@@ -53,8 +55,11 @@ def bare_words(text: str) -> list[str]:
 
 
 def _readings(text: str) -> Iterator[str]:
-    """The text as it can be read: with usual characters, and with Markdown marks dropped or as spaces."""
+    """The text as it can be read: with usual characters, without tags and entities of HTML, and with Markdown marks
+    dropped or as spaces."""
     usual = " ".join(map(_in_one_script, plain(text).split()))
+    if "<" in usual or "&" in usual:
+        yield _TAG.sub("", html.unescape(usual))
     yield usual
     yield _EMPHASIS.sub("", usual)
     yield _EMPHASIS.sub(" ", usual)
