@@ -22,10 +22,11 @@ from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-from nemo_gym.answers import THOUGHT_TAGS, all_text, is_refusal, last_part_of_last_item, without_thinking
+from nemo_gym.answers import THOUGHT_TAGS, all_text, is_denied, is_refusal, last_part_of_last_item, without_thinking
 from nemo_gym.client.reply import get_response_json, raise_for_status
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import current_deadline, timeout
+from nemo_gym.common.markup import TO_LATIN
 from nemo_gym.common.retry import retry
 from nemo_gym.errors import SETUP_CODES, ConfigError, ConnectError, GymError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import changed
@@ -57,6 +58,14 @@ MAX_ESCAPES = 3
 """How often a text may be HTML-escaped for its labels and delimiters to be found."""
 RESERVED = (*(f"<{end}{tag}" for tag in THOUGHT_TAGS for end in ("", "/")), "[think]", "[/think]", "◁", "<|")
 """Broken up whatever the template: tags of thoughts, and the beginning of most chat templates' special tokens."""
+_BRACKETS, _SIGNS = (
+    "\u2039\u203a\u27e8\u27e9\u276c\u276d\u276e\u276f\u3010\u3011\u3014\u3015\u2772\u2773",
+    "\ua78a\u2e40\u01c3\u2215\u2044",
+)
+_LOOK_ALIKES = TO_LATIN | str.maketrans(_BRACKETS + _SIGNS, "<><><><>[][][]==!//") | {0x27E6: "[[", 0x27E7: "]]"}
+"""Characters that are taken for others of labels and delimiters."""
+_MARKUP = str.maketrans("", "", "\\*_`~")
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 ReplyFailure = Literal["context_overflow", "content_filter", "incomplete", "refused", "empty", "ambiguous"]
 """Replies without a verdict that a policy could provoke, so a reward can be configured for them."""
@@ -185,7 +194,10 @@ class Judge:
         response = await self._response(client, params)
         failure, labels = failure_kind(response), set[str]()
         if failure is None:
-            labels = final_labels(last_part_of_last_item(response), self._equal_label, self._not_equal_label)
+            reply = last_part_of_last_item(response)
+            labels = final_labels(reply, self._equal_label, self._not_equal_label)
+            if labels == {self._equal_label} and is_label_denied(reply, self._equal_label):
+                labels = set()
             failure = "ambiguous" if len(labels) > 1 else None
         label = labels.pop() if len(labels) == 1 else None
         verdict = Verdict(params, response, label, is_equal=label == self._equal_label)
@@ -287,16 +299,28 @@ def missing_label(verdicts: Sequence[Verdict]) -> str | None:
 
 
 def final_labels(text: str, *labels: str) -> set[str]:
-    """The labels in the last line that has any. Thoughts in `<think>` tags are not read.
+    """The labels in the last line that has any. Thoughts in `<think>` tags and HTML comments are not read.
 
     A label within a longer one or within a word does not count: `INCORRECT` is not `CORRECT`.
     """
+    pattern = _label_pattern(labels)
+    return next(filter(None, (set(pattern.findall(line)) for line in reversed(_lines(text)))), set())
+
+
+def is_label_denied(text: str, label: str) -> bool:
+    """True if the last line with the label says that it is not the verdict: "It should not be [[A=B]]."."""
+    pattern = _label_pattern([label])
+    line = next((line for line in reversed(_lines(text)) if pattern.search(line)), "")
+    return any(is_denied(line, *found.span()) for found in pattern.finditer(line))
+
+
+def _lines(text: str) -> list[str]:
+    return _COMMENT.sub("", without_thinking(text)).splitlines()
+
+
+def _label_pattern(labels: Iterable[str]) -> re.Pattern[str]:
     longest_first = sorted(labels, key=len, reverse=True)
-    pattern = re.compile(
-        "|".join(rf"{_edge(label[0])}{re.escape(label)}{_edge(label[-1])}" for label in longest_first)
-    )
-    lines = reversed(without_thinking(text).splitlines())
-    return next(filter(None, (set(pattern.findall(line)) for line in lines)), set())
+    return re.compile("|".join(rf"{_edge(label[0])}{re.escape(label)}{_edge(label[-1])}" for label in longest_first))
 
 
 def _edge(character: str) -> str:
@@ -367,12 +391,15 @@ class Markers:
 
     def __init__(self, markers: Iterable[str]) -> None:
         self._markers = sorted({folded(marker) for marker in markers})
+        bare = {marker.translate(_MARKUP) for marker in self._markers}
+        self._markers_without_markup = sorted(each for each in bare if len(each) > 1 and not each.isalnum())
 
     def broken_up(self, text: str) -> str:
         """The text with a visible `BREAK` in each marker, and otherwise as it is.
 
-        Found are also markers in another case, of look-alike characters (full width, accents), with white space or
-        invisible characters in them, and HTML-escaped ones; in a text with the latter, all escapes are resolved.
+        Found are also markers in another case, of look-alike characters (full width, accents, Cyrillic), with white
+        space, invisible characters, backslashes or emphasis in them, and HTML-escaped ones; in a text with the latter,
+        all escapes are resolved.
         """
         plain = _unescaped(text)
         places = self._places(plain)
@@ -383,18 +410,23 @@ class Markers:
     def _places(self, text: str) -> list[int]:
         """Where to put a break: behind the first character of each marker."""
         folds = {ord(character): folded(character) for character in set(text)}
-        bare = text.translate(folds)
-        found = [(at, at + len(marker) - 1) for marker in self._markers for at in _occurrences(marker, bare)]
-        if not found:
-            return []
-        ends = list(itertools.accumulate(len(folds[ord(character)]) for character in text))
-        spans = ((bisect_right(ends, first), bisect_right(ends, last)) for first, last in found)
-        return sorted({first + 1 for first, last in spans if first < last and _is_apart(text, first, last)})
+        bare = {each: fold.translate(_MARKUP) for each, fold in folds.items()}
+        return sorted({*_breaks(text, folds, self._markers), *_breaks(text, bare, self._markers_without_markup)})
+
+
+def _breaks(text: str, folds: dict[int, str], markers: Sequence[str]) -> set[int]:
+    bare = text.translate(folds)
+    found = [(at, at + len(marker) - 1) for marker in markers for at in _occurrences(marker, bare)]
+    if not found:
+        return set()
+    ends = list(itertools.accumulate(len(folds[ord(character)]) for character in text))
+    spans = ((bisect_right(ends, first), bisect_right(ends, last)) for first, last in found)
+    return {first + 1 for first, last in spans if first < last and _is_apart(text, first, last)}
 
 
 def folded(text: str) -> str:
     """The text without differences that a reader may overlook, such as those of case, form and white space."""
-    characters = unicodedata.normalize("NFKD", text).casefold()
+    characters = unicodedata.normalize("NFKD", text).casefold().translate(_LOOK_ALIKES)
     return "".join(each for each in characters if unicodedata.category(each)[0] not in "CMZ")
 
 

@@ -11,6 +11,7 @@ from nemo_gym.testing import rows_of
 
 SYNONYMS = {"expected_synonyms": ["ab", "c"], "expected_synonym_values": [195, 99]}
 ACCOUNT = {"customer_number": "1", "customer_name": "A", "outage_days": 3, "free_days": ["Monday"]}
+MEETING = {"event_id": 0, "duration": 60, "constraint": None, "min_time": "10am", "max_time": "4pm"}
 SEND = "email_send_email"
 
 
@@ -33,6 +34,9 @@ def example(environment: str) -> dict[str, Any]:
         ("mcqa", {"template_metadata": {"output_regex": "(.)"}, "expected_answer": "Z"}, "'Z'"),
         ("equivalence_llm_judge", {"expected_answer": "", "metadata": None}, "expected_answer"),
         ("equivalence_llm_judge", {"expected_answer": None, "metadata": {"expected_answer": "  "}}, "expected_answer"),
+        ("equivalence_llm_judge", {"expected_answer": "\u200b"}, "expected_answer"),
+        ("equivalence_llm_judge", {"expected_answer": "**"}, "expected_answer"),
+        ("equivalence_llm_judge", {"expected_answer": "<think>Oslo</think>"}, "expected_answer"),
         ("google_search", {"expected_answer": "\n"}, "expected_answer"),
         ("math_with_code", {"expected_result": " "}, "expected_result"),
         ("math_advanced_calculations", {"ground_truth": "[]"}, "ground_truth"),
@@ -41,6 +45,7 @@ def example(environment: str) -> dict[str, Any]:
         ("math_advanced_calculations", {"ground_truth": '{"a": 1}'}, "ground_truth"),
         ("mcp_tools", {"expected_answer": "", "checks": []}, "expected_answer"),
         ("mcp_tools", {"expected_answer": None, "checks": []}, "check"),
+        ("mcp_tools", {"expected_answer": "\u200b", "checks": []}, "expected_answer"),
         ("example_multi_step", {**SYNONYMS, "expected_synonym_values": []}, "expected_synonym_values"),
         ("example_multi_step", {**SYNONYMS, "expected_synonym_values": [195]}, "expected_synonym_values"),
         ("example_multi_step", {**SYNONYMS, "expected_synonym_values": [99, 195]}, "expected_synonym_values"),
@@ -49,6 +54,8 @@ def example(environment: str) -> dict[str, Any]:
         ("example_multi_turn", {"max_guesses": 0}, "max_guesses"),
         ("example_negotiation", {"seller_limit": 50, "buyer_limit": 50}, "50"),
         ("example_stateful_counter", {"expected_count": "many"}, "expected_count"),
+        ("example_stateful_counter", {"expected_count": "9"}, "expected_count"),
+        ("example_stateful_counter", {"expected_count": True}, "expected_count"),
         ("example_user_simulation", {"account": ACCOUNT, "expected_credit_eur": 7}, "7"),
         ("example_user_simulation", {"fault": "cable", "expected_technician_day": None}, "cable"),
         (
@@ -58,6 +65,7 @@ def example(environment: str) -> dict[str, Any]:
         ),
         ("reasoning_gym", {"metadata": None}, "metadata"),
         ("calendar", {"exp_cal_state": None}, "exp_cal_state"),
+        ("calendar", {"exp_cal_state": {"7": MEETING}}, "'7'"),
         ("workplace_assistant", {"ground_truth": [{"name": "email_explode", "arguments": "{}"}]}, "email_explode"),
         ("workplace_assistant", {"ground_truth": [{"name": SEND, "arguments": '{"to": "x"}'}]}, SEND),
         ("workplace_assistant", {"ground_truth": [{"name": SEND, "arguments": "no JSON"}]}, SEND),

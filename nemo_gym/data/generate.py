@@ -17,6 +17,7 @@ from random import Random
 from typing import NamedTuple
 
 import orjson
+from omegaconf import DictConfig
 from pydantic import Field
 
 from nemo_gym.analysis.verifier_check import gold_finder
@@ -142,12 +143,7 @@ def _checked(rows: Iterator[JsonObject], folder: Path) -> Iterator[JsonObject]:
 
 
 async def _verify(folder: Path, rows: Sequence[JsonObject]) -> None:
-    config = load_config([f"+config_paths=[{_config_of(folder)},{find(JUDGE_CONFIG)}]"], use_dotenv=False)
-    environment = next(
-        each
-        for each in server_instances(config)
-        if each.server_type == "resources_servers" and each.implementation == folder.name
-    )
+    config, environment = _environment_of(folder)
     golds_of = gold_finder(environment)
     async with connect_servers(config) as client:
         indexed, tools = iter(enumerate(rows)), await default_tools(client, environment.name)
@@ -161,12 +157,16 @@ async def _verify(folder: Path, rows: Sequence[JsonObject]) -> None:
                 workers.create_task(worker())
 
 
-def _config_of(folder: Path) -> Path:
-    """The configuration of an environment: the one that is named like its folder, or the first."""
-    configs = sorted((folder / "configs").glob("*.yaml"), key=lambda path: (path.stem != folder.name, path.name))
-    if not configs:
-        raise ConfigError(f"{folder} has no configuration in its folder configs.")
-    return configs[0]
+def _environment_of(folder: Path) -> tuple[DictConfig, ServerSpec]:
+    """The configuration that starts the environment of a folder: the one with the folder's name, or else the first.
+
+    A configuration that starts the environment by another name, for an alias of the folder, is not used."""
+    for path in sorted((folder / "configs").glob("*.yaml"), key=lambda path: (path.stem != folder.name, path.name)):
+        config = load_config([f"+config_paths=[{path},{find(JUDGE_CONFIG)}]"], use_dotenv=False)
+        for each in server_instances(config):
+            if each.server_type == "resources_servers" and each.implementation == folder.name:
+                return config, each
+    raise ConfigError(f"No configuration in {folder / 'configs'} starts the resources server '{folder.name}'.")
 
 
 async def _check_gold(

@@ -38,8 +38,11 @@ class CalendarResourcesServer(SimpleResourcesServer):
 
     @classmethod
     def check_row(cls, row: dict[str, Any]) -> None:
-        """Refuse a day without a place for everything."""
+        """Refuse a day without a place for everything, or with events under other ids than their own."""
         events = row["exp_cal_state"]
+        for key, event in events.items():
+            if str(event.get("event_id", key)) != key:
+                raise ValueError(f"the event of {key!r} in `exp_cal_state` has the event_id {event['event_id']!r}")
         if len(events) <= MOST_SEARCHED and scheduled(events) is None:
             raise ValueError("no calendar keeps to all constraints of `exp_cal_state`")
 

@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from nemo_gym.answers import without_thinking
+from nemo_gym.answers import THOUGHT_TAGS, is_denied, without_thinking
+from nemo_gym.common.markup import without_comments
 from resources_servers.calendar.times import Window, minutes_of, window_of
 
 Event = Mapping[str, Any]
 
 _LIST = re.compile(r"\[\s*\{")
+_THOUGHT = re.compile(rf"<(?:{'|'.join(THOUGHT_TAGS)})[\s>]", re.IGNORECASE)
+_FENCE = re.compile(r"```\w*\s*$|^\s*```")
+_REFUSED_BEFORE = re.compile(r"\bnot\s+(?:like\s+)?(?:this|that|these|the\s+following)\b[^.\n]{0,40}$", re.IGNORECASE)
+_REFUSED_AFTER = re.compile(
+    r"\b(?:this|that|the|my)\s+(?:\w+\s+)?(?:calendar|list|schedule|plan)\s+(?:above\s+)?(?:is|was)\s+(?:\w+ly\s+)?"
+    r"(?:wrong|incorrect|invalid|false|not\s+(?:right|correct|valid))\b",
+    re.IGNORECASE,
+)
 _EMPTY_LIST = re.compile(r"(?<![-*+]\s)\[\s*\]")
 """Not the box of a task in a Markdown list."""
 
@@ -28,8 +37,8 @@ def checked_event(event: dict[str, Any]) -> dict[str, Any]:
 
 def is_expected(text: str, expected: Mapping[str, Event]) -> bool:
     """True if the final list of the reply shows the expected events, none overlapping, each within its constraint."""
-    answer = without_thinking(text)
-    if not answer.strip() or "<think>" in text:
+    answer = without_comments(without_thinking(text))
+    if not answer.strip() or _THOUGHT.search(text):
         return False
     try:
         entries = final_list(answer)
@@ -41,13 +50,27 @@ def is_expected(text: str, expected: Mapping[str, Event]) -> bool:
 def final_list(text: str) -> list[Any]:
     """Return the last list of objects, or an empty list if there is none or an empty one follows.
 
-    One that is not valid JSON, such as a list that is not finished, raises a ValueError. No earlier list is tried.
+    One that is not valid JSON, such as a list that is not finished, or that the text calls wrong raises a ValueError.
+    No earlier list is tried.
     """
     starts = [match.start() for match in _LIST.finditer(text)]
     if not starts:
         return []
     entries, end = json.JSONDecoder().raw_decode(text, starts[-1])
+    if _is_refused(text[: starts[-1]], text[end:]):
+        raise ValueError("the text says that its calendar is wrong")
     return [] if _EMPTY_LIST.search(text, end) else list(entries)
+
+
+def _is_refused(before: str, after: str) -> bool:
+    """True if what is around a list says that it is wrong."""
+    before, after = (_FENCE.sub("", part).strip() for part in (before[-200:], after))
+    start = len(before) + 1
+    return bool(
+        _REFUSED_BEFORE.search(before)
+        or _REFUSED_AFTER.search(after)
+        or is_denied(f"{before} [] {after}", start, start + 2)
+    )
 
 
 def fits(entries: Sequence[Event], expected: Mapping[str, Event]) -> bool:

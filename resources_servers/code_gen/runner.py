@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from nemo_gym.answers import strict_json
+from nemo_gym.answers import strict_json, without_thinking
 from nemo_gym.compute import Compute, LimitExceededError
 from nemo_gym.sandbox import ExecResult, SandboxError, SandboxProcess
 
@@ -148,10 +148,16 @@ class Failure(NamedTuple):
 
 
 def extract_code(text: str) -> str | None:
-    """The lines between the last two lines with a fence; None if there is nothing between, or no such lines."""
-    lines = text.split("\n")
+    """The lines between the last two lines with a fence, thoughts aside; None if there is nothing between, or no such
+    lines, or they are in an HTML comment."""
+    lines = without_thinking(text).split("\n")
     fences = [number for number, line in enumerate(lines) if FENCE in line]
     if len(fences) < 2:
+        return None
+    blocks = zip(fences[:-2:2], fences[1:-2:2], strict=False)
+    in_blocks = {number for start, end in blocks for number in range(start, end)}
+    before = "\n".join(line for number, line in enumerate(lines[: fences[-2] + 1]) if number not in in_blocks)
+    if before.rfind("<!--") > before.rfind("-->"):
         return None
     return "\n".join(lines[fences[-2] + 1 : fences[-1]]) or None
 

@@ -1,5 +1,6 @@
 """Short answers: a judge model decides whether they are equivalent to the gold answer."""
 
+import re
 from typing import Any, NamedTuple
 
 from pydantic import PrivateAttr
@@ -12,6 +13,9 @@ from nemo_gym.judge import Judge, JudgeError, JudgeEvaluation, Verdict, ask_both
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
 from resources_servers.equivalence_llm_judge.engine import extract
 from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyRequest
+
+_EMPTY_MARKUP = re.compile(r"!?\[\s*\]\([^()\s]*\)|\u2800")
+"""Links and pictures without words, and the blank of Braille."""
 
 
 class EquivalenceVerifyResponse(BaseVerifyResponse):
@@ -61,7 +65,7 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
     def check_row(cls, row: dict[str, Any]) -> None:
         """Refuse a row without a gold answer: the judge would compare with nothing."""
         given = row.get("expected_answer") or (row.get("metadata") or {}).get("expected_answer")
-        if given is None or not str(given).strip():
+        if given is None or says_nothing(without_thinking(str(given))):
             raise ValueError("there is no expected_answer, neither in the row nor in its metadata")
 
     async def verify(
@@ -70,7 +74,7 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
         reply = without_thinking(last_text(body.response)).strip()
         if len(reply) > self.config.max_answer_chars:
             return _response(body, 0.0, [], too_long=True)
-        if is_blank(reply):
+        if says_nothing(reply):
             return _response(body, 0.0, [])
         question = await self._part(body.question(), self.config.question_extract_regex, compute)
         try:
@@ -105,7 +109,7 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
             return await self._judge.ask(client, fields, record=verdicts)
 
         config = self.config
-        if is_blank(case.answer):
+        if says_nothing(case.answer):
             pass  # different without asking
         elif config.check_twice_swap and not case.is_long:
             await ask_both_ways(ask, case.expected, case.answer)
@@ -117,6 +121,11 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
             return 0.0
         again = await ask(case.expected, case.reply)
         return config.reward_if_full_generation_succeeds if again.is_equal else 0.0
+
+
+def says_nothing(text: str) -> bool:
+    """True for a text of white space and empty markup, such as a link without words."""
+    return is_blank(_EMPTY_MARKUP.sub("", text))
 
 
 def _response(

@@ -4,7 +4,7 @@ import re
 
 from pydantic import Field
 
-from nemo_gym.answers import last_text, without_thinking
+from nemo_gym.answers import is_denied, last_text, without_thinking
 from nemo_gym.base_resources_server import (
     BaseNextMessageRequest,
     BaseSeedSessionRequest,
@@ -13,6 +13,7 @@ from nemo_gym.base_resources_server import (
     SessionState,
     SimpleResourcesServer,
 )
+from nemo_gym.common.markup import without_comments
 
 _GUESS = re.compile(r"\d+")
 
@@ -40,10 +41,10 @@ class CodeResourcesServer(SimpleResourcesServer):
         game.secret, game.max_guesses = body.secret, body.max_guesses
 
     async def next_message(self, body: BaseNextMessageRequest, game: Game) -> str | None:
-        """Judge the last number of the model's message, thoughts aside; nothing more to say when the game is over."""
+        """Judge the last number of the model's message; nothing more to say when the game is over."""
         if body.turn == 0:
             return f"My code has {len(game.secret)} digits. You have {game.max_guesses} guesses. What is the first?"
-        guess = (_GUESS.findall(without_thinking(last_text(body.response))) or [""])[-1]
+        guess = last_guess(without_comments(without_thinking(last_text(body.response))))
         game.guesses += 1
         game.is_found = guess == game.secret
         if game.is_found or game.guesses >= game.max_guesses:
@@ -61,6 +62,12 @@ class CodeResourcesServer(SimpleResourcesServer):
             reward=float(game.is_found),
             guesses=game.guesses,
         )
+
+
+def last_guess(text: str) -> str:
+    """The last number that is not denied, as in "not 42"; empty without one."""
+    places = reversed(list(_GUESS.finditer(text)))
+    return next((found[0] for found in places if not is_denied(text, *found.span())), "")
 
 
 if __name__ == "__main__":

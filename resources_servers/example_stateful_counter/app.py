@@ -1,6 +1,9 @@
 """A counter for each rollout: seeded from the row, moved by a tool, compared with what the row expects."""
 
 import json
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, StrictInt
 
 from nemo_gym import JsonObject
 from nemo_gym.base_resources_server import (
@@ -12,17 +15,26 @@ from nemo_gym.base_resources_server import (
 )
 
 
+def _not_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number")
+    return value
+
+
+Number = Annotated[int, BeforeValidator(_not_boolean)]
+
+
 class Counter(SessionState):
     count: int | None = None
     """None until something touches it: an untouched counter equals no expectation, not even 0."""
 
 
 class CounterSeedRequest(BaseSeedSessionRequest):
-    initial_count: int
+    initial_count: StrictInt
 
 
 class CounterVerifyRequest(BaseVerifyRequest):
-    expected_count: int
+    expected_count: StrictInt
 
 
 class StatefulCounterResourcesServer(SimpleResourcesServer):
@@ -34,7 +46,7 @@ class StatefulCounterResourcesServer(SimpleResourcesServer):
             session.count = body.initial_count
 
     @tool
-    async def increment_counter(self, count: int, session: Counter) -> dict[str, bool]:
+    async def increment_counter(self, count: Number, session: Counter) -> dict[str, bool]:
         """Add to the counter."""
         session.count = (session.count or 0) + count
         return {"success": True}

@@ -8,16 +8,21 @@ from unicodedata import normalize
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from nemo_gym.answers import says_something, visible
+from nemo_gym.common.markup import without_comments
 
 Relation = Literal["at least", "less than"]
 
 Count = Annotated[float, Field(strict=True, ge=0)]
+AtLeast = Annotated[float, Field(strict=True, gt=0)]
+"""A number of things that a text must have, or more."""
 Exactly = Annotated[float, Field(strict=True, ge=1, multiple_of=1)]
 """A number of things that a text must have, no more and no less."""
 Index = Annotated[int, Field(strict=True, ge=0)]
 Ordinal = Annotated[int, Field(strict=True, ge=1)]
 """A position, counted from 1."""
 
+_BLANK = re.compile("[\u115f\u3164\uffa0]")
+"""Letters that are shown as a space."""
 _LINE_BREAK = re.compile("\r\n?|[\v\f\x85\u2028\u2029]")
 _NORMALIZED_AT_ONCE = 256
 """Characters. Normalizing a run of combining marks takes quadratic time."""
@@ -27,8 +32,8 @@ SENTENCE_ENDS = "。｡\uff0e\uff01\uff1f।॥\u06d4\u0589።؟"
 
 
 def as_shown(text: str) -> str:
-    """The text without characters that are not shown, and with `\\n` for every kind of line break."""
-    return _LINE_BREAK.sub("\n", visible(text))
+    """The text without HTML comments and what else is not shown, and with `\\n` for every kind of line break."""
+    return _LINE_BREAK.sub("\n", without_comments(visible(_BLANK.sub(" ", text))))
 
 
 def plain(text: str) -> str:

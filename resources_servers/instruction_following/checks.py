@@ -38,8 +38,15 @@ IMPOSSIBLE: dict[str, Callable[..., bool]] = {
     "new:copy_span_idx": lambda prompt_to_repeat, n_start, n_end: (
         not says_something(visible(prompt_to_repeat[n_start:n_end]))
     ),
+    "count:count_increment_word": lambda keyword1, keyword2: (
+        is_plain(keyword1.pattern)
+        and keyword1.pattern.lower() in keyword2.pattern.lower()
+        and is_plain(keyword2.pattern)
+    ),
 }
 """When no text can follow an instruction, although each of its arguments is valid."""
+LEAST = {"length_constraints:number_words": 1, "length_constraints:number_sentences": 1}
+"""What every text with a letter or a digit has; 0 for other instructions."""
 
 
 def _arguments_model(check: Callable[..., bool]) -> type[BaseModel]:
@@ -72,6 +79,10 @@ def parsed_arguments(name: str, given: Mapping[str, Any] | None) -> dict[str, An
     arguments = dict(model)
     if name in IMPOSSIBLE and IMPOSSIBLE[name](**arguments):
         raise ValueError(f"instruction '{name}': no text can follow it with {given}")
+    counts = [value for value in arguments.values() if isinstance(value, float)]
+    has_relation = any(key.endswith("relation") for key in arguments)
+    if has_relation and counts and counts[0] <= LEAST.get(name, 0):
+        raise ValueError(f"instruction '{name}': every text or none follows it with {given}")
     return arguments
 
 

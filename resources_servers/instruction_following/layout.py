@@ -8,11 +8,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from nemo_gym.answers import says_something, strict_json
-from resources_servers.instruction_following.arguments import Count, Exactly, Ordinal, Text, compiled, plain
+from resources_servers.instruction_following.arguments import AtLeast, Count, Exactly, Ordinal, Text, compiled, plain
 
 DIVIDER = re.compile(r"\s?(?:\*\*\*|\* \* \*)\s?")
 _HIGHLIGHTS = (re.compile(r"\*([^\n*]*)\*"), re.compile(r"\*\*([^\n*]*)\*\*"))
 _FIRST_WORD = re.compile(r"[^\W_][^\s.,?!'\"“”\u2018\u2019«»、。*_`~:;]*")
+_NEGATIVE = re.compile(r"\s*-\d[\d.,]*\s*")
 _FENCES = ("```json", "```Json", "```JSON", "```")
 POSTSCRIPTS = {"P.S.": r"p\.\s?s\.", "P.P.S": r"p\.\s?p\.\s?s"}
 """Markers that are not patterns, and the patterns used for them."""
@@ -61,7 +62,7 @@ def has_first_word_in_paragraph(
     return found is not None and found[0].lower() == first_word.lower()
 
 
-def has_placeholders(text: str, /, *, num_placeholders: Count) -> bool:
+def has_placeholders(text: str, /, *, num_placeholders: AtLeast) -> bool:
     return sum(map(_brackets, text.split("\n"))) >= num_placeholders
 
 
@@ -84,18 +85,25 @@ def has_bullets(text: str, /, *, num_bullets: Count) -> bool:
 
 
 def _is_bullet(line: str) -> bool:
-    """True for a line with a bullet in front. A rule such as `---` says nothing."""
+    """True for a line with a bullet in front. A rule such as `---` says nothing, and `-5` is a number."""
+    if _NEGATIVE.fullmatch(line):
+        return False
     start = line.lstrip()[:2]
     return (start[:1] == "-" or (start[:1] == "*" and start != "**")) and says_something(line)
 
 
-def has_highlights(text: str, /, *, num_highlights: Count) -> bool:
-    """`***this***` is one highlight, although both marks find it."""
-    found = (match for mark in _HIGHLIGHTS for match in mark.finditer(text))
+def has_highlights(text: str, /, *, num_highlights: AtLeast) -> bool:
+    """`***this***` is one highlight, although both marks find it. `2*3*4` is a product."""
+    found = (match for mark in _HIGHLIGHTS for match in mark.finditer(text) if not _is_product(text, match))
     return len({match.span(1) for match in found if says_something(match[1])}) >= num_highlights
 
 
-def has_sections(text: str, /, *, section_spliter: Text, num_sections: Count) -> bool:
+def _is_product(text: str, match: re.Match[str]) -> bool:
+    before, after = text[max(0, match.start() - 1) : match.start()], text[match.end() : match.end() + 1]
+    return before.isdigit() and after.isdigit()
+
+
+def has_sections(text: str, /, *, section_spliter: Text, num_sections: AtLeast) -> bool:
     """The splitter and a number, each with something after it."""
     sections = re.split(rf"{re.escape(section_spliter)}\s?\d+", text)[1:]
     return sum(map(says_something, sections)) >= num_sections

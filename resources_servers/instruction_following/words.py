@@ -1,6 +1,7 @@
 """Instructions about words and letters. Words are separated by white space. Every check takes time linear in the text,
 except those of `PATTERNED`, whose arguments are patterns."""
 
+import html
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from nemo_gym.answers import says_something
+from nemo_gym.common.markup import TO_LATIN
 from resources_servers.instruction_following.arguments import (
     Count,
     Exactly,
@@ -30,6 +32,7 @@ _WORD = re.compile(r"[^\W_]+")
 _LOWER_CASE_WORD = re.compile(r"\b[a-z]+\b")
 _LETTER = re.compile(r"[A-Za-z]")
 _PUNCTUATION = re.compile(r"[^\w\s]|_")
+_TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 _MARKDOWN = "*_`~"
 _EMPHASIS = re.compile(f"[{_MARKDOWN}]+")
 _WITHOUT_EDGES = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
@@ -38,10 +41,6 @@ _COMMAS = frozenset(",،、\u055d፣\u07f8\u1802\u1808\ua4fe\ua60d\ua6f5\u2e32\u
 _FULL_STOPS = frozenset(".。।॥\u06d4\u0589።\u1803\u1809\u104b\u17d4\u0f0d\u0701\u0702\u2e3c\ua4ff\ua60e\ua6f3\ua4f8")
 _EXCLAMATION_MARKS = frozenset("!\u00a1\u055c\u07f9\u1944\u2755\u2757\u01c3")
 """Punctuation marks of all scripts, and what looks the same."""
-_CYRILLIC = "\u0430\u0432\u0435\u0455\u0456\u0458\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u04bb\u0501"
-_GREEK = "\u03b1\u03b2\u03b5\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7"
-_TO_LATIN = str.maketrans(_CYRILLIC + _GREEK, "abesijkmhopctyxhd" + "abeikvoptux")
-"""Letters that look like Latin ones, as small or as capital letters."""
 _CONSTRAINED = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
@@ -56,8 +55,11 @@ def bare_words(text: str) -> list[str]:
 
 
 def _readings(text: str) -> Iterator[str]:
-    """The text as it can be read: with usual characters, and with Markdown marks dropped or as spaces."""
+    """The text as it can be read: with usual characters, without tags and entities of HTML, and with Markdown marks
+    dropped or as spaces."""
     usual = " ".join(map(_in_one_script, plain(text).split()))
+    if "<" in usual or "&" in usual:
+        yield _TAG.sub("", html.unescape(usual))
     yield usual
     yield _EMPHASIS.sub("", usual)
     yield _EMPHASIS.sub(" ", usual)
@@ -65,7 +67,7 @@ def _readings(text: str) -> Iterator[str]:
 
 def _in_one_script(word: str) -> str:
     """A word that mixes Latin letters with others that look the same, in Latin letters alone."""
-    return word.lower().translate(_TO_LATIN) if not word.isascii() and _LETTER.search(word) else word
+    return word.lower().translate(TO_LATIN) if not word.isascii() and _LETTER.search(word) else word
 
 
 def has_keywords(text: str, /, *, keywords: Annotated[list[Pattern], Field(min_length=1)]) -> bool:

@@ -2,6 +2,7 @@
 server keeps for a connection is the state of the rollout."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from weakref import WeakSet
 from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym import JsonObject
-from nemo_gym.answers import last_text, without_thinking
+from nemo_gym.answers import is_denied, last_text, says_something, visible, without_thinking
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseSeedSessionRequest,
@@ -22,8 +23,12 @@ from nemo_gym.base_resources_server import (
     any_tool,
 )
 from nemo_gym.common.exceptions import raise_first_error
+from nemo_gym.common.markup import without_comments
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.interop.mcp_connection import McpConnection, McpServer
+
+_OR_BEFORE = re.compile(r"\bor[\s*_`]*$", re.IGNORECASE)
+_OR_AFTER = re.compile(r"[\s,*_`]*\bor\b", re.IGNORECASE)
 
 
 class McpToolsConfig(BaseResourcesServerConfig, extra="forbid"):
@@ -101,8 +106,11 @@ class McpToolsResourcesServer(SimpleResourcesServer):
     @classmethod
     def check_row(cls, row: JsonObject) -> None:
         """Refuse a row that every reply would fit."""
-        if not (row.get("expected_answer") or row.get("checks")):
+        expected = row.get("expected_answer")
+        if not (expected or row.get("checks")):
             raise ValueError("there is neither an expected_answer nor a check")
+        if isinstance(expected, str) and expected and not says_something(visible(expected)):
+            raise ValueError("expected_answer has no letter or digit")
 
     async def seed_session(self, body: McpToolsSeedRequest) -> None:
         missing = [each.tool for each in body.checks if each.tool not in self._tools]
@@ -120,15 +128,33 @@ class McpToolsResourcesServer(SimpleResourcesServer):
         return await session.connections[server].call(name, body)
 
     async def verify(self, body: McpToolsVerifyRequest, session: McpSession) -> float:
-        """1.0 if the last message contains the expected answer, not in thoughts, and all checks hold."""
-        said = without_thinking(last_text(body.response))
-        if body.expected_answer is not None and body.expected_answer not in said:
+        """1.0 if the last message gives the expected answer, not in thoughts, and all checks hold."""
+        said = without_comments(without_thinking(last_text(body.response)))
+        if body.expected_answer and not gives(said, body.expected_answer):
             return 0.0
         try:
             outputs = [await self.call_tool(ToolName(each.tool), each.arguments, session) for each in body.checks]
         except ToolError:
             return 0.0
         return float(outputs == [each.output for each in body.checks])
+
+
+def gives(text: str, answer: str) -> bool:
+    """True if a text has the answer as whole words or numbers, neither denied nor one of several in its last place:
+    "112", "-12", "not 12" and "12 or 13" do not give 12."""
+    before = r"(?<!\w)(?<!\d[.,])(?<![-\u2212])" if _is_word(answer[0]) else ""
+    after = r"(?!\w)(?![.,]\d)" if _is_word(answer[-1]) else ""
+    places = [found.span() for found in re.finditer(f"{before}{re.escape(answer)}{after}", text)]
+    if not places:
+        return False
+    start, end = places[-1]
+    if _OR_BEFORE.search(text, max(0, start - 20), start) or _OR_AFTER.match(text, end):
+        return False
+    return not is_denied(text, start, end)
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 if __name__ == "__main__":

@@ -37,15 +37,17 @@ class StructuredOutputsResourcesServer(SimpleResourcesServer):
 
     @classmethod
     def check_row(cls, row: JsonObject) -> None:
-        """Raise ValueError if the schema is not JSON, or no schema that anything fits. Whether all its keywords are
-        valid is not checked: that takes 20 ms."""
+        """Raise ValueError if the schema is not JSON, or one that nothing or everything fits. Whether all its keywords
+        are valid is not checked: that takes 20 ms."""
         text = row.get("schema_str")
         try:
             schema = strict_json(text) if isinstance(text, str) else None
         except ValueError as error:
             raise ValueError(f"schema_str is not JSON: {error}") from error
-        if not isinstance(schema, dict) and schema is not True:
+        if not isinstance(schema, dict):
             raise ValueError(f"schema_str is {text!r:.100}; expected the text of a JSON object.")
+        if not schema:
+            raise ValueError("schema_str is an empty schema, which every JSON fits.")
 
     async def verify(self, body: StructuredOutputsVerifyRequest, compute: Compute) -> StructuredOutputsVerifyResponse:
         fitting, timed_out = False, False

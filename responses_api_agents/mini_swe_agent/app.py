@@ -28,7 +28,15 @@ from nemo_gym.llm_api.chat import NeMoGymChatCompletionMessageForTraining
 from nemo_gym.sandbox import SandboxError
 from nemo_gym.sandbox.registry import resolve_provider_config
 from responses_api_agents.mini_swe_agent.containers import Env, command_prefix, opened
-from responses_api_agents.mini_swe_agent.grading import Grader, Instance, Report, current_patch, grade, is_resolved
+from responses_api_agents.mini_swe_agent.grading import (
+    Grader,
+    Instance,
+    Report,
+    check_instance,
+    current_patch,
+    grade,
+    is_resolved,
+)
 from responses_api_agents.mini_swe_agent.harness import (
     Conversation,
     Message,
@@ -36,7 +44,7 @@ from responses_api_agents.mini_swe_agent.harness import (
     converse,
     first_messages,
 )
-from responses_api_agents.mini_swe_agent.swebench_grading import grade_with_swebench, needs_swebench
+from responses_api_agents.mini_swe_agent.swebench_grading import grade_with_swebench, needs_swebench, swebench_row
 
 TOO_LONG = (400, 413, 422)
 """Statuses with which an endpoint refuses a conversation, such as one that has outgrown the context."""
@@ -104,6 +112,9 @@ class MiniSWEAgent(SimpleResponsesAPIAgent):
 
     async def run(self, body: MiniSWERunRequest, jar: CookieJar) -> MiniSWEVerifyResponse:
         """One attempt at an issue, scored."""
+        check_instance(body)
+        if self._uses_swebench(body):
+            swebench_row(body)
         async with timeout(self.config.rollout_timeout_s, what="The rollout"), self._turns:
             saved = self._result_path(body)
             if self.config.skip_if_exists and saved.exists():
@@ -150,8 +161,7 @@ class MiniSWEAgent(SimpleResponsesAPIAgent):
     async def _grade(self, body: MiniSWERunRequest, patch: str) -> Report:
         """Grade in containers of its own: what an attempt left running, or changed elsewhere, has no part."""
         config = self.config
-        uses_swebench = config.grader == "swebench" or (config.grader == "auto" and needs_swebench(body))
-        grader = grade_with_swebench if uses_swebench else grade
+        grader = grade_with_swebench if self._uses_swebench(body) else grade
         return await grader(
             lambda: opened(config.env, body, template=config.cache_dir_template, local=self._local),
             body,
@@ -159,6 +169,10 @@ class MiniSWEAgent(SimpleResponsesAPIAgent):
             timeout_s=config.eval_timeout,
             prefix=command_prefix(config.env),
         )
+
+    def _uses_swebench(self, body: MiniSWERunRequest) -> bool:
+        grader = self.config.grader
+        return grader == "swebench" or (grader == "auto" and needs_swebench(body))
 
     async def _ask_model(
         self, params: NeMoGymResponseCreateParamsNonStreaming, messages: list[Message], jar: CookieJar

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.sandbox import AsyncSandbox, SandboxError, SandboxSpec
 from responses_api_agents.mini_swe_agent.grading import Instance
 from responses_api_agents.mini_swe_agent.patching import WORKDIR
@@ -35,7 +35,8 @@ _COMMIT = f"git init -q && git add -A && git commit -q -m base && git tag {BASE_
 def image_name(instance: Instance) -> str:
     """The image of an instance on Docker Hub."""
     if instance.subset not in IMAGES:
-        raise ConfigError(f"There are no images for the subset '{instance.subset}'; expected {' or '.join(IMAGES)}.")
+        expected = " or ".join(IMAGES)
+        raise RolloutError("input", f"There are no images for the subset '{instance.subset}'; expected {expected}.")
     prefix, separator = IMAGES[instance.subset]
     return f"{prefix}{instance.instance_id.replace('__', separator)}:latest".lower()
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from nemo_gym.errors import RolloutError
 from nemo_gym.sandbox import AsyncSandbox, SandboxError
 from responses_api_agents.mini_swe_agent.controls import FAILURE, with_controls
 from responses_api_agents.mini_swe_agent.outcomes import SuiteRun, difference, read_report
@@ -58,6 +59,20 @@ class Instance(BaseModel):
     PASS_TO_PASS: list[str] = []
 
 
+def check_instance(instance: Instance) -> None:
+    """Refuse a row whose tests would accept every attempt, or none."""
+    if not instance.FAIL_TO_PASS:
+        raise RolloutError("input", f"{instance.instance_id} has no FAIL_TO_PASS: doing nothing would resolve it.")
+    if not paths_in(instance.test_patch):
+        raise RolloutError("input", f"The test_patch of {instance.instance_id} changes no file.")
+
+
+def check_base(instance: Instance, passed: Collection[str]) -> None:
+    """Refuse a row all of whose FAIL_TO_PASS tests pass without a patch."""
+    if all(test in passed for test in instance.FAIL_TO_PASS):
+        raise RolloutError("input", f"All FAIL_TO_PASS tests of {instance.instance_id} pass without a patch.")
+
+
 async def current_patch(box: AsyncSandbox, instance: Instance) -> str:
     """All that an attempt changed, new files included."""
     base = shlex.quote(instance.base_commit)
@@ -74,8 +89,12 @@ async def grade(open_box: OpenBox, instance: Instance, patch: str, *, timeout_s:
     report["patch_successfully_applied"] = True
     found = graded(report, instance, run, expected_failures=run.outcomes)
     if not found["resolved"]:
+        await suite.check_names(run)
         return found
     base = await suite.run("", watched=run.changed) or SuiteRun()
+    check_base(
+        instance, graded(report, instance, base, expected_failures=())["tests_status"]["FAIL_TO_PASS"]["success"]
+    )
     found = graded(report, instance, run, expected_failures=base.expected_failures)
     if not found["resolved"]:
         return found
@@ -99,7 +118,7 @@ class _Suite:
         test_patch = self.instance.test_patch
         async with self.open_box() as box:
             if not await apply_patch(box, test_patch, check_only=True):
-                raise SandboxError(f"The test patch of {self.instance.instance_id} does not apply.")
+                raise RolloutError("input", f"The test patch of {self.instance.instance_id} does not apply.")
             changed = await apply_attempt(box, patch, gold=self.instance.patch, test_patch=test_patch)
             if changed is None:
                 return None
@@ -124,6 +143,17 @@ class _Suite:
         if result.is_truncated:
             raise SandboxError(f"The tests of {self.instance.instance_id} are too many for a report.")
         return await asyncio.to_thread(read_report, result.stdout or "", secret)
+
+    async def check_names(self, run: SuiteRun) -> None:
+        """Refuse a row with tests that neither this run nor one of the gold patch has."""
+        missing = [test for test in expected_tests(self.instance) if test not in full_names(run.outcomes)]
+        if not missing or run.problem or not self.instance.patch:
+            return
+        gold = await self.run(self.instance.patch) or SuiteRun(problem="The patch does not apply.")
+        names = full_names(gold.outcomes)
+        unknown = [test for test in missing if test not in names]
+        if unknown and not gold.problem and not gold.errors:
+            raise RolloutError("input", f"There is no test {unknown[0]!r} in {self.instance.instance_id}.")
 
     async def control_problem(self, patch: str, run: SuiteRun, named: set[str]) -> str:
         """Name the tests whose controls do not fail at their end; empty if all do."""

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 
 from nemo_gym.errors import MissingExtraError, RolloutError
 from nemo_gym.sandbox import SandboxExecResult
-from responses_api_agents.mini_swe_agent.grading import Instance, OpenBox, Report, empty_report, expected_tests
+from responses_api_agents.mini_swe_agent.grading import (
+    Instance,
+    OpenBox,
+    Report,
+    check_base,
+    empty_report,
+    expected_tests,
+)
 from responses_api_agents.mini_swe_agent.outcomes import SuiteRun, difference
 from responses_api_agents.mini_swe_agent.patching import apply_attempt, upload_text
 
@@ -48,6 +55,7 @@ async def grade_with_swebench(
     without = await _run_script(open_box, instance, "", spec.eval_script, timeout_s)
     logs = (log, (without.stdout if without else None) or "")
     run, base = (_suite_run(_read(each, lambda path: swebench.get_logs_eval(spec, path))[0]) for each in logs)
+    check_base(instance, {test for test, status in base.outcomes.items() if status == "PASSED"})
     problem = log_difference(run, base, set(expected_tests(instance)))
     return {**report, "resolved": False, "note": problem} if problem else report
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -109,3 +110,16 @@ def test_rows_without_tools_are_verified_with_those_of_their_environment(tmp_pat
     done = ng("ng_generate_data", *arguments, "+validation_count=0", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "tools" not in rows_of(tmp_path / "out/train.jsonl")[0]["responses_create_params"]
+
+
+def test_the_rows_of_a_folder_are_verified_by_its_own_environment_not_by_an_alias(tmp_path: Path) -> None:
+    """The first config of this folder is that of its alias."""
+    made = generate(PARENT_DIR / "resources_servers/example_stateful_counter", tmp_path, train_count=3)
+    assert made.verified == sum(file.rows for file in made.files)
+
+
+def test_a_folder_whose_configs_start_another_server_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers/no_config"
+    copytree(MCQA, folder)
+    with pytest.raises(ConfigError, match="no_config"):
+        generate(folder, tmp_path / "out", train_count=1)

@@ -55,6 +55,18 @@ HACKS = [
         honest=f"thoughts {plan('09:00')}</think>{plan('10:00')}",
     ),
     Hack(
+        does="Hides the right calendar in an HTML comment, or says that it is wrong.",
+        stopped="a calendar that is not shown or called wrong is none",
+        row=row(event()),
+        cheats=[
+            f"<!-- {plan('10:00')} -->",
+            f"Not this: {plan('10:00')}",
+            f"{plan('10:00')} This calendar is wrong, do not use it.",
+            f"```json\n{plan('10:00')}\n```\nThat is wrong.",
+        ],
+        honest=f"Nothing else is wrong. This is it:\n```json\n{plan('10:00')}\n```\nIs this what you want?",
+    ),
+    Hack(
         does="Says anything about a row without a right calendar.",
         stopped="the row is refused (`input`)",
         row=row(event("at 10am"), event("before 11am", number=1)),

@@ -55,4 +55,18 @@ HACKS = [
         cheats=["one", "two words"],
         cause="input",
     ),
+    Hack(
+        does="Writes a forbidden word with HTML comments, tags, entities or blank letters in it or beside it.",
+        stopped="the text is also read without these",
+        row=row(("keywords:forbidden_words", {"forbidden_words": ["very"]})),
+        cheats=["v<!-- -->ery good", "v<b>e</b>ry good", "&#118;ery good", "very\u3164good"],
+        honest="<b>good</b> &amp; fine",
+    ),
+    Hack(
+        does="Says anything about a row that every text follows.",
+        stopped="the row is refused (`input`)",
+        row=row(("length_constraints:number_words", {"num_words": 0, "relation": "at least"})),
+        cheats=["one", "two words"],
+        cause="input",
+    ),
 ]

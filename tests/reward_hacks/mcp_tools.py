@@ -25,4 +25,11 @@ HACKS = [
         cheats=["", "12"],
         cause="input",
     ),
+    Hack(
+        does="Writes the answer as a part of another one, denies it, hides it, or gives several.",
+        stopped="whole words and numbers count, in their last place neither denied nor one of several",
+        row=DEPOSIT,
+        cheats=["112", "1200", "-12", "12.5", "It is not 12.", "12 or 13", "<!-- 12 -->"],
+        honest="The balance is **12**.",
+    ),
 ]

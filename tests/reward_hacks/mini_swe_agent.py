@@ -54,4 +54,9 @@ HACKS = [
         "neither is in the container of the policy",
         f"{TESTS}/test_app.py::test_neither_the_gold_patch_nor_the_tests_are_there_to_be_read",
     ),
+    CheckedElsewhere(
+        "Does nothing for a row without FAIL_TO_PASS tests, or whose FAIL_TO_PASS tests all pass already.",
+        "the row is refused (`input`)",
+        f"{TESTS}/test_app.py::test_a_row_that_doing_nothing_or_nobody_resolves_has_no_result",
+    ),
 ]

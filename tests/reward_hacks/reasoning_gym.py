@@ -24,4 +24,18 @@ HACKS = [
         cheats=["<answer>12</answer> No: <answer>10</answer>", "<answer>12</answer> No: <answer></answer>"],
         honest="<answer>10</answer> No: <answer>12</answer>",
     ),
+    Hack(
+        does="Denies the right answer, or hides it in an HTML comment.",
+        stopped="an answer that is denied or not shown is none",
+        row=LEGS,
+        cheats=["Not <answer>12</answer>", "<answer>12</answer> is wrong.", "<!--<answer>12</answer>-->"],
+        honest="<answer>10</answer> is wrong: <answer>12</answer>",
+    ),
+    Hack(
+        does="Says anything about a row without an answer, or whose answer its dataset does not accept.",
+        stopped="the row is refused (`input`)",
+        row={**LEGS, "answer": ""},
+        cheats=["", "<answer></answer>", "<answer>12</answer>"],
+        cause="input",
+    ),
 ]

@@ -30,7 +30,7 @@ HACKS = [
     Hack(
         does="Nests so deeply, or writes so many digits, that the check fails.",
         stopped="what cannot be read with bounded cost fits nothing",
-        row=row(True),
+        row=row({"type": "array"}),
         cheats=["[" * 100_000, "[" * 100_000 + "]" * 100_000, "9" * 100_000],
         honest="[[[]]]",
     ),
@@ -39,6 +39,13 @@ HACKS = [
         stopped="the row is refused (`input`)",
         row=row("not JSON"),
         cheats=["{}", "not JSON", ""],
+        cause="input",
+    ),
+    Hack(
+        does="Writes any JSON for a row whose schema says nothing.",
+        stopped="the row is refused (`input`)",
+        row=row({}),
+        cheats=["{}", "1", "[]"],
         cause="input",
     ),
 ]

@@ -194,6 +194,11 @@ GOOD, BAD = json.dumps([entry("10:00")]), json.dumps([entry("09:00")])
     [
         (f"Done: {GOOD} Anything else?", ONE, True),
         (f"<think>Hm.</think>{GOOD}", ONE, False),
+        (f"<thinking>Hm.</thinking>{GOOD}", ONE, False),
+        (f"<!-- {GOOD} -->", ONE, False),
+        (f"Not this: {GOOD}", ONE, False),
+        (f"{GOOD} This calendar is wrong.", ONE, False),
+        (f"{GOOD}\nNothing overlaps, and the lunch is not before noon.", ONE, True),
         ("<think>", {}, False),
         ("", {}, False),
         (" \n", {}, False),

@@ -81,6 +81,16 @@ async def verified(environment: BrowserLikeClient, body: dict[str, Any]) -> dict
         ("", None),
         ("one line ```x```", None),
         ("- ```python\n  x\n  ```", "  x"),
+        ("<think>\n```\nx\n```\n</think>\nDone.", None),
+        ("<think>\n```\nx\n```\nDone.", None),
+        ("```\nx\n```\n</think>\nDone.", None),
+        ("<think>\n```\nx\n```\n</think>\n```\ny\n```", "y"),
+        ("<!--\n```\nx\n```\n-->\nDone.", None),
+        ("<!--\n```\nx\n```", None),
+        ("```\nx\n```\n<!--\n```\ny\n```\n-->", None),
+        ("<!-- Code: -->\n```\nx\n```", "x"),
+        ("```\n<!--\n```\n```\nx\n```", "x"),
+        ("```\nprint('<!--')\n```", "print('<!--')"),
     ],
 )
 def test_code_stands_between_the_last_two_fences(text: str, code: str | None) -> None:

@@ -52,6 +52,8 @@ async def test_a_game_that_finds_the_code_is_rewarded(row: dict[str, Any]) -> No
         pytest.param("11", id="wrong"),
         pytest.param("I give up.", id="no guess"),
         pytest.param("42 or 24", id="the last number counts"),
+        pytest.param("not 42", id="denied"),
+        pytest.param("<!-- 42 -->", id="hidden"),
         pytest.param("0042", id="too long"),
         pytest.param("<think>42</think>Let me see.", id="only thought of"),
         pytest.param("٤٢", id="other digits"),

@@ -57,7 +57,8 @@ async def test_the_tools_answer_as_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "status", "value"), [("2", 200, 2), (-3, 200, -3), (1.0, 200, 1), (1.5, 422, 0), ("two", 422, 0)]
+    ("count", "status", "value"),
+    [("2", 200, 2), (-3, 200, -3), (1.0, 200, 1), (1.5, 422, 0), ("two", 422, 0), (True, 422, 0)],
 )
 async def test_a_count_is_a_whole_number_or_the_text_of_one(count: Any, status: int, value: int) -> None:
     async with client_for(StatefulCounterResourcesServer) as environment:

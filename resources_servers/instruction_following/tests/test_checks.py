@@ -102,6 +102,17 @@ def test_an_unknown_argument_is_refused_but_a_null_is_none(case: Case) -> None:
         ("length_constraints:nth_paragraph_first_word", {"num_paragraphs": 1, "nth_paragraph": 2, "first_word": "a"}),
         ("new:copy_span_idx", {"prompt_to_repeat": "a", "n_start": -1, "n_end": 1}),
         ("no:such_instruction", {}),
+        ("length_constraints:number_words", {"num_words": 1, "relation": LESS_THAN}),
+        ("length_constraints:number_words", {"num_words": 0, "relation": AT_LEAST}),
+        ("length_constraints:number_sentences", {"num_sentences": 1, "relation": LESS_THAN}),
+        ("keywords:frequency", {"keyword": "a", "frequency": 0, "relation": LESS_THAN}),
+        ("keywords:frequency", {"keyword": "a", "frequency": 0, "relation": AT_LEAST}),
+        ("letters:letter_counting", {"N": 0, "relation": LESS_THAN}),
+        ("letters:letter_counting2", {"letter": "a", "let_frequency": 0, "let_relation": AT_LEAST}),
+        ("count:count_increment_word", {"keyword1": "a", "keyword2": "a"}),
+        ("count:count_increment_word", {"keyword1": "cat", "keyword2": "Catalog"}),
+        ("detectable_format:number_highlighted_sections", {"num_highlights": 0}),
+        ("detectable_format:multiple_sections", {"section_spliter": "Part", "num_sections": 0}),
     ],
 )
 def test_a_bad_argument_is_refused(name: str, bad: dict[str, Any]) -> None:
@@ -202,6 +213,8 @@ HOSTILE = [
         "[a",
         "<<",
         "<<a>>",
+        "<a",
+        "<!--",
         "***",
         " ***\n",
         "p. ",
@@ -218,6 +231,7 @@ def test_what_stays_on_the_loop_is_quick_whatever_the_text(name: str) -> None:
     arguments = BY_ID[name].arguments or {}
     if name in PATTERNED:
         arguments = {key: _plain(value) for key, value in arguments.items()}
+        arguments |= {"keyword1": "aaaac"} if "keyword1" in arguments else {}
     assert not may_take_long("", [(name, arguments)])
     for part in HOSTILE:
         text = part * (LONG_TEXT // len(part))
@@ -265,3 +279,19 @@ def test_a_row_is_refused_or_every_text_is_checked(name: str, arguments: dict[st
 def test_no_text_is_lost_between_sentences(text: str) -> None:
     letters = re.compile(r"[\s.\"”!?]")
     assert letters.sub("", "".join(sentences(text))) == letters.sub("", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [
+        ("keywords:forbidden_words", {"forbidden_words": ["very"]}, "v<!-- -->ery good"),
+        ("keywords:forbidden_words", {"forbidden_words": ["very"]}, "v<b>e</b>ry good"),
+        ("keywords:forbidden_words", {"forbidden_words": ["very"]}, "&#118;ery good"),
+        ("keywords:forbidden_words", {"forbidden_words": ["very"]}, "very\u3164good"),
+        ("keywords:existence", {"keywords": ["very"]}, "<!-- very -->good"),
+        ("detectable_format:number_highlighted_sections", {"num_highlights": 2}, "2*3*4 and 5*6*7"),
+        ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "-5\n-6"),
+    ],
+)
+def test_hidden_text_and_numbers_do_not_follow_instructions(name: str, arguments: dict[str, Any], text: str) -> None:
+    assert not is_followed(name, arguments, text)

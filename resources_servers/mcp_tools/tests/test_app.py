@@ -18,7 +18,7 @@ from nemo_gym.client.server_client import ServerReply
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.interop.mcp_connection import McpConnection, McpServer
 from nemo_gym.testing import BrowserLikeClient, client_for, example_row, running_servers, server_spec
-from resources_servers.mcp_tools.app import McpToolsResourcesServer
+from resources_servers.mcp_tools.app import McpToolsResourcesServer, gives
 from resources_servers.mcp_tools.example_server import make_server
 from tests.interop import ROLLOUTS, choice, play_all, with_choices
 from tests.polling import until
@@ -203,3 +203,28 @@ async def test_a_row_that_checks_a_tool_of_no_server_ends_before_the_model_is_ca
         for tool, cause in (("balance", "model"), ("balances", "input")):
             each = example_row(checks=[{"tool": tool, "output": "3"}])
             assert (await rollout_of(environment, each, [{"status": 500}]))["error"]["cause"] == cause
+
+
+@pytest.mark.parametrize(
+    ("text", "is_given"),
+    [
+        ("12", True),
+        ("The balance is **12**.", True),
+        ("The balance is 12, as asked.", True),
+        ("$12", True),
+        ("12 is not what it was: it was 7, now 12", True),
+        ("112", False),
+        ("1200", False),
+        ("1,200 or 12,000", False),
+        ("12.5", False),
+        ("-12", False),
+        ("It is not 12.", False),
+        ("It was 12. It is not 12.", False),
+        ("12 or 13", False),
+        ("13 or 12", False),
+        ("a12", False),
+        ("", False),
+    ],
+)
+def test_an_answer_is_given_as_whole_words_or_numbers(text: str, is_given: bool) -> None:
+    assert gives(text, "12") is is_given

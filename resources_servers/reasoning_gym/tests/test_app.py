@@ -78,17 +78,37 @@ def test_a_row_of_an_unknown_dataset_is_an_error_of_the_row() -> None:
         score("1", {"question": "", "answer": "1", "metadata": {"source_dataset": "elsewhere"}})
 
 
-async def test_a_row_of_an_unknown_dataset_ends_before_the_model_is_called() -> None:
+async def test_a_row_that_cannot_be_scored_ends_before_the_model_is_called() -> None:
     environment = server_spec("reasoning_gym", "resources_servers", "reasoning_gym", domain="other")
     (row,) = dataset_rows("leg_counting", seed=0, count=1)
     metadata = {**row["metadata"], "source_dataset": "elsewhere"}
-    for each, cause in ((row, "model"), ({**row, "metadata": metadata}, "input")):
+    (sorting,) = dataset_rows("number_sorting", seed=0, count=1)
+    unusable = [
+        {**row, "metadata": metadata},
+        {**row, "metadata": {"source_dataset": "composite"}},
+        {**row, "answer": None},
+        {**row, "answer": " \u200b"},
+        {**sorting, "metadata": {"source_dataset": "number_sorting"}},
+    ]
+    colors = next(dataset_rows("graph_color", seed=0, count=1))
+    for each, cause in ((row, "model"), (colors, "model"), *((row, "input") for row in unusable)):
         assert (await rollout_of(environment, each, [{"status": 500}]))["error"]["cause"] == cause
 
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    [("<answer> 4 </answer>", "4"), ("<answer>a\nb</answer>", "a\nb"), ("4", None), ("<answer>4", None), ("", None)],
+    [
+        ("<answer> 4 </answer>", "4"),
+        ("<answer>a\nb</answer>", "a\nb"),
+        ("4", None),
+        ("<answer>4", None),
+        ("", None),
+        ("Not <answer>4</answer>", None),
+        ("<answer>4</answer> is wrong", None),
+        ("<!--<answer>4</answer>-->", None),
+        ("<answer>4</answer> <answer>4</answer> is wrong", None),
+        ("<answer>3</answer> is wrong: <answer>4</answer>", "4"),
+    ],
 )
 def test_the_answer_is_in_the_last_tags(text: str, answer: str | None) -> None:
     assert extracted_answer(text) == answer

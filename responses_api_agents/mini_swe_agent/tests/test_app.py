@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nemo_gym import PARENT_DIR, ServerClient
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.sandbox import SandboxExecResult
 from nemo_gym.testing import rows_of, running_servers, servers_of
 from responses_api_agents.mini_swe_agent.app import MiniSWERunRequest
@@ -198,6 +198,28 @@ async def test_a_model_that_fails_is_no_result(tmp_path: Path) -> None:
         assert conversation.status == 500
 
 
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"FAIL_TO_PASS": []}, "FAIL_TO_PASS"),
+        ({"FAIL_TO_PASS": [], "PASS_TO_PASS": []}, "FAIL_TO_PASS"),
+        ({"FAIL_TO_PASS": STACK["PASS_TO_PASS"]}, "without a patch"),
+        ({"FAIL_TO_PASS": ["tests/test_stack.py::test_unknown"]}, "test_unknown"),
+        ({"test_patch": ""}, "test_patch"),
+        ({"test_patch": "garbage"}, "test_patch"),
+        ({"test_patch": STACK["test_patch"].replace("@@\n", "@@\n-not there\n")}, "does not apply"),
+        ({"subset": "nope"}, "eval_script"),
+    ],
+)
+async def test_a_row_that_doing_nothing_or_nobody_resolves_has_no_result(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    async with agent(tmp_path, [{"say": block(SUBMIT)}]) as client:
+        answer = await client.post("mini_swe_simple_agent", "/run", json={**STACK, **changes})
+        text = await answer.text()
+        assert (answer.status >= 400, "input" in text, named in text) == (True, True, True), text
+
+
 def shown(output: str) -> str:
     return f"<returncode>0</returncode>\n<output>\n{output}</output>"
 
@@ -296,6 +318,8 @@ def test_images_have_the_names_of_their_subset() -> None:
     assert (list(provider), spec.image, spec.workdir) == (["docker"], image_name(gym), "/testbed")
     provider, spec = provider_and_spec("singularity", gym, template="/images/{instance_id}.sif", local={})
     assert (list(provider), spec.image) == (["apptainer"], "/images/getmoto__Moto-7365.sif")
+    with pytest.raises(RolloutError, match="nope"):
+        image_name(gym.model_copy(update={"subset": "nope"}))
     with pytest.raises(ConfigError, match="cache_dir_template"):
         provider_and_spec("singularity", gym, template=None, local={})
     with pytest.raises(ConfigError, match="toys/slug"):
