@@ -3,6 +3,7 @@ of its entry point, and one flame graph for the worker. The log is also live, at
 
 import asyncio
 import contextlib
+import functools
 import io
 import logging
 import os
@@ -194,6 +195,12 @@ class _Attribution:
             _server.reset(mark)
 
 
+@functools.cache
+def _is_file(module: str, entrypoint: str) -> bool:
+    """True if both are the same file. A folder of servers may be a link."""
+    return os.path.realpath(module) == os.path.realpath(entrypoint)
+
+
 class _Log(NamedTuple):
     """The log of one server."""
 
@@ -204,9 +211,8 @@ class _Log(NamedTuple):
         """As of now."""
         import yappi  # type: ignore[import-untyped]
 
-        names = {self.entrypoint, os.path.realpath(self.entrypoint)}  # a folder may be a link
         options = {} if self.tag is None else {"filter": {"tag": self.tag}}
-        found = yappi.get_func_stats(filter_callback=lambda stat: stat.module in names, **options)
+        found = yappi.get_func_stats(filter_callback=lambda stat: _is_file(stat.module, self.entrypoint), **options)
         text = io.StringIO()
         found.sort("totaltime", "desc").print_all(out=text, columns=COLUMNS)
         return text.getvalue().encode()
