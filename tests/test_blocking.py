@@ -296,6 +296,16 @@ def test_one_interrupt_ends_a_command_whatever_its_code_does(
         assert "Press Ctrl+C again" in run.text, run.text
 
 
+def test_one_interrupt_ends_a_command_whose_servers_do_not_load(project: Path) -> None:
+    write_rows(project, ["fine"])
+    app = project / "resources_servers" / "blocking" / "app.py"
+    app.write_text('import sys\nprint("loading", file=sys.stderr, flush=True)\nwhile True:\n    pass\n')
+    with started("ng_collect_rollouts", *arguments(), cwd=project) as run:
+        run.wait_for("loading")
+        run.signal(signal.SIGINT)
+        assert run.wait() == 130
+
+
 def wait_until_blocked(run: Running) -> None:
     run.wait_for("blocks")
 

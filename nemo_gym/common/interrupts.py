@@ -51,9 +51,9 @@ class Interrupts:
                 signal.signal(number, handler)
 
     @contextlib.contextmanager
-    def stopping_with(self, stop: Stop) -> Iterator[None]:
+    def stopping_with(self, stop: Stop | None) -> Iterator[None]:
         """Call `stop` for the first interrupt, whatever the main thread does then. It must be safe at any point of the
-        program, such as `loop.call_soon_threadsafe`."""
+        program, such as `loop.call_soon_threadsafe`. None: raise KeyboardInterrupt in the code that runs."""
         before, self._stop = self._stop, stop
         try:
             yield

@@ -17,6 +17,7 @@ from nemo_gym.client.head import list_workers
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.forks import ending_forks
+from nemo_gym.common.interrupts import interrupts
 from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.common.plugins import plugin
 from nemo_gym.compute.pool import Compute
@@ -106,7 +107,8 @@ class Stack(OwnedResources):
         compute = await self._exit.enter_async_context(_compute(spec.config))
         others = self._other_workers(http)
         for server in spec.servers:
-            self.apps[server.name] = app = self._load(server, secret, compute)
+            with interrupts.stopping_with(None):  # this code may block, before there is a watchdog
+                self.apps[server.name] = app = self._load(server, secret, compute)
             app.others = others
         await asyncio.to_thread(_connect_ray_if_used, spec)
         for app in self.apps.values():
