@@ -30,7 +30,8 @@ def generate_rows(seed, count, difficulty):
 def make(chance, level):
     text = f"What is {chance.randint(0, 9999)}?"
     params = {"input": [{"role": "user", "content": text}]}
-    return {"responses_create_params": params, "options": [{"A": "x"}], "expected_answer": "A", "gold_response": "B"}
+    row = {"responses_create_params": params, "options": [{"A": "x"}, {"B": "y"}], "expected_answer": "A"}
+    return {**row, "gold_response": "B"}
 """
 
 
