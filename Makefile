@@ -80,7 +80,7 @@ $(READY): pyproject.toml requirements.lock | $(UV)
 	VIRTUAL_ENV=.venv $(UV) pip install --quiet --no-deps --editable .
 	$(BIN)/python -m resources_servers.instruction_following.punkt .venv/nltk_data
 	$(BIN)/python -m responses_api_models.local_model.weights
-	$(BIN)/python -c 'import nemo_gym.cli.collect, nemo_gym.runtime.worker, fastapi, uvicorn'
+	$(BIN)/python -c 'import nemo_gym.cli.collect, nemo_gym.runtime.stack, fastapi, uvicorn'
 	$(BIN)/python -m compileall -q nemo_gym $(SERVERS)
 	touch $(READY)
 

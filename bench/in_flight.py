@@ -23,7 +23,7 @@ from nemo_gym.bench.measure import ng_run
 from nemo_gym.bench.processes import memory, tree, tree_cpu_s
 from nemo_gym.bench.report import table
 from nemo_gym.common.statistics import quantile
-from nemo_gym.config.ports import find_open_port
+from nemo_gym.config.loading import find_open_port
 
 PROBE_EVERY_S = 0.05
 PROBE_TIMEOUT_S = 5.0

@@ -13,7 +13,7 @@ from bench.rollout_cost import MODEL_CONFIG, ONE_TURN, collect, write_rows
 from nemo_gym.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
 from nemo_gym.bench.measure import BenchError, ng_run
 from nemo_gym.bench.processes import tree_cpu_s
-from nemo_gym.config.ports import find_open_port
+from nemo_gym.config.loading import find_open_port
 
 TASKSET = """
 import verifiers.v1 as vf

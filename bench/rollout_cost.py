@@ -19,7 +19,7 @@ import orjson
 from nemo_gym.bench.endpoint import serving_endpoint
 from nemo_gym.bench.measure import SCRIPTS, BenchError, ng_run
 from nemo_gym.bench.processes import Command, memory, tree, tree_cpu_s
-from nemo_gym.config.ports import find_open_port
+from nemo_gym.config.loading import find_open_port
 
 IN_FLIGHT = 64
 """Of bare requests: enough to saturate one core."""

@@ -19,7 +19,7 @@ from nemo_gym.bench.endpoint import EndpointSpec, serving_endpoint
 from nemo_gym.bench.measure import SCRIPTS, BenchError, ng_run
 from nemo_gym.bench.processes import memory, tree
 from nemo_gym.bench.report import table
-from nemo_gym.config.ports import find_open_port
+from nemo_gym.config.loading import find_open_port
 
 CONFIG = "resources_servers/example_stateful_counter/configs/stateful_counter.yaml"
 AGENT = "stateful_counter_simple_agent"

@@ -11,8 +11,8 @@ from nemo_gym.config.loading import LOCAL_MODEL_CONFIG as LOCAL_MODEL_CONFIG
 from nemo_gym.config.loading import POLICY_MODEL as POLICY_MODEL
 from nemo_gym.config.loading import complete as complete
 from nemo_gym.config.loading import dump as dump
+from nemo_gym.config.loading import find_open_port as find_open_port
 from nemo_gym.config.loading import get_first_server_config_dict as get_first_server_config_dict
 from nemo_gym.config.loading import installed_pins as installed_pins
 from nemo_gym.config.loading import load_config as load_config
 from nemo_gym.config.loading import read_settings as read_settings
-from nemo_gym.config.ports import find_open_port as find_open_port

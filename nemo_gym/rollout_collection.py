@@ -7,6 +7,6 @@ from nemo_gym.config.keys import NG_TERMINAL_KEY as NG_TERMINAL_KEY
 from nemo_gym.rollouts.collector import RolloutCollectionHelper as RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig as RolloutCollectionConfig
 from nemo_gym.rollouts.config import _get_max_rollout_attempts as _get_max_rollout_attempts
-from nemo_gym.rollouts.output_files import failures_path_for as failures_path_for
+from nemo_gym.rollouts.store import failures_path_for as failures_path_for
 
 __getattr__ = lazy_attributes(__name__, {"collect_rollouts": "nemo_gym.cli.collect:collect_rollouts"})

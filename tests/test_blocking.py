@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.store import failures_path
 from nemo_gym.testing import example_row, rows_of
 from tests.commands import BIN, Running, ng, started
 from tests.polling import PATIENCE_S

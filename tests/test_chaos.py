@@ -22,7 +22,7 @@ from nemo_gym.config.loading import load_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.store import failures_path
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, rows_of, running_servers, server_spec

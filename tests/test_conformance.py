@@ -15,7 +15,7 @@ import pytest
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
-from nemo_gym.config.unknown_keys import drop_unknown_keys
+from nemo_gym.config.validation import drop_unknown_keys
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.server.base import SimpleServer

@@ -13,7 +13,7 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper, collect
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream
 from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
-from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.store import failures_path
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.testing import example_row, rows_of

@@ -14,7 +14,7 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.judge import ReplyFailure
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.store import failures_path
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import calls, example_row, message, response_of, rows_of, running_servers, says, server_spec
 from tests.jsonl import write_lines

@@ -84,7 +84,7 @@ def test_a_public_name_resolves(module: str, name: str) -> None:
         ("nemo_gym.cli", {"pydantic", "aiohttp", "omegaconf", "fastapi", "hydra"}),
         ("nemo_gym.base_resources_server", {"fastapi", "omegaconf", "hydra", "ray", "openai"}),
         ("nemo_gym.server_utils", {"fastapi", "omegaconf", "hydra", "ray", "openai", "aiohttp"}),
-        ("nemo_gym.runtime.worker", {"fastapi", "omegaconf", "hydra", "ray", "openai"}),
+        ("nemo_gym.runtime.stack", {"fastapi", "omegaconf", "hydra", "ray", "openai"}),
         ("nemo_gym.runtime.launcher", {"fastapi", "ray", "openai"}),
     ],
 )

@@ -16,8 +16,7 @@ from nemo_gym.common.paths import find
 from nemo_gym.common.statistics import PASS_THRESHOLD, PairedDifference
 from nemo_gym.common.words import shorten
 from nemo_gym.config.types import CommandConfig
-from nemo_gym.rollouts.output_files import failures_path
-from nemo_gym.rollouts.stored_records import StoredRolloutsError, read_records, read_rollouts
+from nemo_gym.rollouts.store import StoredRolloutsError, failures_path, read_records, read_rollouts
 from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, task_index_of
 
 Key = str | int | bytes

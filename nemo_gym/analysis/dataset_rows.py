@@ -16,8 +16,7 @@ from nemo_gym.common.paths import find
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_FIELD
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.dataset import fingerprint_dataset
-from nemo_gym.rollouts.output_files import failures_path, scored_path
-from nemo_gym.rollouts.stored_records import StoredLine, StoredRolloutsError, read_records
+from nemo_gym.rollouts.store import StoredLine, StoredRolloutsError, failures_path, read_records, scored_path
 from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, hash_row, task_index_of
 
 _REMEDY = "Give the dataset that the rollouts were collected from."

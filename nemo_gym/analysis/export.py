@@ -22,11 +22,10 @@ from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import GymError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.participants import ENVIRONMENT, HARNESS, POLICY, USER, policy_records
-from nemo_gym.rollouts.output_files import export_path
-from nemo_gym.rollouts.stored_records import StoredLine, StoredRolloutsError, read_rollouts
-from nemo_gym.rollouts.token_traces import TokenTraceError
+from nemo_gym.rollouts.store import StoredLine, StoredRolloutsError, export_path, read_rollouts
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
 from nemo_gym.training.samples import VIEWS, TrainingSample, group_advantages, reward_of, samples_of
+from nemo_gym.training.token_traces import TokenTraceError
 
 Reasoning = Literal["field", "think", "drop"]
 """Where a model's thoughts go: into `reasoning_content`, into the text between <think> tags, or nowhere."""

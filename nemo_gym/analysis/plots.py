@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.output_files import metrics_path
-from nemo_gym.rollouts.stored_records import read_rollouts
+from nemo_gym.rollouts.store import metrics_path, read_rollouts
 
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 34, 34

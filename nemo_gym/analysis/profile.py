@@ -18,8 +18,14 @@ from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.metrics import RunningMetrics, strip_record
-from nemo_gym.rollouts.output_files import metrics_path, plots_path, sibling_path
-from nemo_gym.rollouts.stored_records import StoredLine, StoredRolloutsError, read_rollouts
+from nemo_gym.rollouts.store import (
+    StoredLine,
+    StoredRolloutsError,
+    metrics_path,
+    plots_path,
+    read_rollouts,
+    sibling_path,
+)
 from nemo_gym.rollouts.types import agent_of, results_of, rollout_key
 from nemo_gym.server.aggregate_metrics import compute_aggregate_metrics
 

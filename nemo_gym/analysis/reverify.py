@@ -21,13 +21,12 @@ from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.exceptions import raise_first_error
 from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import redact
-from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, ROW_FIELDS, TASK_INDEX_FIELD, TASK_INDEX_KEY_NAME
 from nemo_gym.config.types import CommandConfig
+from nemo_gym.config.validation import error_lines
 from nemo_gym.errors import Cause, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.rollouts.output_files import failures_path, scored_path
-from nemo_gym.rollouts.stored_records import StoredLine, read_records, read_rollouts
+from nemo_gym.rollouts.store import StoredLine, failures_path, read_records, read_rollouts, scored_path
 from nemo_gym.rollouts.types import (
     METADATA_FIELDS,
     REPEAT_INDEX_KEY_NAME,

@@ -18,9 +18,9 @@ from nemo_gym.bench.watch import Usage, Watcher
 from nemo_gym.bench.workload import Environment, Point, write_rows
 from nemo_gym.common.atomic_files import read_jsonl
 from nemo_gym.common.statistics import quantile
-from nemo_gym.config.ports import find_open_port
+from nemo_gym.config.loading import find_open_port
 from nemo_gym.errors import GymError
-from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.store import failures_path
 
 WARM_UP_ROLLOUTS = 2
 """The rollouts of the run whose CPU time counts as start-up. Few, since they are cheaper than those of most points."""

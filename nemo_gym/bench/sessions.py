@@ -20,7 +20,7 @@ from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply
 from nemo_gym.common import event_loop
 from nemo_gym.common.statistics import quantile
 from nemo_gym.compute.pool import available_cores
-from nemo_gym.config.ports import find_open_port
+from nemo_gym.config.loading import find_open_port
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import GymError, RolloutError
 

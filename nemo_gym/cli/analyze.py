@@ -26,7 +26,7 @@ from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import one_line
 from nemo_gym.common.words import count_of, shorten
 from nemo_gym.config.types import CommandConfig
-from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.store import failures_path
 from nemo_gym.runtime.connect import connect_servers
 from nemo_gym.training.token_check import TokenReport
 from nemo_gym.training.token_check import check_tokens as check_lines

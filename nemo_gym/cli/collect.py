@@ -29,12 +29,11 @@ from nemo_gym.data.skill_folders import load_skill_directory
 from nemo_gym.errors import INVALID_ROW, AggregationError, ConfigError, GymError, MissingPathError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.prompts import apply_prompt_to_row, load_prompt_config
-from nemo_gym.rollouts.agents import agents_of, check_rows_name_agents
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.failure_messages import FailureMessages, short_message
-from nemo_gym.rollouts.metrics import RunningMetrics, write_aggregate_metrics
-from nemo_gym.rollouts.output_files import collated_inputs_path, failures_path
+from nemo_gym.rollouts.dataset import agents_of, check_rows_name_agents
+from nemo_gym.rollouts.metrics import FailureMessages, RunningMetrics, short_message, write_aggregate_metrics
+from nemo_gym.rollouts.store import collated_inputs_path, failures_path
 from nemo_gym.rollouts.types import NoResult, Outcome, Scored
 from nemo_gym.runtime.connect import connect_servers
 from nemo_gym.runtime.venvs import VenvSettings, python_for

@@ -26,15 +26,13 @@ from nemo_gym.common import event_loop
 from nemo_gym.common.interrupts import say_stopping
 from nemo_gym.common.redaction import one_line
 from nemo_gym.compat.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
-from nemo_gym.config.servers import server_instances
+from nemo_gym.config.loading import server_instances
 from nemo_gym.config.types import BaseServerConfig, CommandConfig, NumWorkers, Port
 from nemo_gym.errors import GymError, HeadServerError, NoServerInstancesError, StartupError
 from nemo_gym.runtime.class_loader import grouped
-from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig
-from nemo_gym.runtime.launcher import Launcher
+from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig, check_run_identity, is_running, run_identity
+from nemo_gym.runtime.launcher import Launcher, default_echo
 from nemo_gym.runtime.membership import WorkerPlan, join_and_serve, plan_worker, token_of
-from nemo_gym.runtime.run_identity import check_run_identity, is_running, run_identity
-from nemo_gym.runtime.supervisor import default_echo
 from nemo_gym.runtime.venvs import VenvSettings
 from nemo_gym.server.uvicorn_runner import bind, set_by_signals
 

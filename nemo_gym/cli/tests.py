@@ -16,8 +16,8 @@ from nemo_gym.cli.command import FAILED, command
 from nemo_gym.cli.init import find_folder, project_of
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, PARENT_DIR, SERVER_FOLDERS, search_roots
 from nemo_gym.common.words import json_type
-from nemo_gym.config.error_messages import validate
 from nemo_gym.config.types import CommandConfig
+from nemo_gym.config.validation import validate
 from nemo_gym.errors import ConfigError, MissingExtraError
 from nemo_gym.runtime.venvs import python_for
 

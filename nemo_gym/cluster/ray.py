@@ -23,8 +23,8 @@ from nemo_gym.compute.pool import Compute, ComputeError
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.errors import ConfigError, GymError, MissingExtraError, StartupError
 from nemo_gym.runtime.class_loader import NUM_WORKERS_KEY_NAME, worker_count
+from nemo_gym.runtime.launcher import WORKER_MODULE
 from nemo_gym.runtime.membership import WorkerPlan, join_and_serve
-from nemo_gym.runtime.supervisor import WORKER_MODULE
 from nemo_gym.server.request_checks import is_loopback
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.common.paths import nearest
-from nemo_gym.config.keys import DIRECTIVES, DUMMY_MODEL, KeyPath
-from nemo_gym.config.tree import dotted, value_at
+from nemo_gym.config.keys import DIRECTIVES, DUMMY_MODEL, KeyPath, dotted, value_at
 from nemo_gym.errors import ConfigError, InheritPathNotFoundError
 
 INHERIT, COPY, DELETE = DIRECTIVES

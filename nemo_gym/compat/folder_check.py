@@ -12,7 +12,7 @@ from nemo_gym.compat.global_config import GlobalConfigDictParserConfig
 from nemo_gym.config.keys import DUMMY_MODEL
 from nemo_gym.config.loading import POLICY_MODEL, load_config
 from nemo_gym.errors import ConfigError
-from nemo_gym.runtime.requirements import missing_requirements
+from nemo_gym.runtime.venvs import missing_requirements
 
 PACKAGE = "nemo_gym"
 _ANY_MODEL = {POLICY_MODEL.name: {POLICY_MODEL.type: {DUMMY_MODEL: {"entrypoint": "app.py"}}}}

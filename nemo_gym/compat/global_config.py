@@ -12,11 +12,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from nemo_gym.config import keys, secrets
 from nemo_gym.config.checks import almost_servers_report, check_references, server_blocks
 from nemo_gym.config.command_line import CommandLine, process_command_line
-from nemo_gym.config.loading import load_config, read_settings
-from nemo_gym.config.ports import complete_head_server, fill_hosts_and_ports
-from nemo_gym.config.process_config import process_config
+from nemo_gym.config.loading import complete_head_server, fill_hosts_and_ports, load_config, read_settings
 from nemo_gym.config.sources import command_line_config, load_files
 from nemo_gym.config.types import ServerInstanceConfig
+from nemo_gym.runtime.stack import process_config
 
 logger = logging.getLogger(__name__)
 

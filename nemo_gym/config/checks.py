@@ -9,8 +9,6 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from nemo_gym.common.paths import nearest
-from nemo_gym.config.error_messages import error_lines
-from nemo_gym.config.interpolation import UNKNOWN_SOURCES, location, resolve
 from nemo_gym.config.keys import (
     DIRECTIVES,
     ENTRYPOINT_KEY_NAME,
@@ -18,10 +16,13 @@ from nemo_gym.config.keys import (
     NEMO_GYM_RESERVED_TOP_LEVEL_KEYS,
     SERVER_TYPES,
     KeyPath,
+    blocks_in,
+    dotted,
+    nodes,
 )
-from nemo_gym.config.sources import ConfigSources
-from nemo_gym.config.tree import blocks_in, dotted, nodes
+from nemo_gym.config.sources import UNKNOWN_SOURCES, ConfigSources, location, resolve
 from nemo_gym.config.types import ServerInstanceConfig, ServerRef, is_server_ref, maybe_get_server_instance_config
+from nemo_gym.config.validation import error_lines
 from nemo_gym.errors import AlmostServerError, ConfigError, UnknownServerError
 
 logger = logging.getLogger(__name__)

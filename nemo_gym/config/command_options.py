@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
 from nemo_gym.common.words import terminal_columns, two_columns, wrap_paragraphs
-from nemo_gym.config.error_messages import validate
+from nemo_gym.config.validation import validate
 from nemo_gym.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class BaseNeMoGymCLIConfig(BaseModel):
     @classmethod
     def _own_values(cls, config: "DictConfig") -> dict[str, Any]:
         """Read only the command's own parameters, so that an unset value elsewhere does not matter."""
-        from nemo_gym.config.interpolation import resolve
+        from nemo_gym.config.sources import resolve
 
         names = {*cls.model_fields, *(field.alias for field in cls.model_fields.values())}
         return {str(key): resolve(config, (str(key),)) for key in config if key in names}

@@ -16,9 +16,8 @@ from pydantic import BaseModel, ConfigDict
 from nemo_gym import __version__
 from nemo_gym.common.paths import PARENT_DIR, search_roots
 from nemo_gym.common.words import shorten
-from nemo_gym.config.keys import VOLATILE_KEYS, KeyPath
+from nemo_gym.config.keys import VOLATILE_KEYS, KeyPath, ServerBlock, blocks_in, dotted, leaves, value_at
 from nemo_gym.config.secrets import MASK, masked
-from nemo_gym.config.tree import ServerBlock, blocks_in, dotted, leaves, value_at
 
 PATH_SUFFIXES = ("path", "paths", "_file", "_dir")
 """Configuration keys that end like this name files or folders: script_fpath, prompt_path, data_dirpath."""

@@ -1,18 +1,21 @@
-"""Read, check and complete the configuration of a command. Nothing is cached."""
+"""Read, check and complete the configuration of a command: its servers with their folders, hosts and ports. Nothing is
+cached."""
 
 import contextlib
 import logging
 import platform
+import random
 import re
+import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym.common.paths import find, nearest
+from nemo_gym.common.paths import find, nearest, search_roots
 from nemo_gym.config import keys as keys
 from nemo_gym.config import secrets
 from nemo_gym.config.checks import (
@@ -25,17 +28,21 @@ from nemo_gym.config.checks import (
     warn_about_unsupported_keys,
 )
 from nemo_gym.config.command_line import CommandLine
-from nemo_gym.config.error_messages import validate
-from nemo_gym.config.interpolation import UNKNOWN_SOURCES, resolve
 from nemo_gym.config.keys import *  # noqa: F403 -- the names of all keys are public here
-from nemo_gym.config.ports import complete_head_server, default_host, fill_hosts_and_ports
-from nemo_gym.config.ports import find_open_port as find_open_port
-from nemo_gym.config.servers import server_instances as server_instances
-from nemo_gym.config.sources import ConfigSources, Initial, apply_directives, read_sources
-from nemo_gym.config.tree import map_leaves
-from nemo_gym.config.types import GlobalSettings, ModelServerRef
+from nemo_gym.config.keys import (
+    DEFAULT_HEAD_SERVER_PORT,
+    DEFAULT_HOST,
+    DEFAULT_PORT_RANGE_HIGH,
+    DEFAULT_PORT_RANGE_LOW,
+    HEAD_SERVER_KEY_NAME,
+    KeyPath,
+    map_leaves,
+)
+from nemo_gym.config.sources import UNKNOWN_SOURCES, ConfigSources, Initial, apply_directives, read_sources, resolve
+from nemo_gym.config.types import BaseServerConfig, GlobalSettings, ModelServerRef, Port, ServerInstanceConfig
 from nemo_gym.config.types import ServerSpec as ServerSpec
-from nemo_gym.errors import ConfigError, UnknownServerError
+from nemo_gym.config.validation import validate
+from nemo_gym.errors import ConfigError, MissingPathError, PortError, UnknownServerError
 
 logger = logging.getLogger(__name__)
 
@@ -159,3 +166,190 @@ def get_first_server_config_dict(global_config_dict: DictConfig, top_level_path:
     implementations = next(iter(server_type.values()))
     inner: DictConfig = next(iter(implementations.values()))
     return inner
+
+
+PATH_SUFFIXES = ("_fpath", "_fpaths", "_path", "_paths", "_dirpath", "_file", "_dir")
+"""Settings of a server whose names end like this are paths."""
+
+
+def server_instances(config: DictConfig) -> list[ServerSpec]:
+    """Every valid server block of a loaded config, in order; almost-servers are left out.
+
+    A folder or file that a block names and that is not there is an error.
+    """
+    return [_instance(config, server) for server in server_blocks(config).servers]
+
+
+def _instance(config: DictConfig, server: ServerInstanceConfig) -> ServerSpec:
+    path = (server.name, server.SERVER_TYPE, server.implementation)
+    block = server.get_inner_run_server_config()
+    host, port = block.host or DEFAULT_HOST, block.port or None
+    folder = server_folder(server, block.entrypoint)
+    values = {**_with_found_paths(resolve(config, path), folder), "name": server.name, "host": host}
+    return ServerSpec(
+        name=server.name,
+        server_type=server.SERVER_TYPE,
+        implementation=server.implementation,
+        entrypoint=block.entrypoint,
+        folder=folder,
+        config=values if port is None else {**values, "port": port},
+        host=host,
+        port=port,
+        isolation=block.isolation,
+    )
+
+
+def _with_found_paths(settings: Any, folder: Path) -> Any:
+    """A server's settings with its relative paths made absolute, if they are found where a path of the user is looked
+    up, or in the server's own folder. Others stay as they are: the server may mean to create them."""
+
+    def found(path: KeyPath, value: Any) -> Any:
+        key = next((key for key in reversed(path) if isinstance(key, str)), "")
+        is_path = isinstance(value, str) and value and key.endswith(PATH_SUFFIXES) and path[0] != "datasets"
+        if not is_path or Path(value).is_absolute():
+            return value
+        tried = (root / value for root in (Path.cwd(), folder, *search_roots()))
+        return next((str(path) for path in tried if path.exists()), value)
+
+    return map_leaves(found, settings)
+
+
+def server_folder(server: ServerInstanceConfig, entrypoint: str) -> Path:
+    """The folder of a server's code."""
+    place = f"It is named by {server.name}.{server.SERVER_TYPE}.{server.implementation} in the configuration."
+    try:
+        folder = find(f"{server.SERVER_TYPE}/{server.implementation}", what="server folder")
+    except MissingPathError as error:
+        raise MissingPathError(f"{error} {place}") from error
+    if Path(entrypoint).is_absolute():
+        raise ConfigError(f"The entrypoint is '{entrypoint}', expected a path relative to {folder}. {place}")
+    if not (folder / entrypoint).is_file():
+        hint = nearest(entrypoint, (file.name for file in folder.glob("*.py")))
+        raise MissingPathError(f"No entrypoint '{entrypoint}' in {folder}. {place}{hint}")
+    return folder
+
+
+T = TypeVar("T")
+
+
+class NoOpenPortError(PortError, RuntimeError):
+    """No free port was found."""
+
+
+class _HeadServerConfig(BaseServerConfig):
+    port: Port
+
+
+def find_open_port(
+    disallowed_ports: Iterable[int] | None = None,
+    max_retries: int = 50,
+    *,
+    port_range_low: int = DEFAULT_PORT_RANGE_LOW,
+    port_range_high: int = DEFAULT_PORT_RANGE_HIGH,
+) -> int:
+    """A random port of the range that is not disallowed and on which nobody listens now.
+
+    Another process may take it before it is used. Where that matters, use `search_port` and bind.
+    """
+    return search_port(
+        lambda port: port if _can_be_bound(port) else None,
+        low=port_range_low,
+        high=port_range_high,
+        disallowed=disallowed_ports or (),
+        max_tries=max_retries,
+    )
+
+
+def search_port(
+    try_port: Callable[[int], T | None], *, low: int, high: int, disallowed: Iterable[int], max_tries: int
+) -> T:
+    """What `try_port` returns for the first port it succeeds with, of random ports in the range."""
+    taken = frozenset(disallowed)
+    candidates = [port for port in range(low, high + 1) if port not in taken]
+    tries = random.sample(candidates, min(max_tries, len(candidates)))
+    for port in tries:
+        if (found := try_port(port)) is not None:
+            return found
+    raise NoOpenPortError(
+        f"Unable to find an open port in {low}-{high} after {len(tries)} attempts ({len(taken)} ports are taken). "
+        "Widen port_range_low and port_range_high."
+    )
+
+
+def _can_be_bound(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as candidate:
+        try:
+            candidate.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def default_host(settings: GlobalSettings) -> str:
+    """The host of every server that does not set one."""
+    if not settings.use_absolute_ip:
+        return settings.default_host or DEFAULT_HOST
+    name = socket.gethostname()
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise ConfigError(
+            f"use_absolute_ip is set, but this machine's name '{name}' has no address. Set default_host instead."
+        ) from error
+
+
+def complete_head_server(
+    config: DictConfig, host: str, *, sources: ConfigSources = UNKNOWN_SOURCES
+) -> BaseServerConfig:
+    """Fill in, in place, what the config does not set for the head server. Port 0 stays: any free port."""
+    path = (HEAD_SERVER_KEY_NAME,)
+    values = resolve(config, path, sources=sources) if HEAD_SERVER_KEY_NAME in set(config) else None
+    if values is None:
+        values = config[HEAD_SERVER_KEY_NAME] = {}
+    if not isinstance(values, dict):
+        source = sources.origin_of(path) or "the configuration"
+        raise ConfigError(f"head_server of {source} is {values!r}, expected {{host: <address>, port: <number>}}.")
+    port = None if values.get("port") == 0 else DEFAULT_HEAD_SERVER_PORT
+    _fill(config[HEAD_SERVER_KEY_NAME], host=host, port=port)
+    values = resolve(config, path, sources=sources)
+    return validate(_HeadServerConfig, values, what="The head_server", sources=sources, prefix=path)
+
+
+def fill_hosts_and_ports(
+    config: DictConfig,
+    servers: Sequence[ServerInstanceConfig],
+    head: BaseServerConfig,
+    *,
+    host: str,
+    settings: GlobalSettings,
+    fill_ports: bool = True,
+) -> list[int]:
+    """Write the host and, with `fill_ports`, a port into every server block that has none.
+
+    Returns the ports in use: the head server's, then those of the servers in order.
+    """
+    ports = [head.port, *(server.get_inner_run_server_config().port or None for server in servers)]
+    low, high = settings.port_range_low, settings.port_range_high
+    for index, server in enumerate(servers, 1):
+        if ports[index] is None and fill_ports:
+            ports[index] = find_open_port(filter(None, ports), port_range_low=low, port_range_high=high)
+        _fill(_own_block(config, server), host=host, port=ports[index])
+    return [port for port in ports if port is not None]
+
+
+def _own_block(config: DictConfig, server: ServerInstanceConfig) -> DictConfig:
+    """The innermost part of a server block. If it is an interpolation of another block, it becomes a copy."""
+    node: DictConfig = config
+    for key in (server.name, server.SERVER_TYPE, server.implementation):
+        if OmegaConf.is_interpolation(node, key):
+            node[key] = OmegaConf.to_container(node[key], resolve=False)
+        node = node[key]
+    return node
+
+
+def _fill(block: DictConfig, *, host: str, port: int | None) -> None:
+    """Set what is missing; existing values stay as they are written."""
+    if not block.get("host"):
+        block["host"] = host
+    if port is not None and not block.get("port"):
+        block["port"] = port

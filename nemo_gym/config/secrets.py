@@ -13,8 +13,7 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 
 from nemo_gym.common.redaction import MASK as MASK
 from nemo_gym.common.redaction import MIN_SECRET_LENGTH, Redactor, set_process_redactor
-from nemo_gym.config.keys import SERVER_TYPES, KeyPath
-from nemo_gym.config.tree import blocks_in, leaves, map_leaves, value_at
+from nemo_gym.config.keys import SERVER_TYPES, KeyPath, blocks_in, leaves, map_leaves, value_at
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -15,9 +15,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from nemo_gym.config.command_options import BaseNeMoGymCLIConfig as BaseNeMoGymCLIConfig
 from nemo_gym.config.command_options import CommandConfig as CommandConfig
-from nemo_gym.config.error_messages import validate
 from nemo_gym.config.keys import DEFAULT_HOST, DEFAULT_PORT_RANGE_HIGH, DEFAULT_PORT_RANGE_LOW, SERVER_TYPES
 from nemo_gym.config.keys import ServerType as ServerType
+from nemo_gym.config.validation import validate
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -364,7 +364,7 @@ def maybe_get_server_instance_config(
         return None, None
     block = server_config_dict
     if not isinstance(block, dict):
-        from nemo_gym.config.interpolation import resolve
+        from nemo_gym.config.sources import resolve
 
         block = resolve(cast("DictConfig", block))
     server_types = [server_type for server_type in SERVER_TYPES if server_type in block]

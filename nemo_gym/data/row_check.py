@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.config.error_messages import first_error
+from nemo_gym.config.validation import first_error
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
 

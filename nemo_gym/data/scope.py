@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nemo_gym.common.paths import find
 from nemo_gym.config.checks import valid_servers
-from nemo_gym.config.loading import read_settings
-from nemo_gym.config.servers import server_folder
+from nemo_gym.config.loading import read_settings, server_folder
 from nemo_gym.config.types import DatasetConfig, DatasetType, ServerInstanceConfig
 from nemo_gym.data.prompts import materialize_prompts
 from nemo_gym.data.row_check import EnvironmentCode

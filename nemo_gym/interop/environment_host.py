@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 from nemo_gym.base_responses_api_agent import AgentRunRequest
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply, base_url
 from nemo_gym.common.paths import find
-from nemo_gym.config.error_messages import validate
 from nemo_gym.config.loading import load_config, server_instances
+from nemo_gym.config.validation import validate
 from nemo_gym.data.records import read_records
 from nemo_gym.errors import Cause, ConfigError, GymError, MissingPathError, RolloutError
 from nemo_gym.gateway.mcp import ToolResult, session_tools

@@ -36,7 +36,7 @@ from nemo_gym.llm_api.json_codec import encode, has_plain_json
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseUsage
 from nemo_gym.rollouts.call_log import AttemptLog, LogRequest, MakeAttempt
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.failure_messages import setup_message
+from nemo_gym.rollouts.metrics import setup_message
 from nemo_gym.rollouts.process_losses import LOST_CODES, LostRows, RowLosses
 from nemo_gym.rollouts.store import WriteOutcome
 from nemo_gym.rollouts.types import (

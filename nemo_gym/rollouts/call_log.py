@@ -28,13 +28,12 @@ import orjson
 
 from nemo_gym.client.call_log import END_OF_ATTEMPT, Call, CallKind, Send, call_name, parse_call, rollout_context
 from nemo_gym.client.reply import ServerReply
-from nemo_gym.config.tree import blocks_in
+from nemo_gym.config.keys import blocks_in
 from nemo_gym.errors import Cause, ConfigError, RolloutError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.output_files import journal_path, manifest_path
 from nemo_gym.rollouts.process_losses import LOST_CODES
-from nemo_gym.rollouts.store import FileRole, JsonlFile, StorageError
+from nemo_gym.rollouts.store import FileRole, JsonlFile, StorageError, journal_path, manifest_path
 from nemo_gym.rollouts.types import Outcome, Row, RowId, Scored
 from nemo_gym.server.tools import NOT_TOOLS
 

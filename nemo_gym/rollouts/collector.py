@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
@@ -16,7 +17,6 @@ from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.deadline import OUTCOME_GRACE_S, reporting_ignored_cancellations
 from nemo_gym.config.keys import ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import AggregationError, ConfigError, RolloutError, SetupError
-from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
 from nemo_gym.rollouts.attempts import Run, observed_attempt, retrying_run
 from nemo_gym.rollouts.call_log import CallLog, MakeAttempt, call_log_of
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream, iter_completed_sync
@@ -29,7 +29,9 @@ from nemo_gym.rollouts.concurrency import (
 )
 from nemo_gym.rollouts.config import MAX_PARALLEL, MIN_PARALLEL, RolloutCollectionConfig
 from nemo_gym.rollouts.dataset import (
+    check_agent,
     check_overrides,
+    check_rows_name_agents,
     dataset_path,
     fingerprint_dataset,
     read_rows,
@@ -39,10 +41,16 @@ from nemo_gym.rollouts.dataset import (
 from nemo_gym.rollouts.dispatch import TrainerDispatch, open_dispatch
 from nemo_gym.rollouts.live import LiveRollouts, published, server_metrics
 from nemo_gym.rollouts.metrics import RunningMetrics, write_aggregate_metrics
-from nemo_gym.rollouts.output_files import check_paths, materialized_inputs_path, metrics_path
 from nemo_gym.rollouts.resume import archive_output, load_completed
-from nemo_gym.rollouts.rollout_tasks import RolloutTasks, place_of
-from nemo_gym.rollouts.store import CompletedIndex, GroupedWriter, RolloutStore, WriteOutcome
+from nemo_gym.rollouts.store import (
+    CompletedIndex,
+    GroupedWriter,
+    RolloutStore,
+    WriteOutcome,
+    check_paths,
+    materialized_inputs_path,
+    metrics_path,
+)
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.server.metrics import stage_loads
 
@@ -50,6 +58,95 @@ if TYPE_CHECKING:
     from nemo_gym.config.types import BaseServerConfig
 
 logger = logging.getLogger(__name__)
+
+About = TypeVar("About")
+
+END_GRACE_S = 10.0
+"""How long tasks may take to end when the block is interrupted."""
+
+
+class RolloutTasks(Generic[About]):
+    """An async context manager that owns tasks, each with what its owner knows about it. A task that does the work of
+    another has its name."""
+
+    def __init__(self, *, end_grace_s: float = END_GRACE_S) -> None:
+        self._end_grace_s = end_grace_s
+        self._started: dict[str, tuple[asyncio.Task[None], About | None]] = {}
+        self._error: BaseException | None = None
+        self._has_ended = asyncio.Event()
+        self._is_interrupting = self._is_leaving = False
+
+    async def __aenter__(self) -> Self:
+        parent = asyncio.current_task()
+        if parent is None:
+            raise AssertionError("tasks are started in a task")
+        self._parent = parent
+        return self
+
+    def start(self, work: Coroutine[Any, Any, None], about: About | None = None) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._started[task.get_name()] = task, about
+        task.add_done_callback(self._on_end)
+
+    def abandon(self, name: str) -> About | None:
+        """Wait no longer for a task. Returns what is known about it, None if it is not one of these."""
+        found = self._started.pop(name, None)
+        asyncio.get_running_loop().call_soon(self._check_end)  # another task may be started in its place
+        return None if found is None else found[1]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._is_leaving = True
+        is_ours = self._is_interrupting and self._parent.uncancel() == 0 and kind is asyncio.CancelledError
+        interruption = None if is_ours else error
+        if interruption is None:
+            try:
+                self._check_end()
+                await self._has_ended.wait()
+            except asyncio.CancelledError as cancelled:
+                interruption = cancelled
+        if interruption is not None or self._error is not None:
+            await self._cancel_all()
+        if self._error is not None:
+            raise self._error
+        if interruption is not None:
+            raise interruption
+
+    async def _cancel_all(self) -> None:
+        running = [task for task, _ in self._started.values()]
+        for task in running:
+            task.cancel()
+        if not running:
+            return
+        _, ignoring = await asyncio.wait(running, timeout=self._end_grace_s)
+        for task in ignoring:
+            logger.warning("not waiting for a rollout that ignores its cancellation, at %s", place_of(task))
+
+    def _on_end(self, task: "asyncio.Task[None]") -> None:
+        self._started.pop(task.get_name(), None)
+        if not task.cancelled() and (error := task.exception()) is not None and self._error is None:
+            self._error = error
+            if not self._is_leaving and not self._parent.done():
+                self._is_interrupting = True
+                self._parent.cancel()
+        self._check_end()
+
+    def _check_end(self) -> None:
+        if self._is_leaving and (not self._started or self._error is not None):
+            self._has_ended.set()
+
+
+def place_of(task: "asyncio.Task[Any]") -> str:
+    """The innermost line that a task waits at, outside of asyncio."""
+    running: Any = task.get_coro()
+    place = "an unknown place"
+    while (frame := getattr(running, "cr_frame", None)) is not None:
+        if frame.f_globals.get("__package__") != "asyncio":
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
+        running = running.cr_await
+    return place
+
 
 ECHOED = ("_rowidx", TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, ROLLOUT_ID_KEY_NAME)
 """Fields by which a trainer recognizes a row: a result has them even if its agent does not repeat them."""

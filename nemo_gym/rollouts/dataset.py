@@ -1,7 +1,8 @@
-"""The rows of a dataset, read one after the other. A collection reads the file twice: once to fingerprint it, once to
-run it."""
+"""The rows of a dataset, read one after the other, and the agents that answer them. A collection reads the file twice:
+once to fingerprint it, once to run it."""
 
 import hashlib
+import itertools
 import json
 import logging
 import re
@@ -14,10 +15,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from nemo_gym.common.atomic_files import atomic_write
-from nemo_gym.common.paths import find
+from nemo_gym.common.paths import find, nearest
 from nemo_gym.common.words import json_type
-from nemo_gym.config.error_messages import validate
-from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, blocks_in
+from nemo_gym.config.validation import validate
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
@@ -208,3 +209,37 @@ def _expect_object(value: Any, what: str) -> JsonObject:
     if not isinstance(value, dict):
         raise ValueError(f"{what} is {json_type(value)}; expected a JSON object")
     return value
+
+
+PEEKED_ROWS = 20
+
+
+def agents_of(settings: Mapping[str, Any]) -> dict[str, str | None]:
+    """The agents of a configuration, each with the environment it acts in."""
+    blocks = (block for block in blocks_in(settings) if block.server_type == "responses_api_agents")
+    return {block.name: _environment(block.config) for block in blocks}
+
+
+def check_agent(name: str, settings: Mapping[str, Any]) -> None:
+    """Raise unless `name` is an agent, with the agents there are."""
+    agents = agents_of(settings)
+    if agents and name not in agents:
+        listed = (f"{agent} (of {environment})" if environment else agent for agent, environment in agents.items())
+        raise ConfigError(f"No agent is called '{name}'. Agents: {', '.join(listed)}.{nearest(name, agents)}")
+
+
+def check_rows_name_agents(dataset: Path, settings: Mapping[str, Any]) -> None:
+    """Raise if no agent is given and the rows do not name theirs either."""
+    with dataset.open("rb") as lines:
+        rows = [line for line in itertools.islice(lines, PEEKED_ROWS) if line.startswith(b"{")]
+    if rows and not any(b'"agent_ref"' in row for row in rows):
+        listed = ", ".join(agents_of(settings))
+        raise ConfigError(
+            f"The rows of {dataset} do not name their agent (`agent_ref`). Pass +agent_name=<agent>"
+            f"{f'; agents: {listed}' if listed else ''}."
+        )
+
+
+def _environment(config: Any) -> str | None:
+    reference = config.get("resources_server") if isinstance(config, Mapping) else None
+    return reference.get("name") if isinstance(reference, Mapping) else None

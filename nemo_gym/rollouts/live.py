@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,12 @@ from nemo_gym.client.head import base_url
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.metrics import Family
 from nemo_gym.common.paths import cache_dir
-from nemo_gym.rollouts.rollout_tasks import coroutine_frames, current_stage
-from nemo_gym.rollouts.row_protocol import RowRequest
+from nemo_gym.rollouts.dispatch import WorkerLink
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored
-from nemo_gym.rollouts.worker_link import WorkerLink
+from nemo_gym.rollouts.worker_protocol import RowRequest
 from nemo_gym.runtime.head_server import fetch_metrics
-from nemo_gym.server.metrics import STAGES, stage_loads, worker_loads
+from nemo_gym.server.endpoint import Endpoint
+from nemo_gym.server.metrics import STAGES, stage_loads, stage_of, worker_loads
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ Run = Callable[[Row], Awaitable[Outcome]]
 CANCELLED = "cancelled"
 """The code of a rollout that a user cancelled. Running the collection again repeats it."""
 MAX_LISTED = 100
+MAX_STACK = 300
 MAX_SLOWEST = 10
 RATE_OVER_S = 30
 MAX_REQUEST_BYTES = 10_000
@@ -145,6 +146,30 @@ def _sent_to(task: "asyncio.Task[Any]") -> tuple[WorkerLink | None, int]:
         if isinstance(link, WorkerLink) and isinstance(request, RowRequest):
             return link, request.number
     return None, 0
+
+
+def current_stage(task: "asyncio.Task[Any]", now: float) -> dict[str, Any]:
+    """Return the innermost request that a task waits for, if the servers are in this process. It is read from the
+    stack of the task, so that rollouts pay nothing for it."""
+    found: dict[str, Any] = {}
+    for names in coroutine_frames(task):
+        endpoint, call, core = names.get("endpoint"), names.get("call"), names.get("self")
+        if isinstance(endpoint, Endpoint) and core is not None and call is not None:
+            found = {"stage": stage_of(endpoint), "server": core.name, "path": call.path}
+            started = names.get("started")
+            found["stage_seconds"] = now - started if isinstance(started, float) else None
+    return found
+
+
+def coroutine_frames(task: "asyncio.Task[Any]") -> Iterator[Mapping[str, Any]]:
+    """Yield the local variables of the coroutines that a task waits in, the outermost first."""
+    running: Any = task.get_coro()
+    for _ in range(MAX_STACK):
+        frame = getattr(running, "cr_frame", None)
+        if frame is None:
+            return
+        yield frame.f_locals
+        running = running.cr_await
 
 
 def live_folder() -> Path:

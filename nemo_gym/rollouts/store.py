@@ -1,24 +1,107 @@
-"""The output file and its failures. A record reported as written is on disk, whole."""
+"""The files of a collection: the output a user names, the files beside it, and how they are written and read again. Every
+name is made here. A record reported as written is on disk, whole."""
 
 import asyncio
 import contextlib
 import fcntl
+import hashlib
 import itertools
 import logging
 import os
+import shlex
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from nemo_gym.common.forks import close_in_forks
+from nemo_gym.common.words import count_of, json_type
+from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.errors import ConfigError
 from nemo_gym.errors import StorageError as StorageError
-from nemo_gym.rollouts.output_files import failures_path, manifest_path
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored, parse_row_id
+from nemo_gym.rollouts.types import (
+    REPEAT_INDEX_KEY_NAME,
+    ROW_HASH_KEY_NAME,
+    NoResult,
+    Outcome,
+    Row,
+    RowId,
+    Scored,
+    parse_row_id,
+)
 
 logger = logging.getLogger(__name__)
+
+SPECIAL_FOLDERS = (Path("/dev"), Path("/proc"))
+
+
+def sibling_path(output: str | Path, word: str, suffix: str) -> Path:
+    """The file beside an output that has `word` in its name. Outputs that differ only in their suffix share none."""
+    output = Path(output)
+    if output.suffix == ".jsonl":
+        return output.with_name(f"{output.stem}_{word}{suffix}")
+    return output.with_name(f"{output.name}.{word}{suffix}")
+
+
+failures_path = failures_path_for = partial(sibling_path, word="failures", suffix=".jsonl")
+manifest_path = partial(sibling_path, word="manifest", suffix=".json")
+"""The input and configuration that the rollouts were made with."""
+metrics_path = partial(sibling_path, word="metrics", suffix=".json")
+plots_path = partial(sibling_path, word="plots", suffix=".svg")
+aggregate_metrics_path = partial(sibling_path, word="aggregate_metrics", suffix=".json")
+"""The metrics that environments compute themselves."""
+materialized_inputs_path = partial(sibling_path, word="materialized_inputs", suffix=".jsonl")
+"""The rows as they were sent."""
+collated_inputs_path = partial(sibling_path, word="collated_inputs", suffix=".jsonl")
+"""The rows of several datasets, or rows with skills."""
+journal_path = partial(sibling_path, word="journal", suffix=".jsonl")
+"""The replies of models, to resume inside a rollout."""
+export_path = partial(sibling_path, word="export", suffix=".json")
+"""What an export used and dropped."""
+
+
+def scored_path(failures: Path) -> Path | None:
+    """The output that a file of failures belongs to, if its name is that of one."""
+    name = failures.name.removesuffix("_failures.jsonl")
+    return None if name == failures.name else failures.with_name(f"{name}.jsonl")
+
+
+def all_paths(output: Path) -> tuple[Path, ...]:
+    """Everything that a collection writes."""
+    metrics = metrics_path(output), aggregate_metrics_path(output)
+    inputs = manifest_path(output), materialized_inputs_path(output)
+    return output, failures_path(output), journal_path(output), *inputs, *metrics
+
+
+def check_paths(output: Path, *, dataset: Path) -> None:
+    """Refuse to write into the dataset, or into anything but regular files: records are read again on a resume."""
+    if any(output.absolute().is_relative_to(folder) for folder in SPECIAL_FOLDERS):
+        raise ConfigError(f"{output} is not a regular file. Choose another output_jsonl_fpath.")
+    for path in all_paths(output):
+        if path.exists() and not path.is_file():
+            what = "a directory" if path.is_dir() else "not a regular file"
+            raise ConfigError(f"{path}, which is to be written, is {what}. Choose another output_jsonl_fpath.")
+        if path.exists() and path.samefile(dataset):
+            raise ConfigError(f"{path}, which is to be written, is the dataset. Choose another output_jsonl_fpath.")
+        if path != output and manifest_path(path).exists():
+            raise ConfigError(
+                f"{path}, which is to be written, is the output of another collection. Choose another "
+                "output_jsonl_fpath."
+            )
+
+
+def archive_paths(output: Path) -> list[tuple[Path, Path]]:
+    """The existing files of an earlier run, each with a name under which it can be kept."""
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-%f")
+    existing = (path for path in all_paths(output) if path.exists())
+    return [(path, path.with_name(f"{path.stem}.{stamp}{path.suffix}")) for path in existing]
+
 
 WriteOutcome = Callable[[Outcome], Awaitable[None]]
 
@@ -352,3 +435,104 @@ class GroupedWriter:
     async def _flush(self, task_index: int) -> None:
         for outcome in sorted(self._groups.pop(task_index), key=lambda outcome: outcome.id):
             await self._write_one(outcome)
+
+
+SHOWN_RANGES = 5
+
+
+class RepeatedLines:
+    """The numbers of such lines."""
+
+    def __init__(self) -> None:
+        self._numbers: set[int] = set()
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._numbers
+
+    def add(self, number: int) -> None:
+        self._numbers.add(number)
+
+    def warn(self, path: Path) -> None:
+        """Say how many there are, and how to remove them."""
+        if not self._numbers:
+            return
+        ranges = _ranges(sorted(self._numbers))
+        which = "the first of them" if len(ranges) > SHOWN_RANGES else "them"
+        command = f"sed -i '{';'.join(f'{one}d' for one in ranges[:SHOWN_RANGES])}' {shlex.quote(str(path))}"
+        lines = count_of(len(self._numbers), "line")
+        logger.warning(
+            "%s of %s repeat rollouts of earlier lines and do not count. To remove %s: %s",
+            *(lines, path, which, command),
+        )
+
+
+def _ranges(numbers: list[int]) -> list[str]:
+    """Sorted line numbers as `sed` takes them: `3`, `5,8`."""
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda one: one[1] - one[0])]
+    return [f"{run[0]},{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+
+
+class SeenRollouts:
+    """Tells rollouts that were read already, by their row, repeat and response: outputs of several runs in one file
+    have other responses. Takes about 100 bytes for each."""
+
+    def __init__(self) -> None:
+        self._digests: set[bytes] = set()
+
+    def is_repeated(self, record: Mapping[str, Any]) -> bool:
+        """True if the record's rollout was asked for before. Never for a failure, or a record without identity."""
+        identity = [record.get(name) for name in (TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME)]
+        if None in identity or "reward" not in record:
+            return False
+        digest = hashlib.blake2b(orjson.dumps([*identity, record.get("response")]), digest_size=12).digest()
+        if digest in self._digests:
+            return True
+        self._digests.add(digest)
+        return False
+
+
+class StoredRolloutsError(ConfigError):
+    """A file of rollouts, or the dataset given with it, does not hold what the job needs."""
+
+
+class StoredLine(NamedTuple):
+    """One record, and where it is."""
+
+    offset: int
+    place: str
+    """The file and the line, for messages."""
+    record: dict[str, Any]
+    number: int = 0
+    """Of the line, from 1."""
+
+
+def read_records(path: Path) -> Iterator[StoredLine]:
+    """Yield the records of a JSONL file. Half a line at its end is skipped: a run may still be writing it."""
+    offset = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            place = f"{path}, line {number}"
+            try:
+                record = orjson.loads(line) if line.strip() else None
+            except ValueError as error:
+                if line.endswith(b"\n"):
+                    raise StoredRolloutsError(f"{place} is not JSON: {error}.") from error
+                logger.warning("%s is half a record and passed over", place)
+                return
+            if isinstance(record, dict):
+                yield StoredLine(offset, place, record, number)
+            elif record is not None:
+                raise StoredRolloutsError(f"{place} is {json_type(record)}, expected a JSON object.")
+            offset += len(line)
+
+
+def read_rollouts(path: Path, *, warn: bool = True) -> Iterator[StoredLine]:
+    """Yield the records of a JSONL file, each rollout once. Lines that repeat one are skipped, with a warning."""
+    seen, repeated = SeenRollouts(), RepeatedLines()
+    for stored in read_records(path):
+        if seen.is_repeated(stored.record):
+            repeated.add(stored.number)
+        else:
+            yield stored
+    if warn:
+        repeated.warn(path)

@@ -13,16 +13,15 @@ from nemo_gym.client.head import base_url, get_from_head, run_token
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.exceptions import raise_first_error
-from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.loading import CONFIG_PATHS_KEY_NAME, ServerSpec, dump, server_instances
+from nemo_gym.config.sources import resolve
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import HeadServerError, NoServerInstancesError
 from nemo_gym.runtime.class_loader import grouped, wants_ray, worker_count
-from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.runtime.requirements import needs_addresses
+from nemo_gym.runtime.launcher import Launcher, default_echo
 from nemo_gym.runtime.stack import Stack, StackSpec
-from nemo_gym.runtime.supervisor import default_echo
 from nemo_gym.runtime.tracing import tracing_of
+from nemo_gym.runtime.venvs import needs_addresses
 
 logger = logging.getLogger(__name__)
 

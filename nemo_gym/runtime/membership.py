@@ -24,15 +24,14 @@ from nemo_gym.common.deadline import lease_time
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.words import indented_list
 from nemo_gym.config.fingerprint import Fingerprint, make_fingerprint
-from nemo_gym.config.interpolation import resolve
 from nemo_gym.config.loading import server_instances
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
+from nemo_gym.config.sources import resolve
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import ConfigError, GymError, HeadServerError, UpstreamError, message_in
 from nemo_gym.runtime.class_loader import grouped, session_secret, shared_servers
-from nemo_gym.runtime.stack import StackSpec
+from nemo_gym.runtime.stack import ServeRows, StackSpec, serve
 from nemo_gym.runtime.venvs import VenvSettings
-from nemo_gym.runtime.worker import ServeRows, serve
 from nemo_gym.server.uvicorn_runner import bind
 
 logger = logging.getLogger(__name__)

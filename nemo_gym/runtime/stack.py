@@ -1,14 +1,22 @@
-"""The servers of a config that share an interpreter, as live objects that call each other directly."""
+"""The servers of a config that share an interpreter, as live objects that call each other directly, and the worker: one
+event loop that serves them.
+
+`python -m nemo_gym.rollouts.worker` reads a `StackSpec` from standard input and inherits its listening sockets. It
+stops when standard input is closed, so it ends with its supervisor."""
 
 import asyncio
+import contextlib
 import hmac
+import os
 import secrets
+import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 from pydantic import ValidationError
@@ -16,26 +24,34 @@ from pydantic import ValidationError
 from nemo_gym.client.head import list_workers
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.common.forks import ending_forks
+from nemo_gym.common import event_loop
+from nemo_gym.common.forks import close_in_forks, ending_forks
 from nemo_gym.common.interrupts import interrupts
+from nemo_gym.common.logging import configure_logging
 from nemo_gym.common.owned_resources import OwnedResources
+from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR
 from nemo_gym.common.plugins import plugin
+from nemo_gym.common.redaction import printable, redact
 from nemo_gym.compute.pool import Compute
-from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME, RAY_HEAD_NODE_ADDRESS_KEY_NAME
-from nemo_gym.config.process_config import publish_config
+from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.config.types import ServerSpec as ServerSpec
-from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
-from nemo_gym.errors import ConfigError
+from nemo_gym.config.validation import STRICT, drop_unknown_keys, error_lines
+from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.runtime.class_loader import children_can_import, load_server_class
-from nemo_gym.runtime.requirements import imports_of
 from nemo_gym.runtime.tracing import tracing_of
+from nemo_gym.runtime.venvs import imports_of
 from nemo_gym.server.app import ServerApp
-from nemo_gym.server.forwarding import OtherWorkers
+from nemo_gym.server.asgi import App
+from nemo_gym.server.forwarding import OtherWorkers, by_server_header
 from nemo_gym.server.metrics import WorkerMetrics
 from nemo_gym.server.request_checks import ServerLimits
+from nemo_gym.server.uvicorn_runner import serving, set_by_signals
 from nemo_gym.server.watchdog import Handlers, Watchdog
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +183,119 @@ def _connect_ray_if_used(spec: StackSpec) -> None:
     address = spec.config.get(RAY_HEAD_NODE_ADDRESS_KEY_NAME)
     if "ray" in sys.modules and (address or any("ray" in imports_of(server.folder) for server in spec.servers)):
         plugin("ray").connect_ray(address)
+
+
+EXIT_CONFIG = 78
+"""Exit code of a worker that would fail the same way if it were started again (EX_CONFIG of sysexits.h)."""
+PROFILING_RESULTS_KEY = "profiling_results_dirpath"
+READY = "\x1enemo-gym worker ready"
+"""The line that a worker prints when it serves."""
+
+ServeRows = Callable[[Stack, socket.socket], AbstractAsyncContextManager[None]]
+"""Accepts rows of collectors on a socket while the block runs."""
+
+
+async def serve(spec: StackSpec, stop: asyncio.Event, serve_rows: ServeRows, on_ready: Callable[[], None]) -> None:
+    """Serve a stack on its sockets until `stop` is set, then finish what is in flight: rows first, which need the
+    servers."""
+    for fd in (*(server.fd for server in spec.servers), spec.http_fd, spec.rows_fd):
+        if fd is not None:
+            close_in_forks(fd)
+    if spec.secrets is not None:
+        set_process_secrets(Secrets.from_json(spec.secrets))
+    async with contextlib.AsyncExitStack() as opened:
+        stack = await opened.enter_async_context(Stack(spec, ends_process=True))
+        sockets = {server.name: socket.socket(fileno=server.fd) for server in spec.servers if server.fd is not None}
+        apps: dict[int, App] = {bound.getsockname()[1]: stack.apps[name] for name, bound in sockets.items()}
+        listening = list(sockets.values())
+        if spec.http_fd is not None:
+            listening.append(socket.socket(fileno=spec.http_fd))
+            apps[listening[-1].getsockname()[1]] = by_server_header(stack.apps)
+        await opened.enter_async_context(serving(apps, listening, stack.limits))
+        if spec.rows_fd is not None:
+            await opened.enter_async_context(serve_rows(stack, socket.socket(fileno=spec.rows_fd)))
+        on_ready()
+        await stop.wait()
+
+
+async def _serve_supervised(
+    spec: StackSpec, control_fd: int, serve_rows: ServeRows, on_ready: Callable[[], None]
+) -> None:
+    stop, loop = set_by_signals(), asyncio.get_running_loop()
+
+    def stop_at_end_of_input() -> None:
+        if not os.read(control_fd, 4096):
+            loop.remove_reader(control_fd)
+            stop.set()
+
+    loop.add_reader(control_fd, stop_at_end_of_input)
+    await serve(spec, stop, serve_rows, on_ready)
+
+
+def _detach_stdin() -> int:
+    """Move the supervisor's pipe to a descriptor that programs started by servers do not inherit, and return it.
+
+    They get /dev/null as standard input, so none of them reads the pipe or keeps it open.
+    """
+    control_fd = os.dup(sys.stdin.fileno())
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, sys.stdin.fileno())
+    os.close(null)
+    return control_fd
+
+
+def _enter_folder(spec: StackSpec) -> None:
+    """Work in the folder of an isolated server, as its code may expect. Paths of the user are still found, and
+    the profile still goes where the user wants it."""
+    server = spec.servers[0]
+    if server.isolation == "process":
+        roots = [os.environ.get(EXTRA_ROOTS_ENV_VAR), str(Path.cwd())]
+        os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, roots))
+        if results := spec.config.get(PROFILING_RESULTS_KEY):
+            spec.config[PROFILING_RESULTS_KEY] = str(Path(results).absolute())
+        os.chdir(server.folder)
+
+
+def run_supervised(serve_rows: ServeRows) -> None:
+    """Entry point of a worker process."""
+    configure_logging()
+    spec = StackSpec.from_json(sys.stdin.buffer.readline())
+    control_fd = _detach_stdin()
+    _enter_folder(spec)
+    was_ready = False
+
+    def on_ready() -> None:
+        nonlocal was_ready
+        was_ready = True
+        print(READY, flush=True)  # noqa: T201 - read by the supervisor
+
+    try:
+        event_loop.run(_serve_supervised(spec, control_fd, serve_rows, on_ready))
+    except GymError as error:
+        sys.stderr.write(printable(redact(f"{error}\n")))
+        sys.exit(1 if was_ready else EXIT_CONFIG)
+
+
+_published: list[Callable[[], "DictConfig"]] = []
+
+
+@contextmanager
+def publish_config(settings: dict[str, Any]) -> Iterator[None]:
+    """Let `get_global_config_dict()` return these settings inside the block."""
+
+    @cache  # made only if somebody asks: most servers do not
+    def config() -> "DictConfig":
+        from omegaconf import OmegaConf
+
+        return OmegaConf.create(settings)
+
+    _published.append(config)
+    try:
+        yield
+    finally:
+        _published.remove(config)
+
+
+def process_config() -> "DictConfig | None":
+    """What was published last, if anything."""
+    return _published[-1]() if _published else None

@@ -12,7 +12,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.plugins import plugin
 from nemo_gym.compute.pool import Compute
 from nemo_gym.config.types import BaseRunServerInstanceConfig
-from nemo_gym.config.unknown_keys import STRICT, drop_unknown_keys
+from nemo_gym.config.validation import STRICT, drop_unknown_keys
 from nemo_gym.errors import ConfigError
 from nemo_gym.server.app import ServerApp
 from nemo_gym.server.core import ServerCore

@@ -14,7 +14,7 @@ from nemo_gym.client.reply import raise_environment_failure
 from nemo_gym.common.server_folders import folder_of, is_ours
 from nemo_gym.common.words import shorten
 from nemo_gym.compute.pool import Compute, LimitExceededError
-from nemo_gym.config.error_messages import first_error
+from nemo_gym.config.validation import first_error
 from nemo_gym.errors import INVALID_ROW, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject, content_text
 from nemo_gym.llm_api.json_codec import encode, set_fields

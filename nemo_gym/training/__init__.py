@@ -1,13 +1,5 @@
 """Rollouts for trainers: token traces, training samples with advantages, and the forms in which trainers take them."""
 
-from nemo_gym.rollouts.token_traces import FlatTokens as FlatTokens
-from nemo_gym.rollouts.token_traces import ModelCall as ModelCall
-from nemo_gym.rollouts.token_traces import PrefixBreak as PrefixBreak
-from nemo_gym.rollouts.token_traces import Segment as Segment
-from nemo_gym.rollouts.token_traces import TokenTrace as TokenTrace
-from nemo_gym.rollouts.token_traces import TokenTraceError as TokenTraceError
-from nemo_gym.rollouts.token_traces import trace_of as trace_of
-from nemo_gym.rollouts.token_traces import trace_of_calls as trace_of_calls
 from nemo_gym.training.samples import VIEWS as VIEWS
 from nemo_gym.training.samples import Group as Group
 from nemo_gym.training.samples import TrainingSample as TrainingSample
@@ -20,3 +12,11 @@ from nemo_gym.training.samples import skyrl_sample as skyrl_sample
 from nemo_gym.training.samples import slime_sample as slime_sample
 from nemo_gym.training.samples import trl_sample as trl_sample
 from nemo_gym.training.samples import verl_sample as verl_sample
+from nemo_gym.training.token_traces import FlatTokens as FlatTokens
+from nemo_gym.training.token_traces import ModelCall as ModelCall
+from nemo_gym.training.token_traces import PrefixBreak as PrefixBreak
+from nemo_gym.training.token_traces import Segment as Segment
+from nemo_gym.training.token_traces import TokenTrace as TokenTrace
+from nemo_gym.training.token_traces import TokenTraceError as TokenTraceError
+from nemo_gym.training.token_traces import trace_of as trace_of
+from nemo_gym.training.token_traces import trace_of_calls as trace_of_calls

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from nemo_gym.base_resources_server import check_reward
 from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.rollouts.token_traces import FlatTokens, TokenTraceError, trace_of
 from nemo_gym.rollouts.types import is_cut_off
+from nemo_gym.training.token_traces import FlatTokens, TokenTraceError, trace_of
 
 ADVANTAGE_EPSILON = 1e-6
 """Keeps an advantage finite if the rewards of a group hardly differ."""

@@ -14,9 +14,9 @@ import orjson
 
 from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.participants import POLICY
-from nemo_gym.rollouts.token_traces import FlatTokens, TokenTrace, TokenTraceError, trace_of
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME
 from nemo_gym.training.samples import VIEWS, TrainerView, TrainingSample
+from nemo_gym.training.token_traces import FlatTokens, TokenTrace, TokenTraceError, trace_of
 
 
 class Checked(NamedTuple):

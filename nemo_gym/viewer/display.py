@@ -8,7 +8,7 @@ import orjson
 
 from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import REQUIRED_TOKEN_METADATA_FIELDS as TOKEN_FIELDS
-from nemo_gym.rollouts.token_traces import ModelCall, trace_of_calls
+from nemo_gym.training.token_traces import ModelCall, trace_of_calls
 from nemo_gym.viewer.index import Index
 from nemo_gym.viewer.records import MAX_PARSED_BYTES, output_items, parse_line
 

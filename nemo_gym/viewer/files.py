@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from nemo_gym.common.paths import find
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.store import failures_path
 from nemo_gym.viewer.display import NoSuchRowError
 from nemo_gym.viewer.index import Index
 

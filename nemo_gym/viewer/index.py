@@ -23,7 +23,7 @@ import orjson
 
 from nemo_gym.common.paths import CACHE_ENV_VAR, cache_dir
 from nemo_gym.errors import ConfigError, GymError, MissingExtraError
-from nemo_gym.rollouts.output_files import sibling_path
+from nemo_gym.rollouts.store import sibling_path
 from nemo_gym.viewer.records import (
     BOM,
     INVALID,

@@ -5,7 +5,7 @@ import pytest
 
 from nemo_gym.analysis.compare import CompareConfig, Comparison, compare_rollouts
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.stored_records import StoredRolloutsError
+from nemo_gym.rollouts.store import StoredRolloutsError
 from nemo_gym.testing import example_row, says
 from tests.commands import ng
 from tests.jsonl import write_lines

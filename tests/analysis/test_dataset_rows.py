@@ -8,7 +8,7 @@ import pytest
 
 from nemo_gym.analysis.dataset_rows import ChangedRows, Dataset, RowNotFoundError
 from nemo_gym.errors import RolloutError
-from nemo_gym.rollouts.stored_records import StoredLine, StoredRolloutsError, read_records
+from nemo_gym.rollouts.store import StoredLine, StoredRolloutsError, read_records
 from nemo_gym.rollouts.types import hash_row
 from nemo_gym.testing import example_row
 from tests.jsonl import write_lines

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nemo_gym.analysis.export import ExportConfig, ExportReport, export_rollouts
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.stored_records import StoredRolloutsError
+from nemo_gym.rollouts.store import StoredRolloutsError
 from nemo_gym.testing import calls, example_row, message, response_of, rows_of, says, tool_output
 from tests.commands import ng
 from tests.jsonl import write_lines

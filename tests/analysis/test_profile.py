@@ -21,7 +21,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.reward_profile import RewardProfiler
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.stored_records import StoredRolloutsError
+from nemo_gym.rollouts.store import StoredRolloutsError
 from nemo_gym.rollouts.types import hash_row
 from nemo_gym.testing import example_row, rows_of, running_servers
 from tests.commands import ng

@@ -15,7 +15,7 @@ from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.attempts import attempt
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.stored_records import StoredRolloutsError
+from nemo_gym.rollouts.store import StoredRolloutsError
 from nemo_gym.rollouts.types import NoResult, Row, RowId, hash_row
 from nemo_gym.runtime.stack import ServerSpec, Stack, StackSpec
 from nemo_gym.testing import (

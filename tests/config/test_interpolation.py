@@ -5,8 +5,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationKeyError
 
-from nemo_gym.config.interpolation import UnsetKeyError, resolve
-from nemo_gym.config.sources import read_sources
+from nemo_gym.config.sources import UnsetKeyError, read_sources, resolve
 from nemo_gym.errors import ConfigError
 
 

@@ -21,7 +21,6 @@ from nemo_gym.compat.global_config import (
     set_global_config_dict,
 )
 from nemo_gym.config import keys as config_keys
-from nemo_gym.config.interpolation import UnsetKeyError, resolve
 from nemo_gym.config.loading import (
     complete,
     dump,
@@ -29,6 +28,7 @@ from nemo_gym.config.loading import (
     installed_pins,
     load_config,
 )
+from nemo_gym.config.sources import UnsetKeyError, resolve
 from nemo_gym.errors import ConfigError
 
 MODEL = {

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.checks import server_blocks
-from nemo_gym.config.ports import (
+from nemo_gym.config.loading import (
     NoOpenPortError,
     complete_head_server,
     default_host,

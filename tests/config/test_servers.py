@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.config.loading import load_config
-from nemo_gym.config.servers import server_instances
+from nemo_gym.config.loading import load_config, server_instances
 from nemo_gym.config.types import ServerSpec
 from nemo_gym.errors import ConfigError, MissingPathError
 

@@ -6,7 +6,6 @@ import pytest
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from nemo_gym.config.error_messages import error_lines
 from nemo_gym.config.types import (
     AgentServerRef,
     BaseRunServerConfig,
@@ -23,6 +22,7 @@ from nemo_gym.config.types import (
     is_server_ref,
     maybe_get_server_instance_config,
 )
+from nemo_gym.config.validation import error_lines
 
 
 def dataset(**fields: Any) -> DatasetConfig:

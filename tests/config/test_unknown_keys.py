@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from nemo_gym.base_resources_server import BaseResourcesServerConfig
-from nemo_gym.config.unknown_keys import drop_unknown_keys
+from nemo_gym.config.validation import drop_unknown_keys
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.errors import ConfigError
 

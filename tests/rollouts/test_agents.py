@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.agents import check_agent, check_rows_name_agents
+from nemo_gym.rollouts.dataset import check_agent, check_rows_name_agents
 
 SETTINGS: dict[str, Any] = {
     "head_server": {"host": "127.0.0.1", "port": 1},

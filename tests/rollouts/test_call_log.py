@@ -21,8 +21,7 @@ from nemo_gym.rollouts.call_log import INCOMPLETE_FILE, RECORDING_FILE, first_di
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.output_files import journal_path
-from nemo_gym.rollouts.store import StorageError
+from nemo_gym.rollouts.store import StorageError, journal_path
 from nemo_gym.testing import example_row, rows_of, running_servers
 from tests.commands import Running, ng, started
 from tests.polling import until

@@ -20,8 +20,7 @@ from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.dataset import dataset_path, fingerprint_dataset, read_rows
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.output_files import failures_path
-from nemo_gym.rollouts.store import JsonlFile
+from nemo_gym.rollouts.store import JsonlFile, failures_path
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, rows_of, running_servers, server_spec

@@ -14,12 +14,12 @@ import pytest
 from nemo_gym.client.head import WorkerAddress
 from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import HeadServerError, StartupError
-from nemo_gym.rollouts import dispatch, worker_link
+from nemo_gym.rollouts import dispatch
 from nemo_gym.rollouts.dispatch import WorkerPool
 from nemo_gym.rollouts.live import LiveRollouts, Run
-from nemo_gym.rollouts.row_protocol import LENGTHS, MAX_TURN_BYTES, VERSION, Kind
-from nemo_gym.rollouts.row_server import RowServer
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
+from nemo_gym.rollouts.worker import RowServer
+from nemo_gym.rollouts.worker_protocol import LENGTHS, MAX_TURN_BYTES, VERSION, Kind
 from nemo_gym.server.uvicorn_runner import bind
 from nemo_gym.testing import ServerSpec, Stack, StackSpec
 from tests.polling import PATIENCE_S, until
@@ -202,8 +202,8 @@ async def test_a_row_that_was_sent_before_the_collector_knew_that_the_worker_sto
 
 
 async def test_a_row_whose_worker_never_sends_an_outcome_has_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_link, "OUTCOME_GRACE_S", 0.1)
-    monkeypatch.setattr(worker_link, "PING_EVERY_S", 0.05)
+    monkeypatch.setattr(dispatch, "OUTCOME_GRACE_S", 0.1)
+    monkeypatch.setattr(dispatch, "PING_EVERY_S", 0.05)
     cancelled = asyncio.Event()
 
     async def forget_rows(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -374,7 +374,7 @@ async def test_frames_that_arrive_byte_by_byte_are_put_together() -> None:
 
 
 async def test_a_worker_tells_where_its_rollouts_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_link, "STAGES_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(dispatch, "STAGES_TIMEOUT_S", PATIENCE_S)
     async with workers() as made:
         await made.add()
         pool, live = made.pool(), LiveRollouts()

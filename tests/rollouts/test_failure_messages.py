@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import UpstreamError
-from nemo_gym.rollouts.failure_messages import MAX_KINDS, OTHER, FailureMessages, setup_message, short_message
+from nemo_gym.rollouts.metrics import MAX_KINDS, OTHER, FailureMessages, setup_message, short_message
 from nemo_gym.rollouts.types import NoResult, RowId
 
 KEY = '{"error": {"message": "Incorrect API key", "code": "invalid_api_key"}}'

@@ -11,7 +11,7 @@ import pytest
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.output_files import all_paths, scored_path
+from nemo_gym.rollouts.store import all_paths, scored_path
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import example_row, running_servers
 from tests.stacks import scripted_servers, weather

@@ -6,9 +6,8 @@ import pytest
 
 from nemo_gym.common.deadline import timeout
 from nemo_gym.errors import StorageError
-from nemo_gym.rollouts.collector import collect
+from nemo_gym.rollouts.collector import RolloutTasks, collect
 from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
-from nemo_gym.rollouts.rollout_tasks import RolloutTasks
 from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
 
 FOREVER_S = 3600.0

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError, StorageError
-from nemo_gym.rollouts.manifest import make_manifest, read_manifest, write_manifest
-from nemo_gym.rollouts.output_files import failures_path, manifest_path
-from nemo_gym.rollouts.store import MAX_QUEUED, CompletedIndex, JsonlFile, RolloutStore
+from nemo_gym.rollouts.resume import make_manifest, read_manifest, write_manifest
+from nemo_gym.rollouts.store import MAX_QUEUED, CompletedIndex, JsonlFile, RolloutStore, failures_path, manifest_path
 from nemo_gym.rollouts.types import NoResult, Outcome, RowId, Scored, hash_row, parse_row_id
 
 

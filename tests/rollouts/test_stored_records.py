@@ -16,7 +16,7 @@ from nemo_gym.analysis.reverify import ReverifyReport, completable
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.metrics import write_aggregate_metrics
-from nemo_gym.rollouts.stored_records import RepeatedLines
+from nemo_gym.rollouts.store import RepeatedLines
 from nemo_gym.rollouts.types import hash_row
 from nemo_gym.testing import example_row, running_servers, says
 from tests.jsonl import write_lines

@@ -16,7 +16,8 @@ from nemo_gym.client.call_log import Call
 from nemo_gym.client.head import WorkerAddress
 from nemo_gym.rollouts.call_log import LogRequest
 from nemo_gym.rollouts.dispatch import WorkerPool
-from nemo_gym.rollouts.row_protocol import (
+from nemo_gym.rollouts.types import NoResult, Outcome, RecordMetrics, Row, RowId, Scored
+from nemo_gym.rollouts.worker_protocol import (
     LENGTHS,
     MAX_FRAME_BYTES,
     VERSION,
@@ -28,7 +29,6 @@ from nemo_gym.rollouts.row_protocol import (
     read_row,
     row_frame,
 )
-from nemo_gym.rollouts.types import NoResult, Outcome, RecordMetrics, Row, RowId, Scored
 from tests.polling import PATIENCE_S
 from tests.raw_server import raw_server
 

@@ -10,10 +10,10 @@ from nemo_gym.client.head import list_workers
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.compat.global_config import get_global_config_dict
 from nemo_gym.config.loading import load_config, server_instances
-from nemo_gym.config.process_config import process_config, publish_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.class_loader import worker_count
 from nemo_gym.runtime.connect import connect_servers
+from nemo_gym.runtime.stack import process_config, publish_config
 from tests.commands import free_port
 
 CURIOUS = """

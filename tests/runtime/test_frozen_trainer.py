@@ -22,15 +22,15 @@ ROWS, CALLS_PER_ROW = 20, 3
 TRAINER = """
 import asyncio, sys
 from nemo_gym.config.loading import load_config
-from nemo_gym.rollouts import dispatch, worker_link
+from nemo_gym.rollouts import dispatch
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime import membership
 from nemo_gym.runtime.launcher import Launcher
 
 folder, num_workers, rows, lease_s, silent_after_s, *arguments = sys.argv[1:]
-membership.LEASE_S, worker_link.SILENT_AFTER_S = float(lease_s), float(silent_after_s)
-worker_link.PING_EVERY_S = worker_link.SILENT_AFTER_S / 12
+membership.LEASE_S, dispatch.SILENT_AFTER_S = float(lease_s), float(silent_after_s)
+dispatch.PING_EVERY_S = dispatch.SILENT_AFTER_S / 12
 
 async def train():
     job = RolloutCollectionConfig(

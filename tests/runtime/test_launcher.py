@@ -18,8 +18,7 @@ from nemo_gym.client.server_client import CookieJar, ServerReply, base_url, get_
 from nemo_gym.common.metrics import decode_families, exposition
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import HeadServerError, PortError, RolloutError, StartupError
-from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.runtime.supervisor import MAX_DEATHS, Restarts
+from nemo_gym.runtime.launcher import MAX_DEATHS, Launcher, Restarts
 from nemo_gym.server.metrics import worker_loads
 from tests.commands import free_port
 from tests.polling import until

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from nemo_gym.errors import GymError
-from nemo_gym.runtime.run_identity import check_run_identity, is_running, run_identity
+from nemo_gym.runtime.head_server import check_run_identity, is_running, run_identity
 from tests.commands import ng
 from tests.polling import until_sync
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from nemo_gym.client.head import WorkerAddress
 from nemo_gym.common import event_loop
-from nemo_gym.runtime.stack import StackSpec
-from nemo_gym.runtime.supervisor import WorkerProcess
-from nemo_gym.runtime.worker import READY
+from nemo_gym.runtime.launcher import WorkerProcess
+from nemo_gym.runtime.stack import READY, StackSpec
 from tests.polling import until
 
 PROGRAM = """#!/bin/sh

@@ -19,7 +19,7 @@ from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import ConfigError, RolloutError, SessionLostError, UpstreamError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.output_files import failures_path
+from nemo_gym.rollouts.store import failures_path
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.server.error_responses import failure_of, redact_body
 from nemo_gym.testing import client_for, example_row, response_of, rows_of
