@@ -91,8 +91,10 @@ def test_two_terminals(folder: Path) -> None:
 
         done = collect(folder)
         assert done.returncode == 0, done.stderr
-        again = collect(folder, CONFIG_PATHS)
+        again = collect(folder, CONFIG_PATHS, "+use_running_servers=true")
         assert "using the servers of the run at" in again.stderr
+        alone = collect(folder, CONFIG_PATHS)
+        assert "using the servers of the run at" not in alone.stderr
         assert again.returncode == 0, again.stderr
         assert [record["reward"] for record in records(folder)] == [1.0]
 

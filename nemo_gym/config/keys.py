@@ -46,6 +46,8 @@ NEMO_GYM_RESERVED_TOP_LEVEL_KEYS = [
 ]
 """Never the name of a server."""
 
+USE_RUNNING_SERVERS_KEY_NAME = "use_running_servers"
+"""Use the servers of a running `ng_run`, if it has the same configuration, and start none."""
 ERROR_ON_ALMOST_SERVERS_KEY_NAME = "error_on_almost_servers"
 POLICY_BASE_URL_KEY_NAME = "policy_base_url"
 POLICY_API_KEY_KEY_NAME = "policy_api_key"
@@ -65,7 +67,8 @@ SETTINGS_KEYS = frozenset(
         ),
         *("max_sessions", "max_unread_bytes", "num_workers", "port_range_high", "port_range_low", "profiling_enabled"),
         *("profiling_results_dirpath", "run_token", "skip_venv_if_present", "strict_config", "tracing_enabled"),
-        *("tracing_endpoint", "tracing_sample_ratio", "use_absolute_ip", "uv_cache_dir", "uv_venv_dir"),
+        *("tracing_endpoint", "tracing_sample_ratio", "use_absolute_ip", "use_running_servers"),
+        *("uv_cache_dir", "uv_venv_dir"),
         *(POLICY_BASE_URL_KEY_NAME, POLICY_API_KEY_KEY_NAME, POLICY_MODEL_NAME_KEY_NAME),
     )
 )

@@ -34,9 +34,9 @@ def _checked_repeats(given: int | dict[str, int]) -> int | dict[str, int]:
 class RolloutCollectionConfig(CommandConfig):
     """Run an agent on every row of a dataset and write the scored rollouts.
 
-    With config_paths, this command starts the servers itself, unless `ng_run` is running with the same configuration.
-    Without config_paths, it uses the servers of the running `ng_run`. After an interruption, run the same command
-    again to complete what is missing.
+    With config_paths, this command starts the servers itself. With `+use_running_servers=true` it uses those of the
+    running `ng_run` instead, if they have the same configuration. Without config_paths, it always uses them. After an
+    interruption, run the same command again to complete what is missing.
     """
 
     SHORT_OPTIONS = {"n": "limit", "o": "output_jsonl_fpath"}  # noqa: RUF012 -- a ClassVar of the base

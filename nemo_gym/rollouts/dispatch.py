@@ -1,5 +1,5 @@
-"""The collector's half of the workers: a connection to each, and the choice of the ready worker with the fewest rollouts
-in flight.
+"""The collector's half of the workers: a connection to each, and the choice of the ready worker with the fewest
+rollouts in flight.
 
 Every request ends in exactly one reply. If a worker dies, those it was making end as failed attempts with the code
 `worker_lost`, and what it may still send is not read. So does a request whose outcome is not valid."""

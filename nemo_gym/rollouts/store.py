@@ -1,5 +1,5 @@
-"""The files of a collection: the output a user names, the files beside it, and how they are written and read again. Every
-name is made here. A record reported as written is on disk, whole."""
+"""The files of a collection: the output a user names, the files beside it, and how they are written and read again.
+Every name is made here. A record reported as written is on disk, whole."""
 
 import asyncio
 import contextlib

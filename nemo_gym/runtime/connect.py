@@ -13,6 +13,7 @@ from nemo_gym.client.head import base_url, get_from_head, run_token
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.exceptions import raise_first_error
+from nemo_gym.config.keys import USE_RUNNING_SERVERS_KEY_NAME
 from nemo_gym.config.loading import CONFIG_PATHS_KEY_NAME, ServerSpec, dump, server_instances
 from nemo_gym.config.sources import resolve
 from nemo_gym.config.types import BaseServerConfig
@@ -28,9 +29,11 @@ logger = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def connect_servers(config: DictConfig) -> AsyncIterator[ServerClient]:
-    """A client of the servers of `config`, wherever they are."""
+    """A client of the servers of `config`: those of a running `ng_run` if it names no config files, or if
+    `use_running_servers` asks for them, else servers that this command starts."""
     head = BaseServerConfig.model_validate(dict(config.head_server))
-    is_running = not config.get(CONFIG_PATHS_KEY_NAME) or _runs_the_same(config, head)
+    asked = bool(config.get(USE_RUNNING_SERVERS_KEY_NAME))
+    is_running = not config.get(CONFIG_PATHS_KEY_NAME) or (asked and _runs_the_same(config, head))
     with tracing_of(config):
         async with (
             ServerClient.load_from_global_config(head, http=HttpClient.of(config)) if is_running else _started(config)

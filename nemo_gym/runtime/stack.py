@@ -1,5 +1,5 @@
-"""The servers of a config that share an interpreter, as live objects that call each other directly, and the worker: one
-event loop that serves them.
+"""The servers of a config that share an interpreter, as live objects that call each other directly, and the worker:
+one event loop that serves them.
 
 `python -m nemo_gym.rollouts.worker` reads a `StackSpec` from standard input and inherits its listening sockets. It
 stops when standard input is closed, so it ends with its supervisor."""

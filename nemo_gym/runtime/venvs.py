@@ -1,5 +1,5 @@
-"""Virtualenvs for servers whose requirements this interpreter does not meet, and what a server folder requires: what its
-files list, and what its code imports without listing it.
+"""Virtualenvs for servers whose requirements this interpreter does not meet, and what a server folder requires: what
+its files list, and what its code imports without listing it.
 
 Virtualenvs are made with uv, named for what is in them, shared by all servers that ask for the same, and kept. On top
 of its own packages each one sees ours."""
