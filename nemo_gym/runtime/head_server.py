@@ -2,8 +2,8 @@
 no secret.
 
 `ng_stop` signals the process that a run reports. A process id alone proves nothing: it may have been reused, or the
-head server may run on another machine or in another container. So all that a run reports about itself must match what the
-operating system says about the process here."""
+head server may run on another machine or in another container. So all that a run reports about itself must match what
+the operating system says about the process here."""
 
 import asyncio
 import hashlib
