@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nemo_gym.base_resources_server import BaseVerifyRequest as BaseVerifyRequest
     from nemo_gym.base_resources_server import BaseVerifyResponse as BaseVerifyResponse
     from nemo_gym.base_resources_server import ReverifyMode as ReverifyMode
+    from nemo_gym.base_resources_server import Score as Score
     from nemo_gym.base_resources_server import SessionState as SessionState
     from nemo_gym.base_resources_server import SimpleResourcesServer as SimpleResourcesServer
     from nemo_gym.base_resources_server import tool as tool

@@ -105,6 +105,15 @@ class BaseVerifyResponse(BaseVerifyRequest):
     reward: float
 
 
+class Score:
+    """A reward, and further fields of the record. Return it from `verify`."""
+
+    __slots__ = ("fields", "reward")
+
+    def __init__(self, reward: float, /, **fields: Any) -> None:
+        self.reward, self.fields = reward, fields
+
+
 class BaseNextMessageRequest(BaseVerifyRequest):
     """A row, and what a policy has done since its last message: `response.output` holds the items of this turn only.
     Subclass it to declare the fields of the row that you need."""
@@ -247,7 +256,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         return [Endpoint("/next_message", self.next_message, cause="environment", finish=_answered)]
 
     async def verify(self, *args: Any, **kwargs: Any) -> Any:
-        """Score a rollout: a float, or a BaseVerifyResponse with fields of its own."""
+        """Score a rollout. Return a float, or a `Score` to add fields to the record."""
         raise NotImplementedError
 
     @classmethod
@@ -307,14 +316,18 @@ def _decoded(reply: bytes) -> Any:
 
 def _verified(body: Any, result: Any) -> Any:
     answer, reward = result, result
+    if isinstance(result, Score):
+        _check_finite_fields(result.fields)
+        check_reward(result.reward)
+        return _scored(body, float(result.reward), result.fields)
     if isinstance(result, _NUMBERS):
         reward = float(result)
-        answer = _scored(body, reward)
+        answer = _scored(body, reward, {})
     else:
         reward = result.get("reward") if isinstance(result, dict) else getattr(result, "reward", None)
         if reward is None:
             raise RolloutError(
-                "verifier", f"verify returned {result!r:.100}; expected a number, or an object with a reward."
+                "verifier", f"verify returned {result!r:.100}; expected a number, a Score, or an object with a reward."
             )
         _check_finite_fields(result)
     check_reward(reward)
@@ -344,14 +357,15 @@ def _all_fields(result: Any) -> dict[str, Any]:
     return {**own, **extra} if extra else own
 
 
-def _scored(body: Any, reward: float) -> Any:
-    """The record of a rollout. A body that does not declare a response, or is a dict, has it as JSON."""
+def _scored(body: Any, reward: float, fields: JsonObject) -> Any:
+    """Return the record of a rollout. A body that does not declare a response, or is a dict, has it as JSON."""
     if isinstance(body, dict):
-        return {name: body[name] for name in ("responses_create_params", "response")} | {"reward": reward}
-    params, response = body.responses_create_params, body.response
-    if isinstance(response, NeMoGymResponse):
+        params, response = body["responses_create_params"], body["response"]
+    else:
+        params, response = body.responses_create_params, body.response
+    if isinstance(response, NeMoGymResponse) and not fields:
         return BaseVerifyResponse.model_construct(responses_create_params=params, response=response, reward=reward)
-    return {"responses_create_params": params, "response": response, "reward": reward}
+    return {"responses_create_params": params, "response": response, "reward": reward, **fields}
 
 
 def _response_in(body: Any) -> JsonObject:

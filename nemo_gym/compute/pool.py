@@ -7,7 +7,7 @@ import asyncio
 import os
 import pickle
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Self, TypeVar, TypeVarTuple
+from typing import Any, Literal, NamedTuple, Self, TypeVar, TypeVarTuple, overload
 
 from nemo_gym.common.deadline import timeout, wall_limit_s
 from nemo_gym.common.server_folders import folder_of
@@ -23,6 +23,7 @@ from nemo_gym.compute.fork_server import ForkRequest, Kind, Module, Task
 from nemo_gym.errors import GymError
 
 T = TypeVar("T")
+Default = TypeVar("Default")
 Arguments = TypeVarTuple("Arguments")
 
 MIN_WORKERS = 2
@@ -30,6 +31,11 @@ MIN_WORKERS = 2
 MEMORY_MB = 2048
 """The default memory limit of a worker. Symbolic math needs about a hundred."""
 MAX_ARGUMENT_BYTES = 32 * 2**20
+
+
+LONG_TEXT = 32_768
+"""Characters. `run_if_long` reads a longer text in a worker."""
+_RAISE: Any = object()
 
 
 def available_cores() -> int:
@@ -96,22 +102,66 @@ class Compute:
         busy = len(self._workers) - idle
         return ComputeUsage(busy, idle, max(0, self._tasks - busy))
 
+    @overload
     async def run(
         self,
         function: Callable[[*Arguments], T],
         *args: *Arguments,
         timeout_s: float,
         wall_timeout_s: float | None = None,
-    ) -> T:
+    ) -> T: ...
+
+    @overload
+    async def run(
+        self,
+        function: Callable[[*Arguments], T],
+        *args: *Arguments,
+        timeout_s: float,
+        wall_timeout_s: float | None = None,
+        on_limit: Default,
+    ) -> T | Default: ...
+
+    async def run(
+        self,
+        function: Callable[[*Arguments], T],
+        *args: *Arguments,
+        timeout_s: float,
+        wall_timeout_s: float | None = None,
+        on_limit: Any = _RAISE,
+    ) -> Any:
         """Return what `function(*args)` returns, or raise what it raises, in the main thread of another process.
 
-        `timeout_s` limits its CPU time: a function that exceeds it raises `LimitExceededError`, however fast the
-        machine is. `wall_timeout_s` (default: ten times as much, at least 60) limits its wall-clock time: a function
-        that exceeds only that is stuck, or the machine is overloaded, and raises `ComputeError`.
+        `timeout_s` limits its CPU time, however fast the machine is. A function that exceeds it, or the memory limit,
+        raises `LimitExceededError`; with `on_limit`, that value is returned instead. `wall_timeout_s` (default: ten
+        times as much, at least 60) limits its wall-clock time: a function that exceeds only that is stuck, or the
+        machine is overloaded, and raises `ComputeError`.
 
         The function must be importable by its module and name. Waiting for a free worker counts only against the
         deadline of the rollout. If the calling task is cancelled, the function is killed.
         """
+        try:
+            return await self._run(function, args, timeout_s, wall_timeout_s)
+        except LimitExceededError:
+            if on_limit is _RAISE:
+                raise
+            return on_limit
+
+    async def run_if_long(
+        self,
+        function: Callable[[str, *Arguments], T],
+        text: str,
+        *args: *Arguments,
+        timeout_s: float,
+        on_limit: Default,
+    ) -> T | Default:
+        """Return `function(text, *args)`. A text longer than `LONG_TEXT` is read in a worker, as `run` does."""
+        if len(text) <= LONG_TEXT:
+            return function(text, *args)
+        return await self.run(function, text, *args, timeout_s=timeout_s, on_limit=on_limit)
+
+    async def _run(
+        self, function: Callable[..., T], args: tuple[Any, ...], timeout_s: float, wall_timeout_s: float | None
+    ) -> T:
         limits = TimeLimits(timeout_s, wall_timeout_s or wall_limit_s(timeout_s))
         what, task = f"{function.__module__}.{function.__qualname__}()", _pickled(function, args)
         self.warm(function.__module__)

@@ -73,7 +73,7 @@ def _served_class(module: ModuleType, file: Path) -> type[SimpleServer]:
     if not own:
         raise ConfigError(
             f"{file} defines no server. Expected a subclass of SimpleResourcesServer, SimpleResponsesAPIAgent or "
-            "SimpleResponsesAPIModel, and at the end: if __name__ == '__main__': <class>.run_webserver()"
+            "SimpleResponsesAPIModel."
         )
     return own[-1]
 

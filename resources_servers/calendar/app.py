@@ -51,7 +51,3 @@ class CalendarResourcesServer(SimpleResourcesServer):
         """A calendar in which everything has its place."""
         entries = scheduled(row["exp_cal_state"])
         return None if entries is None else [message(json.dumps(entries))]
-
-
-if __name__ == "__main__":
-    CalendarResourcesServer.run_webserver()

@@ -115,7 +115,3 @@ def _response(body: CodeGenVerifyRequest, *, reward: float = 0.0, **fields: Any)
     return CodeGenVerifyResponse(
         responses_create_params=body.responses_create_params, response=body.response, reward=reward, **fields
     )
-
-
-if __name__ == "__main__":
-    CodeGenResourcesServer.run_webserver()

@@ -147,7 +147,3 @@ def _response(
         timed_out=timed_out,
         too_long=too_long,
     )
-
-
-if __name__ == "__main__":
-    EquivalenceLLMJudgeResourcesServer.run_webserver()

@@ -92,7 +92,3 @@ def _is_whole(value: Any) -> bool:
     except (ValueError, OverflowError):
         return False
     return abs(number) < 2**63 and (isinstance(value, str) or number == value)
-
-
-if __name__ == "__main__":
-    MultiStepResourcesServer.run_webserver()

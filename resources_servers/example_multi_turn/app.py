@@ -68,7 +68,3 @@ def last_guess(text: str) -> str:
     """The last number that is not denied, as in "not 42"; empty without one."""
     places = reversed(list(_GUESS.finditer(text)))
     return next((found[0] for found in places if not is_denied(text, *found.span())), "")
-
-
-if __name__ == "__main__":
-    CodeResourcesServer.run_webserver()

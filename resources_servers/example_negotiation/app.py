@@ -105,7 +105,3 @@ def shares(price: int | None, seller_limit: int, buyer_limit: int) -> dict[str, 
     share = max(-1.0, min((price - seller_limit) / gain, 1.0))
     other = max(-1.0, min((buyer_limit - price) / gain, 1.0))
     return {SELLER: share, BUYER: other}
-
-
-if __name__ == "__main__":
-    NegotiationResourcesServer.run_webserver()

@@ -11,7 +11,3 @@ class SimpleWeatherResourcesServer(SimpleResourcesServer):
 
     async def verify(self, body: BaseVerifyRequest) -> float:
         return 1.0
-
-
-if __name__ == "__main__":
-    SimpleWeatherResourcesServer.run_webserver()

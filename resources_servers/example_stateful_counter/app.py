@@ -65,7 +65,3 @@ class StatefulCounterResourcesServer(SimpleResourcesServer):
         """One call that adds what is missing."""
         arguments = json.dumps({"count": row["expected_count"] - row["initial_count"]})
         return [{"type": "function_call", "call_id": "call_0", "name": "increment_counter", "arguments": arguments}]
-
-
-if __name__ == "__main__":
-    StatefulCounterResourcesServer.run_webserver()

@@ -173,7 +173,3 @@ def amounts(text: str) -> set[str]:
     """The amounts of money that a text names in figures, as they are written."""
     found = _NUMBER.findall(text)
     return {number.rstrip(".,") for before, number, after in found if before or after}
-
-
-if __name__ == "__main__":
-    ServiceDeskResourcesServer.run_webserver()

@@ -116,7 +116,3 @@ class GoogleSearchResourcesServer(SimpleResourcesServer):
             return await compute.run(parsed_option, text, timeout_s=CHECK_TIMEOUT_S)
         except LimitExceededError:
             return None
-
-
-if __name__ == "__main__":
-    GoogleSearchResourcesServer.run_webserver()

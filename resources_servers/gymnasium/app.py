@@ -102,7 +102,3 @@ class GymnasiumResourcesServer(EpisodeResourcesServer):
         for module in self.config.modules:
             import_extra(module, extra="gymnasium")
         session.episode = GymnasiumEpisode(body)
-
-
-if __name__ == "__main__":
-    GymnasiumResourcesServer.run_webserver()

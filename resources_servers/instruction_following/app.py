@@ -91,7 +91,3 @@ class InstructionFollowingResourcesServer(SimpleResourcesServer):
 def reward(results: list[bool], *, fraction: bool) -> float:
     """The share of instructions followed, or 1.0 if all are."""
     return sum(results) / len(results) if fraction else float(all(results))
-
-
-if __name__ == "__main__":
-    InstructionFollowingResourcesServer.run_webserver()

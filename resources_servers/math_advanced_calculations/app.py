@@ -90,7 +90,3 @@ def _solution(output: str) -> float | None:
         return float(json.loads(output)["solution"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-
-
-if __name__ == "__main__":
-    MathAdvancedCalculationsResourcesServer.run_webserver()

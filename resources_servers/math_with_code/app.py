@@ -169,7 +169,3 @@ async def _checked(body: PythonMathVerifyRequest, compute: Compute) -> Checked:
         return await compute.run(check, messages, body.expected_result, timeout_s=CHECK_TIMEOUT_S)
     except LimitExceededError:
         return Checked(None, is_right=False)
-
-
-if __name__ == "__main__":
-    PythonExecutorResourcesServer.run_webserver()

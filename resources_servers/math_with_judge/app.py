@@ -149,7 +149,3 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
         except JudgeError as error:
             return _Judged(self._judge.failure_reward(error), verdicts, error.code)
         return _Judged(float(verdicts[-1].is_equal), verdicts, missing_label(verdicts))
-
-
-if __name__ == "__main__":
-    LibraryJudgeMathResourcesServer.run_webserver()

@@ -155,7 +155,3 @@ def gives(text: str, answer: str) -> bool:
 
 def _is_word(character: str) -> bool:
     return character.isalnum() or character == "_"
-
-
-if __name__ == "__main__":
-    McpToolsResourcesServer.run_webserver()

@@ -86,7 +86,3 @@ def _check_options(options: list[dict[str, str]], letters: dict[str, str]) -> No
         raise ValueError("options has a letter twice")
     if len({*texts}) < len(texts):
         raise ValueError("options has the same text for two letters")
-
-
-if __name__ == "__main__":
-    McqaResourcesServer.run_webserver()

@@ -6,7 +6,3 @@ from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesSer
 class MiniSWEResourcesServer(SimpleResourcesServer):
     async def verify(self, body: BaseVerifyRequest) -> float:
         return 1.0
-
-
-if __name__ == "__main__":
-    MiniSWEResourcesServer.run_webserver()

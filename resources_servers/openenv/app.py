@@ -144,7 +144,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         value = {name: item for name, item in value.items() if name != "metadata" or item}
     return value if isinstance(value, str) else json.dumps(value)
-
-
-if __name__ == "__main__":
-    OpenEnvResourcesServer.run_webserver()

@@ -134,7 +134,3 @@ def _tuples(value: Any) -> Any:
 
 def warm_up() -> None:
     import_extra("reasoning_gym.factory", extra="reasoning-gym")
-
-
-if __name__ == "__main__":
-    ReasoningGymResourcesServer.run_webserver()

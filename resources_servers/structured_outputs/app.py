@@ -63,7 +63,3 @@ class StructuredOutputsResourcesServer(SimpleResourcesServer):
             reward=float(fitting),
             timed_out=timed_out,
         )
-
-
-if __name__ == "__main__":
-    StructuredOutputsResourcesServer.run_webserver()

@@ -124,7 +124,3 @@ class TextArenaResourcesServer(EpisodeResourcesServer):
         )
         raise_response_failure(response, server=server)
         return last_text(response)
-
-
-if __name__ == "__main__":
-    TextArenaResourcesServer.run_webserver()

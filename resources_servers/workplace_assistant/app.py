@@ -151,7 +151,3 @@ def made_calls(body: BaseVerifyRequest) -> list[ToolCall]:
     offered = offered_tools(params.tools) if "tools" in params.model_fields_set else TOOLS
     items = [item for item in (*given, *body.response.output) if isinstance(item, NeMoGymResponseFunctionToolCall)]
     return [(item.name, item.arguments) for item in items if item.name in offered]
-
-
-if __name__ == "__main__":
-    WorkplaceAssistantResourcesServer.run_webserver()

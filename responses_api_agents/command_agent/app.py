@@ -206,7 +206,3 @@ def _row_files(body: AgentRunRequest) -> dict[str, str]:
         return _FILES.validate_python((body.model_extra or {}).get("files") or {})
     except ValidationError as error:
         raise RolloutError("input", f"The row's `files` are not valid: {error}") from error
-
-
-if __name__ == "__main__":
-    CommandAgent.run_webserver()

@@ -268,7 +268,3 @@ def _item(message: Message) -> dict[str, Any]:
         "content": [{"type": "output_text", "text": text, "annotations": []}],
         **{name: message.get(name) or [] for name in TOKEN_FIELDS},
     }
-
-
-if __name__ == "__main__":
-    MiniSWEAgent.run_webserver()

@@ -100,7 +100,3 @@ class MultiPolicyAgent(MultiSideAgent):
             found = f"next_message of '{server}' is to {name!r}; expected one of the policies {', '.join(sides)}."
             raise RolloutError("environment", found, server=server, retryable=False)
         return sides[name]
-
-
-if __name__ == "__main__":
-    MultiPolicyAgent.run_webserver()

@@ -70,7 +70,3 @@ class EnvironmentSide:
     def records(self) -> JsonObject:
         """Nothing: the environment's messages are in the policy's conversation."""
         return {}
-
-
-if __name__ == "__main__":
-    MultiTurnAgent.run_webserver()

@@ -10,7 +10,3 @@ SimpleAgentRunRequest = AgentRunRequest
 
 class SimpleAgent(ToolCallingAgent):
     """One turn of the model for each row."""
-
-
-if __name__ == "__main__":
-    SimpleAgent.run_webserver()

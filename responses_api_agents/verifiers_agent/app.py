@@ -147,7 +147,3 @@ def _summary(trace: Any) -> JsonObject:
     rewards = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
     about = {"agent": trace.agent.name, "trainable": trace.agent.trainable, "stop_condition": trace.stop_condition}
     return {**about, "reward": trace.reward, "rewards": rewards, "metrics": trace.metrics, "turns": trace.num_turns}
-
-
-if __name__ == "__main__":
-    VerifiersAgent.run_webserver()

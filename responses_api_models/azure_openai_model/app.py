@@ -92,7 +92,3 @@ class AzureOpenAIModelServer(SimpleResponsesAPIModel):
         except UpstreamError as error:
             return completion_refusal(error, model=config.openai_model)
         return normalize_completion(found, url=self._pool.clients[0].shown_url, text_of=self._pool.clients[0].text_of)
-
-
-if __name__ == "__main__":
-    AzureOpenAIModelServer.run_webserver()

@@ -176,7 +176,3 @@ def _whole_number(seed: str) -> int:
 
 def _without_tokens(message: JsonObject) -> JsonObject:
     return {name: value for name, value in message.items() if name not in TOKEN_METADATA_FIELDS}
-
-
-if __name__ == "__main__":
-    LocalModel.run_webserver()

@@ -127,7 +127,3 @@ def _why_no_response(raw: bytes, error: ValidationError) -> str:
     place = ".".join(map(str, found["loc"]))
     reason = f"{place}: {found['msg']}" if place else found["msg"]
     return f"not a Response ({reason}){'' if is_object else '. Is this the address of an API?'}"
-
-
-if __name__ == "__main__":
-    SimpleModelServer.run_webserver()

@@ -150,7 +150,3 @@ def _arguments(arguments: dict[str, Any] | str) -> str:
 
 def _words(reply: Reply) -> int:
     return sum(len(text.split()) for text in (reply.say, reply.think) if text)
-
-
-if __name__ == "__main__":
-    ScriptedModel.run_webserver()

@@ -87,7 +87,3 @@ def _completion(generation: Generation, params: JsonObject) -> JsonObject:
         "choices": [choice],
         "usage": {"prompt_tokens": heard, "completion_tokens": spoken, "total_tokens": heard + spoken},
     }
-
-
-if __name__ == "__main__":
-    TinyPolicy.run_webserver()

@@ -17,7 +17,7 @@ import pytest
 
 from nemo_gym.common.deadline import timeout
 from nemo_gym.compute.fork_server import MAX_TASKS
-from nemo_gym.compute.pool import MAX_ARGUMENT_BYTES, Compute, ComputeError, LimitExceededError
+from nemo_gym.compute.pool import LONG_TEXT, MAX_ARGUMENT_BYTES, Compute, ComputeError, LimitExceededError
 from nemo_gym.errors import RolloutError
 from nemo_gym.runtime.class_loader import load_server_class
 from tests import compute_functions as functions
@@ -278,7 +278,8 @@ async def test_modules_of_a_server_folder_find_their_siblings(single: Compute, t
         "class Server(SimpleResourcesServer):\n    work = staticmethod(word)\n"
     )
     kind = load_server_class("resources_servers", folder, "app.py")
-    assert await single.run(kind.work, timeout_s=60) == "sibling"  # type: ignore[attr-defined]
+    work: Callable[[], str] = kind.work  # type: ignore[attr-defined]
+    assert await single.run(work, timeout_s=60) == "sibling"
 
 
 async def test_closing_ends_every_process_and_what_still_runs(tmp_path: Path) -> None:
@@ -339,3 +340,17 @@ def is_running(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+async def test_a_function_that_overruns_gives_on_limit_and_other_errors_are_raised(single: Compute) -> None:
+    assert await single.run(functions.loop_for_ever, timeout_s=0.2, on_limit="late") == "late"
+    assert await single.run(functions.double, 21, timeout_s=60, on_limit=None) == 42
+    with pytest.raises(ValueError, match="no good"):
+        await single.run(functions.fail, "no good", timeout_s=60, on_limit=None)
+
+
+async def test_only_a_long_text_is_read_in_another_process(single: Compute) -> None:
+    here = await single.run_if_long(functions.process_id_for, "a" * LONG_TEXT, timeout_s=60, on_limit=None)
+    other = await single.run_if_long(functions.process_id_for, "a" * (LONG_TEXT + 1), timeout_s=60, on_limit=None)
+    assert here == os.getpid()
+    assert other not in (None, os.getpid())

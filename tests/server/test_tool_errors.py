@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from nemo_gym.base_resources_server import (
     BaseVerifyRequest,
     BaseVerifyResponse,
+    Score,
     SimpleResourcesServer,
     ToolError,
     tool,
@@ -23,7 +24,16 @@ from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.attempts import attempt
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.types import Row, RowId, Scored, record_metrics
-from nemo_gym.testing import TRANSPORTS, Transport, client_for, example_row, running_servers, says
+from nemo_gym.testing import (
+    TRANSPORTS,
+    Transport,
+    client_for,
+    example_row,
+    message,
+    response_of,
+    running_servers,
+    says,
+)
 from tests.stacks import scripted_servers, weather
 
 
@@ -116,7 +126,7 @@ async def test_a_verifier_that_returns_text_is_named() -> None:
         row = example_row("hi", response=says("hello"))
         reply = await client.post("/verify", json=row)
     assert orjson.loads(reply.body)["detail"] == (
-        "verify returned 'yes'; expected a number, or an object with a reward."
+        "verify returned 'yes'; expected a number, a Score, or an object with a reward."
     )
 
 
@@ -274,3 +284,24 @@ async def test_a_reply_that_was_cut_off_can_have_a_reward_of_its_own(kind: type[
             "incomplete_details": {"reason": "max_output_tokens"},
         }
         assert orjson.loads((await client.post("/verify", json=row)).body)["reward"] == 0.0
+
+
+class Scoring(SimpleResourcesServer):
+    async def verify(self, body: BaseVerifyRequest) -> Score:
+        said = body.response.output_text
+        return Score(float(said), words=[said], best=None, ratio=float("inf") if said == "2" else 0.5)
+
+
+async def test_a_score_is_completed_with_what_the_caller_sent() -> None:
+    async with client_for(Scoring) as client:
+        for said, status in (("1", 200), ("2", 502), ("nan", 502)):
+            sent = {"responses_create_params": {"input": "?"}, "response": response_of(message(said))}
+            reply = await client.post("/verify", json=sent)
+            assert reply.status == status
+            if status == 200:
+                record = orjson.loads(reply.body)
+                assert list(record) == ["responses_create_params", "response", "reward", "words", "best", "ratio"]
+                assert (record["reward"], record["words"], record["best"], record["ratio"]) == (1.0, ["1"], None, 0.5)
+                assert record["response"]["output"][0]["content"][0]["text"] == "1"
+            else:
+                assert orjson.loads(reply.body)["error"]["cause"] == "verifier"

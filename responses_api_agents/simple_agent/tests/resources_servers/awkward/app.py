@@ -100,7 +100,3 @@ async def _behave(behaviour: Behaviour) -> None:
         raise RuntimeError("the handler broke")
     if behaviour == "hang":
         await asyncio.sleep(HANG_S)
-
-
-if __name__ == "__main__":
-    AwkwardResourcesServer.run_webserver()
