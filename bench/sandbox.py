@@ -21,9 +21,8 @@ import psutil
 
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.sandbox.assessment import bubblewrap, landlock
 from nemo_gym.sandbox.local import LocalProvider
-from nemo_gym.sandbox.registry import get_provider_class
+from nemo_gym.sandbox.registry import bubblewrap, get_provider_class, landlock
 from nemo_gym.testing import client_for, rows_of, says
 from resources_servers.code_gen.app import CodeGenResourcesServer
 from resources_servers.math_with_code.app import PythonExecutorResourcesServer

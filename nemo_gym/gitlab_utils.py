@@ -11,7 +11,7 @@ __getattr__ = lazy_attributes(
         "DeleteJsonlDatasetGitlabConfig": "nemo_gym.data.hubs.gitlab:DeleteJsonlDatasetGitlabConfig",
         "upload_jsonl_dataset": "nemo_gym.data.hubs.gitlab:upload",
         "download_jsonl_dataset": "nemo_gym.data.hubs.gitlab:download",
-        "upload_jsonl_dataset_cli": "nemo_gym.cli.hubs:upload_dataset_to_gitlab",
-        "download_jsonl_dataset_cli": "nemo_gym.cli.hubs:download_dataset_from_gitlab",
+        "upload_jsonl_dataset_cli": "nemo_gym.cli.data:upload_dataset_to_gitlab",
+        "download_jsonl_dataset_cli": "nemo_gym.cli.data:download_dataset_from_gitlab",
     },
 )

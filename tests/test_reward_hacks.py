@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.analysis.reverify import verify_items
 from nemo_gym.analysis.verifier_check import Checked, CheckVerifierConfig, gold_finder, try_verifier
-from nemo_gym.analysis.verify_stored import verify_items
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.errors import Cause, RolloutError

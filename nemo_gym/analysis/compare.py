@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
+from nemo_gym.analysis.dataset_rows import prompt_digest
 from nemo_gym.analysis.plots import Panel, figure, plots_of
-from nemo_gym.analysis.records import prompt_digest
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.paths import find
 from nemo_gym.common.statistics import PASS_THRESHOLD, PairedDifference

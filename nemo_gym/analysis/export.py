@@ -13,7 +13,7 @@ from typing import IO, Any, Literal, NamedTuple, Self
 import orjson
 from pydantic import Field, ValidationError, model_validator
 
-from nemo_gym.analysis.records import StoredRollout, prompt_digest
+from nemo_gym.analysis.dataset_rows import StoredRollout, prompt_digest
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.common.statistics import PASS_THRESHOLD

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_gym.bench.measure import ng_run
-from nemo_gym.bench.processes import tree_cpu_s
+from nemo_gym.bench.processes import Usage, Watcher, tree_cpu_s
 from nemo_gym.bench.report import table
-from nemo_gym.bench.watch import Usage, Watcher
 from nemo_gym.client.connection import HttpSettings
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CookieJar, ServerClient, ServerReply

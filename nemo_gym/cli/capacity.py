@@ -17,8 +17,7 @@ from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from nemo_gym.bench.measure import Measured
-    from nemo_gym.bench.workload import Environment, Point
+    from nemo_gym.bench.measure import Environment, Measured, Point
 
 MIN_ROLLOUTS = 100
 MAX_IN_FLIGHT = 65_536
@@ -114,9 +113,9 @@ def bench(options: BenchConfig) -> None:
 
 
 def _bench_sessions(options: BenchConfig) -> list[dict[str, Any]]:
+    from nemo_gym.bench.processes import Machine
     from nemo_gym.bench.report import about
     from nemo_gym.bench.sessions import measure_sessions, sessions_table
-    from nemo_gym.bench.watch import Machine
 
     if min(options.sessions) < 1:
         raise ConfigError(f"sessions is {options.sessions}; expected numbers of at least 1.")
@@ -128,10 +127,9 @@ def _bench_sessions(options: BenchConfig) -> list[dict[str, Any]]:
 
 
 def _bench_rollouts(options: BenchConfig) -> list[dict[str, Any]]:
-    from nemo_gym.bench.capacity_model import MIN_POINTS
     from nemo_gym.bench.measure import Bench
-    from nemo_gym.bench.report import about, capacity_table, shown
-    from nemo_gym.bench.watch import Machine
+    from nemo_gym.bench.processes import Machine
+    from nemo_gym.bench.report import MIN_POINTS, about, capacity_table, shown
 
     points, machine, measured = points_of(options), Machine.here(), []
     bench = Bench(environment_of(options))
@@ -145,9 +143,8 @@ def _bench_rollouts(options: BenchConfig) -> list[dict[str, Any]]:
 
 
 def _print_model(measured: "list[Measured]", options: BenchConfig) -> None:
-    from nemo_gym.bench.capacity_model import CapacityModel
-    from nemo_gym.bench.report import forecast_table, model_page
-    from nemo_gym.bench.watch import Machine
+    from nemo_gym.bench.processes import Machine
+    from nemo_gym.bench.report import CapacityModel, forecast_table, model_page
 
     model = CapacityModel.of(measured)
     print(f"\n{model_page(model)}\n\n{forecast_table(model, measured, Machine.here(), nodes=options.nodes)}")
@@ -155,9 +152,8 @@ def _print_model(measured: "list[Measured]", options: BenchConfig) -> None:
 
 def points_of(options: BenchConfig) -> "list[Point]":
     """Every combination of the parameters, checked."""
-    from nemo_gym.bench.endpoint import Latency
-    from nemo_gym.bench.replies import FAULTS
-    from nemo_gym.bench.workload import Point
+    from nemo_gym.bench.endpoint import FAULTS, Latency
+    from nemo_gym.bench.measure import Point
 
     _check_range("in_flight", options.in_flight, 1, MAX_IN_FLIGHT)
     _check_range("turns", options.turns, 1, 1000)
@@ -188,7 +184,7 @@ def _check_range(name: str, values: list[int], low: int, high: int) -> None:
 
 def environment_of(options: BenchConfig) -> "Environment":
     """The agent and its rows."""
-    from nemo_gym.bench.workload import MODEL_CONFIG, Environment, padded
+    from nemo_gym.bench.measure import MODEL_CONFIG, Environment, padded
     from nemo_gym.config.loading import load_config, server_instances
 
     paths = [str(find(path, what="config").resolve()) for path in options.config_paths]

@@ -18,14 +18,12 @@ from pydantic import Field
 
 from nemo_gym.cli.command import config_command, print_result, wants_json
 from nemo_gym.common import event_loop
-from nemo_gym.common.atomic_files import atomic_write
+from nemo_gym.common.atomic_files import atomic_write, concatenate
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, find, search_roots
 from nemo_gym.common.words import count_of
 from nemo_gym.config.checks import server_blocks
 from nemo_gym.config.keys import AGENT_REF_KEY_NAME, SKILLS_REF_KEY_NAME
 from nemo_gym.config.types import CommandConfig, DatasetConfig, DatasetType
-from nemo_gym.data.collate import concatenate
-from nemo_gym.data.skill_folders import load_skill_directory
 from nemo_gym.errors import INVALID_ROW, AggregationError, ConfigError, GymError, MissingPathError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.prompts import apply_prompt_to_row, load_prompt_config
@@ -203,7 +201,7 @@ def _collate(config: DictConfig, sources: Sequence[tuple[str | None, str, str | 
     target = collated_inputs_path(Path(config["output_jsonl_fpath"]))
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        extra = {SKILLS_REF_KEY_NAME: load_skill_directory(find(skills, what="skills.path"))} if skills else {}
+        extra = {SKILLS_REF_KEY_NAME: _skills_ref(skills)} if skills else {}
         with atomic_write(target) as file:
             for agent, path, prompt in sources:
                 reference = {AGENT_REF_KEY_NAME: {"type": "responses_api_agents", "name": agent}} if agent else {}
@@ -216,6 +214,12 @@ def _collate(config: DictConfig, sources: Sequence[tuple[str | None, str, str | 
         raise ConfigError(f"The rows cannot be put together in {target}: {error}") from error
     config["input_jsonl_fpath"] = str(target)
     config["prompt_config"] = None if len(sources) > 1 or sources[0][2] else config.get("prompt_config")
+
+
+def _skills_ref(path: str) -> Any:
+    from nemo_gym.data.skill_folders import load_skill_directory  # collecting needs `nemo_gym.data` for skills alone
+
+    return load_skill_directory(find(path, what="skills.path"))
 
 
 # Commands

@@ -65,14 +65,14 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("generate_data", "Generate training data from a seed.", "data:generate_data"),
         Command("materialize_prompts", "Fill in a prompt for every row.", "data:materialize_prompts"),
         Command("update_readme", "Update the README's tables of environments.", "data:update_readme"),
-        Command("upload_dataset_to_hf", "Upload a dataset to Hugging Face.", "hubs:upload_dataset_to_hf"),
-        Command("download_dataset_from_hf", "Download a dataset from Hugging Face.", "hubs:download_dataset_from_hf"),
-        Command("gitlab_to_hf_dataset", "Move a dataset from GitLab to Hugging Face.", "hubs:gitlab_to_hf_dataset"),
-        Command("upload_dataset_to_gitlab", "Upload a dataset to GitLab.", "hubs:upload_dataset_to_gitlab"),
+        Command("upload_dataset_to_hf", "Upload a dataset to Hugging Face.", "data:upload_dataset_to_hf"),
+        Command("download_dataset_from_hf", "Download a dataset from Hugging Face.", "data:download_dataset_from_hf"),
+        Command("gitlab_to_hf_dataset", "Move a dataset from GitLab to Hugging Face.", "data:gitlab_to_hf_dataset"),
+        Command("upload_dataset_to_gitlab", "Upload a dataset to GitLab.", "data:upload_dataset_to_gitlab"),
         Command(
-            "download_dataset_from_gitlab", "Download a dataset from GitLab.", "hubs:download_dataset_from_gitlab"
+            "download_dataset_from_gitlab", "Download a dataset from GitLab.", "data:download_dataset_from_gitlab"
         ),
-        Command("delete_dataset_from_gitlab", "Delete a dataset from GitLab.", "hubs:delete_dataset_from_gitlab"),
+        Command("delete_dataset_from_gitlab", "Delete a dataset from GitLab.", "data:delete_dataset_from_gitlab"),
     ),
     "Servers and scale": (
         Command("run", "Start the servers of a configuration and keep them running.", "servers:run"),

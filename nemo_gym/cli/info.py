@@ -20,7 +20,7 @@ from nemo_gym.runtime.venvs import python_for
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from nemo_gym.sandbox.assessment import Assessment
+    from nemo_gym.sandbox.registry import Assessment
 
 _DEPENDENCIES = ("openai", "ray", "pydantic", "aiohttp", "uvicorn", "hydra-core", "omegaconf")
 
@@ -178,7 +178,7 @@ class DoctorConfig(CommandConfig):
 @command(DoctorConfig)
 def doctor(_options: DoctorConfig) -> int:
     """Show which sandbox works on this machine."""
-    from nemo_gym.sandbox.assessment import assess
+    from nemo_gym.sandbox.registry import assess
 
     found = list(assess())
     best = next((one for one in found if one.works), None)

@@ -4,7 +4,8 @@ import contextlib
 import fcntl
 import glob
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -75,3 +76,11 @@ def write_json(path: Path, value: Any) -> None:
     """Write one JSON document, indented."""
     with atomic_write(path) as file:
         file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def concatenate(parts: Sequence[Path], output: Path) -> None:
+    """Write the content of all parts, in order, to one file."""
+    with atomic_write(output) as file:
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, file, 2**20)

@@ -1,14 +1,17 @@
 """Count distinct values exactly, however many: digests of 16 bytes, kept on disk when they are many.
 
 Records are spread over partitions by their first byte, so that equal ones meet in the same partition and only one
-partition at a time is in memory.
+partition at a time is in memory. `sketch` gives the keys that nearly equal prompts share.
 """
 
 import hashlib
 import os
+import re
 import tempfile
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -162,3 +165,34 @@ def _count_unique(*sets: DigestSet, records_at_once: int) -> int:
         else len(set().union(*part))
         for part in slices(*sets, records_at_once=records_at_once)
     )
+
+
+BINS = 16
+BINS_A_BAND = 4
+_WORDS = re.compile(rb"[a-z0-9\x80-\xff]+")
+
+
+def sketch(text: bytes) -> list[bytes]:
+    """The keys of a prompt, one digest a band. Case and punctuation do not count. Without words there is none."""
+    triples = hashes_of_triples(text)
+    if not triples:
+        return []
+    least = {value % BINS: value for value in sorted(triples, reverse=True)}
+    values = [least.get(number, -1) for number in range(BINS)]
+    bands = (values[start : start + BINS_A_BAND] for start in range(0, BINS, BINS_A_BAND))
+    return [digest(b"%d %a" % (number, band)) for number, band in enumerate(bands)]
+
+
+def hashes_of_triples(text: bytes) -> set[int]:
+    """A hash of every three words in a row; of all words, if there are fewer."""
+    words = [zlib.crc32(word) for word in _WORDS.findall(text.lower())]
+    if len(words) < 3:
+        return {hash(tuple(words))} if words else set()
+    threes = zip(words, islice(words, 1, None), islice(words, 2, None), strict=False)
+    return set(map(hash, threes))
+
+
+def similarity(one: bytes, other: bytes) -> float:
+    """The share of word triples that two prompts have in common (Jaccard)."""
+    first, second = hashes_of_triples(one), hashes_of_triples(other)
+    return len(first & second) / len(first | second) if first or second else 0.0

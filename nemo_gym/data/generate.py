@@ -20,9 +20,8 @@ import orjson
 from omegaconf import DictConfig
 from pydantic import Field
 
-from nemo_gym.analysis.verifier_check import gold_finder
-from nemo_gym.analysis.verifier_probes import Gold
-from nemo_gym.analysis.verify_stored import verify_items
+from nemo_gym.analysis.reverify import verify_items
+from nemo_gym.analysis.verifier_check import Gold, gold_finder
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common import event_loop
 from nemo_gym.common.atomic_files import atomic_write, check_writable
@@ -75,7 +74,7 @@ class GenerateDataConfig(CommandConfig):
     """From 1, easy, to 5."""
 
     verify_limit: int | None = Field(default=None, ge=0)
-    """So many rows have their gold response verified. By default all of them."""
+    """Verify the gold responses of the first N rows only. By default, all."""
 
     overwrite: bool = False
     """Replace older files."""

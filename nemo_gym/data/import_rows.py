@@ -78,7 +78,7 @@ class ImportConfig(CommandConfig):
     """Keep the assistant's last messages in the prompt. By default they become the field reference_answer."""
 
     limit: int | None = Field(default=None, ge=1)
-    """So many records, from the start."""
+    """Import only the first N records."""
 
     keep_duplicates: bool = False
     """Keep rows with the same parameters as an earlier row."""

@@ -1,12 +1,17 @@
-"""Statistics of datasets in the form in which they are printed, saved beside the data, and compared."""
+"""Statistics of datasets as they are printed, saved and compared; duplicate rows; and messages about bad rows."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import orjson
 
 from nemo_gym.config.types import DatasetConfig
-from nemo_gym.data.digests import DigestSet, unique_count
-from nemo_gym.data.numbers import (
+from nemo_gym.data.digests import DIGEST_BYTES, DigestSet, similarity, slices, unique_count
+from nemo_gym.data.row_check import PARAMS_KEY
+from nemo_gym.data.scan import (
     ALWAYS_WRITTEN,
     BUILT_IN,
     EXAMPLES,
@@ -15,9 +20,141 @@ from nemo_gym.data.numbers import (
     UNIQUE_PARAMS,
     UNIQUE_USER_MESSAGES,
     AvgMinMax,
+    FileStatistics,
+    user_messages,
 )
-from nemo_gym.data.scan import FileStatistics
 from nemo_gym.llm_api.base import JsonObject
+
+MAX_EXAMPLES = 5
+"""So many pairs are shown."""
+MAX_COMPARED = 20_000
+"""So many pairs that may be nearly equal are compared; then the count is a lower bound."""
+NEARLY_EQUAL = 0.8
+"""The share of word triples that two nearly equal prompts have in common."""
+
+
+class Place(NamedTuple):
+    """Where a row starts."""
+
+    path: Path
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line_number()}"
+
+    def line_number(self) -> int:
+        """Counted from 1, as editors do."""
+        with self.path.open("rb") as file:
+            return 1 + sum(part.count(b"\n") for part in _start_of(file, self.offset))
+
+
+def _start_of(file: IO[bytes], length: int) -> Iterator[bytes]:
+    while length > 0 and (part := file.read(min(length, 2**20))):
+        length -= len(part)
+        yield part
+
+
+@dataclass(slots=True)
+class Duplicates:
+    """Rows that have an equal or nearly equal one before them, or in the other data."""
+
+    count: int = 0
+    is_lower_bound: bool = False
+    examples: list[tuple[Place, Place]] = field(default_factory=list)
+
+    def add(self, first: Place, again: Place) -> None:
+        self.count += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append((first, again))
+
+
+def repeated_rows(files: Sequence[FileStatistics]) -> Duplicates:
+    """Rows whose parameters an earlier row has, too."""
+    found = Duplicates()
+    sets = [each.params for each in files]
+    if unique_count(*sets) == sum(each.count for each in sets):
+        return found
+    for part in slices(*sets):
+        first: dict[bytes, Place] = {}
+        for key, place in _places(files, part):
+            if key in first:
+                found.add(first[key], place)
+            else:
+                first[key] = place
+    return found
+
+
+def shared_rows(train: Sequence[FileStatistics], validation: Sequence[FileStatistics]) -> Duplicates:
+    """Rows of the validation data whose parameters a row of the training data has, too."""
+    found = Duplicates()
+    for part in slices(*(each.params for each in (*train, *validation))):
+        first = dict(_places(train, part[: len(train)]))
+        for key, place in _places(validation, part[len(train) :]):
+            if key in first:
+                found.add(first[key], place)
+    return found
+
+
+def nearly_repeated_rows(files: Sequence[FileStatistics]) -> Duplicates:
+    """Rows whose prompt is nearly that of another row. Equal parameters are not counted again."""
+    return _nearly_equal(_near_pairs(files, files))
+
+
+def nearly_shared_rows(train: Sequence[FileStatistics], validation: Sequence[FileStatistics]) -> Duplicates:
+    """Rows of the validation data whose prompt is nearly that of a row of the training data."""
+    return _nearly_equal(_near_pairs(train, validation))
+
+
+def _places(files: Sequence[FileStatistics], part: Sequence[Sequence[bytes]]) -> Iterator[tuple[bytes, Place]]:
+    for each, records in zip(files, part, strict=True):
+        for record in records:
+            place = int.from_bytes(record[DIGEST_BYTES:], "big")
+            yield record[:DIGEST_BYTES], Place(each.extent.path, place)
+
+
+def _near_pairs(earlier: Sequence[FileStatistics], later: Sequence[FileStatistics]) -> Iterator[tuple[Place, Place]]:
+    """Pairs that share a key: each row with the first one that has the key."""
+    is_same = earlier is later
+    sets: list[DigestSet] = [each.near for each in (earlier if is_same else (*earlier, *later))]
+    for part in slices(*sets):
+        first: dict[bytes, Place] = {}
+        for key, place in _places(earlier, part[: len(earlier)]):
+            if first.setdefault(key, place) != place and is_same:
+                yield first[key], place
+        for key, place in () if is_same else _places(later, part[len(earlier) :]):
+            if key in first:
+                yield first[key], place
+
+
+def _nearly_equal(pairs: Iterator[tuple[Place, Place]]) -> Duplicates:
+    found, compared, counted = Duplicates(), set[tuple[Place, Place]](), set[Place]()
+    for pair in pairs:
+        if pair in compared or pair[1] in counted:
+            continue
+        if len(compared) >= MAX_COMPARED:
+            found.is_lower_bound = True
+            break
+        compared.add(pair)
+        if _are_nearly_equal(*pair):
+            counted.add(pair[1])
+            found.add(*pair)
+    return found
+
+
+def _are_nearly_equal(one: Place, other: Place) -> bool:
+    first, second = _params(one), _params(other)
+    if first == second:
+        return False
+    texts = (b"\n".join(user_messages(params["input"])) for params in (first, second))
+    return similarity(*texts) >= NEARLY_EQUAL
+
+
+def _params(place: Place) -> dict[str, object]:
+    with place.path.open("rb") as file:
+        file.seek(place.offset)
+        params: dict[str, object] = orjson.loads(file.readline())[PARAMS_KEY]
+        return params
+
 
 NO_LONGER_WRITTEN = frozenset(("Median",))
 """Statistics in files of earlier releases that are not compared."""
@@ -114,3 +251,55 @@ def _same_items(old: list[Any], new: list[Any]) -> bool:
             return False
         del left[match]
     return not left
+
+
+def conflict_message(conflicts: Sequence[tuple[Path, list[str]]]) -> str:
+    lines = ["Found conflicting aggregate metrics that need to be corrected:"]
+    for path, found in conflicts:
+        lines += [f"{path}:", *(f"- {line}" for line in found)]
+    lines.append(
+        "The new metrics are beside them, in files that end in _metrics_conflict.json. If the data is right, "
+        "delete the old files, or give +overwrite_metrics_conflicts=true."
+    )
+    return "\n".join(lines)
+
+
+def offending_message(files: Sequence[FileStatistics]) -> str:
+    lines = ["Found rows that are not valid. Nothing was collated."]
+    for each in files:
+        lines += offending_lines(each)
+    lines.append("Fix them, or drop them with +drop_offending=true.")
+    return "\n".join(lines)
+
+
+def offending_lines(statistics: FileStatistics) -> list[str]:
+    """One line for each reason why rows of a file are bad."""
+    path = statistics.extent.path
+    if not statistics.rows:
+        return [f"{path}: no rows"]
+    numbers = line_numbers(path, {index for places in statistics.bad.values() for index in places})
+    return [
+        f"{path}: {number_ranges([numbers[index] for index in places], 'line')}: {reason}"
+        for reason, places in statistics.bad.items()
+    ]
+
+
+def line_numbers(path: Path, rows: Collection[int]) -> dict[int, int]:
+    """The numbers of the lines that rows are in, by the index of the row. Blank lines do not count."""
+    with path.open("rb") as file:
+        numbered = (number for number, line in enumerate(file, 1) if line.strip())
+        found = {index: number for index, number in enumerate(numbered) if index in rows}
+    return {index: found.get(index, index + 1) for index in rows}
+
+
+def number_ranges(numbers: Sequence[int], noun: str, *, most: int = 20) -> str:
+    """Such as 'lines 3, 7-9'."""
+    ranges: list[list[int]] = []
+    for index in sorted(numbers):
+        if ranges and index == ranges[-1][1] + 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:most]]
+    more = f" and {sum(last - first + 1 for first, last in ranges[most:])} more" if len(ranges) > most else ""
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(shown)}{more}"

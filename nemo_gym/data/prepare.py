@@ -8,34 +8,118 @@ import importlib.util
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
 import orjson
 from pydantic import Field
 
 from nemo_gym.common import event_loop
-from nemo_gym.common.atomic_files import atomic_write, make_folder
+from nemo_gym.common.atomic_files import atomic_write, concatenate, make_folder
 from nemo_gym.common.paths import search_roots
 from nemo_gym.compute.pool import available_cores
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.config.types import DatasetType
-from nemo_gym.data import duplicates
-from nemo_gym.data.collate import concatenate, write_prepared
 from nemo_gym.data.digests import Spill
-from nemo_gym.data.metrics import Counted, dataset_description, differences, metrics_of
-from nemo_gym.data.numbers import TOKENS
-from nemo_gym.data.reports import conflict_message, offending_message
-from nemo_gym.data.row_check import EnvironmentCode, row_validator
-from nemo_gym.data.scan import MAX_ROW_BYTES, FileStatistics, ScanOptions, can_count_tokens, extent_of, scan
+from nemo_gym.data.metrics import (
+    Counted,
+    Duplicates,
+    conflict_message,
+    dataset_description,
+    differences,
+    metrics_of,
+    nearly_repeated_rows,
+    nearly_shared_rows,
+    offending_message,
+    repeated_rows,
+    shared_rows,
+)
+from nemo_gym.data.row_check import AGENT_REF_KEY, EnvironmentCode, row_validator
+from nemo_gym.data.scan import (
+    BLOCK_BYTES,
+    MAX_ROW_BYTES,
+    TOKENS,
+    FileStatistics,
+    ScanOptions,
+    can_count_tokens,
+    extent_of,
+    lines_of,
+    scan,
+)
 from nemo_gym.data.scope import AgentDataset, DatasetScope, datasets_in_scope, file_beside
 from nemo_gym.errors import ConfigError, GymError, StartupError
 from nemo_gym.llm_api.base import JsonObject
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+Progress = Callable[[int], None]
+
+
+def write_prepared(
+    statistics: FileStatistics,
+    output: Path,
+    agent: str,
+    *,
+    num_repeats: int,
+    max_row_bytes: int,
+    on_progress: Progress,
+) -> None:
+    """The valid rows of a dataset, each `num_repeats` times in a row and with its `agent_ref` as the last key.
+
+    A row is copied byte for byte, so numbers and texts stay as they were written.
+    """
+    reference = {"type": "responses_api_agents", "name": agent}
+    ending = b', "%s": %s}\n' % (AGENT_REF_KEY.encode(), orjson.dumps(reference))
+    with statistics.extent.path.open("rb") as source, atomic_write(output) as file:
+        if statistics.is_plain and num_repeats == 1:
+            parts = _plain_parts(source, statistics, ending)
+        else:
+            parts = _parts(source, statistics, ending, num_repeats, max_row_bytes)
+        for part, read in parts:
+            file.write(part)
+            on_progress(read)
+
+
+def _plain_parts(source: IO[bytes], statistics: FileStatistics, ending: bytes) -> Iterator[tuple[bytes, int]]:
+    """Of a file in which every line is a row: all but the closing brace, and the ending."""
+    source.seek(statistics.extent.start)
+    left, carried = statistics.extent.end - statistics.extent.start, b""
+    while left and (block := source.read(min(left, BLOCK_BYTES))):
+        left -= len(block)
+        *rows, carried = (carried + block).split(b"\n")
+        parts = [row[:-1] for row in rows if row]
+        yield ending.join((*parts, b"")), len(block)
+    if carried:
+        yield carried[:-1] + ending, 0
+
+
+def _parts(
+    source: IO[bytes], statistics: FileStatistics, ending: bytes, num_repeats: int, max_row_bytes: int
+) -> Iterator[tuple[bytes, int]]:
+    extent = statistics.extent
+    bad = {index for places in statistics.bad.values() for index in places}
+    index = extent.first_row
+    for _, line in lines_of(source, extent.start, extent.end, max_row_bytes=max_row_bytes):
+        row = line if line is None else line.strip()
+        length = 0 if line is None else len(line) + 1
+        if row == b"":
+            yield b"", length
+            continue
+        if row is not None and index not in bad:
+            yield _with_agent(row, ending) * num_repeats, length
+        index += 1
+
+
+def _with_agent(row: bytes, ending: bytes) -> bytes:
+    if AGENT_REF_KEY.encode() in row:
+        values = orjson.loads(row)
+        if values.pop(AGENT_REF_KEY, None) is not None:
+            row = orjson.dumps(values)
+    return row[:-1].rstrip() + ending
+
 
 logger = logging.getLogger(__name__)
 
@@ -143,11 +227,8 @@ class DuplicateReport(NamedTuple):
     """Rows that occur more than once, within a type of dataset or between train and validation."""
 
     where: str
-    exact: duplicates.Duplicates
-    near: duplicates.Duplicates | None
-
-
-Progress = Callable[[int], None]
+    exact: Duplicates
+    near: Duplicates | None
 
 
 def _no_progress(_read: int) -> None:
@@ -175,7 +256,7 @@ class TrainDataProcessor:
     def load_datasets(self, datasets: Sequence[AgentDataset], global_config: "DictConfig") -> None:
         """Make sure that every dataset is on disk, by download if that is asked for."""
         if self.config.should_download and self.config.mode == "train_preparation":
-            from nemo_gym.data.hubs.fetch import fetch_missing
+            from nemo_gym.data.scope import fetch_missing
 
             wanted = [each for each in datasets if each.dataset.prepare_script is None]
             fetch_missing(wanted, self.config.data_source, global_config, logger.info)
@@ -246,21 +327,20 @@ class TrainDataProcessor:
         """Equal and nearly equal rows within each type of dataset, and between train and validation."""
         by_type = {kind: [each.statistics for each in of_type] for kind, of_type in self._by_type(checked).items()}
         reports = [
-            DuplicateReport(kind, duplicates.repeated_rows(files), self._near(files, files))
-            for kind, files in by_type.items()
+            DuplicateReport(kind, repeated_rows(files), self._near(files, files)) for kind, files in by_type.items()
         ]
         if {"train", "validation"} <= by_type.keys():
             train, validation = by_type["train"], by_type["validation"]
-            shared = duplicates.shared_rows(train, validation)
+            shared = shared_rows(train, validation)
             reports.append(DuplicateReport("validation and train", shared, self._near(train, validation)))
         return reports
 
-    def _near(self, earlier: list[FileStatistics], later: list[FileStatistics]) -> duplicates.Duplicates | None:
+    def _near(self, earlier: list[FileStatistics], later: list[FileStatistics]) -> Duplicates | None:
         if not any(each.near.count for each in (*earlier, *later)):
             return None
         if earlier is later:
-            return duplicates.nearly_repeated_rows(earlier)
-        return duplicates.nearly_shared_rows(earlier, later)
+            return nearly_repeated_rows(earlier)
+        return nearly_shared_rows(earlier, later)
 
     def save_metrics(self, checked: Sequence[CheckedDataset]) -> None:
         """Save the statistics beside each dataset; where they contradict saved ones, beside those, and refuse."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nemo_gym.sandbox.contract import SandboxStatus as SandboxStatus
     from nemo_gym.sandbox.contract import SandboxUnavailableError as SandboxUnavailableError
     from nemo_gym.sandbox.contract import rewrite_image as rewrite_image
-    from nemo_gym.sandbox.pool import SandboxPool as SandboxPool
+    from nemo_gym.sandbox.local import SandboxPool as SandboxPool
     from nemo_gym.sandbox.process import SandboxProcess as SandboxProcess
     from nemo_gym.sandbox.registry import SandboxConfig as SandboxConfig
     from nemo_gym.sandbox.registry import create_provider as create_provider

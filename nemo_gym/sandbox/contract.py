@@ -42,7 +42,7 @@ class SandboxResources:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What a sandbox is to be like."""
+    """Sandbox options."""
 
     image: str | None = None
     ttl_s: float | None = None

@@ -1,7 +1,10 @@
-"""Sandboxes without namespaces: Landlock, seccomp and rlimits. Partial: `NOT_COVERED` says what it does not stop."""
+"""Sandboxes without namespaces: Landlock, seccomp and rlimits. Partial: `NOT_COVERED` says what it does not stop.
+
+And `unconfined`, for code you trust: the same folder and limits, without confinement."""
 
 import ctypes
 import functools
+import logging
 import os
 import platform
 import stat
@@ -161,3 +164,18 @@ def user_processes() -> int:
         except OSError:
             continue
     return count
+
+
+logger = logging.getLogger(__name__)
+
+
+class UnconfinedProvider(LocalProvider):
+    name: ClassVar[str] = "unconfined"
+    level: ClassVar[Level] = "none"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        logger.warning("sandbox provider 'unconfined': model-written code can read your files and use the network")
+
+    def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime, server: ForkServer | None = None) -> Launch:
+        return folder_launch(self, limits, runtime, server)

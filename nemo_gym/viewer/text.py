@@ -15,8 +15,8 @@ from nemo_gym.common.words import count_of, shorten
 from nemo_gym.viewer import queries
 from nemo_gym.viewer.display import RecordView, read_row
 from nemo_gym.viewer.files import Files
+from nemo_gym.viewer.queries import Hit, search
 from nemo_gym.viewer.records import failed_row, output_items, parse_line, participants_of
-from nemo_gym.viewer.search import Hit, search
 from nemo_gym.viewer.server import ViewerConfig
 
 WIDTH = 100

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.analysis.records import prompt_digest
+from nemo_gym.analysis.dataset_rows import prompt_digest
 from nemo_gym.rollouts.store import StoredRolloutsError, read_records
 from tests.jsonl import write_lines
 

@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.analysis.verifier_check import Checked, CheckVerifierConfig, VerifierReport, try_verifier
-from nemo_gym.analysis.verifier_probes import Gold, changed_text, guessed_golds, probes, probes_around
+from nemo_gym.analysis.verifier_check import (
+    Checked,
+    CheckVerifierConfig,
+    Gold,
+    VerifierReport,
+    changed_text,
+    guessed_golds,
+    probes,
+    probes_around,
+    try_verifier,
+)
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.testing import TRANSPORTS, Transport, calls, example_row, message, rows_of, running_servers, server_spec
 from resources_servers.example_stateful_counter.app import StatefulCounterResourcesServer

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
-from nemo_gym.analysis.verify_stored import calls_in_record, is_repeated, verified
+from nemo_gym.analysis.reverify import calls_in_record, is_repeated, verified
 from nemo_gym.client.call_log import Call
 from nemo_gym.server_utils import ServerReply
 from nemo_gym.testing import (

@@ -7,9 +7,16 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.bench.endpoint import CONNECTIONS_PER_PROCESS, EndpointSpec, EndpointStats, Latency, serving_endpoint
-from nemo_gym.bench.replies import FAULTS, Replies
-from nemo_gym.bench.workload import Environment, example_value, padded
+from nemo_gym.bench.endpoint import (
+    CONNECTIONS_PER_PROCESS,
+    FAULTS,
+    EndpointSpec,
+    EndpointStats,
+    Latency,
+    Replies,
+    serving_endpoint,
+)
+from nemo_gym.bench.measure import Environment, example_value, padded
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.errors import ConfigError, UpstreamError
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 
-from nemo_gym.bench.watch import Watcher
+from nemo_gym.bench.processes import Watcher
 from tests.polling import until_sync
 
 

@@ -7,11 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nemo_gym.bench.capacity_model import CapacityModel, cpu_features, fit, memory_features
-from nemo_gym.bench.measure import WARM_UP_ROLLOUTS, Measured
-from nemo_gym.bench.report import capacity_table, first_limit, forecast_table, model_page, shares_of_limits, size
-from nemo_gym.bench.watch import Machine, Usage
-from nemo_gym.bench.workload import Point
+from nemo_gym.bench.measure import WARM_UP_ROLLOUTS, Measured, Point
+from nemo_gym.bench.processes import Machine, Usage
+from nemo_gym.bench.report import (
+    CapacityModel,
+    capacity_table,
+    cpu_features,
+    first_limit,
+    fit,
+    forecast_table,
+    memory_features,
+    model_page,
+    shares_of_limits,
+    size,
+)
 from nemo_gym.errors import GymError
 
 MACHINE = Machine(cores=4, memory_mb=16_000, open_files=20_000)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from nemo_gym.data.import_rows import ImportConfig, import_rows
+from nemo_gym.data.metrics import line_numbers, number_ranges
 from nemo_gym.data.records import RecordsError, read_records
-from nemo_gym.data.reports import line_numbers, number_ranges
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.testing import rows_of
 from tests.commands import ng

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.data.digests import Spill
 from nemo_gym.data.metrics import Counted, differences, metrics_of
-from nemo_gym.data.numbers import TOKENS, WORDS, AvgMinMax
-from nemo_gym.data.scan import ChunkTask, ScanOptions, examine, extent_of, lines_of, scan
+from nemo_gym.data.scan import TOKENS, WORDS, AvgMinMax, ChunkTask, ScanOptions, examine, extent_of, lines_of, scan
 
 SHARED_DATA = PARENT_DIR.parent / "shared" / "data"
 ABOUT_THE_DATASET = {"name", "type", "jsonl_fpath", "num_repeats", "gitlab_identifier", "huggingface_identifier"}

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.sandbox.assessment import bubblewrap, landlock
 from nemo_gym.sandbox.contract import ExecResult, SandboxSpec
 from nemo_gym.sandbox.local import LocalProvider
 from nemo_gym.sandbox.process import SandboxProcess
-from nemo_gym.sandbox.registry import get_provider_class
+from nemo_gym.sandbox.registry import bubblewrap, get_provider_class, landlock
 from nemo_gym.sandbox.runtime import host_runtime
 from tests.sandbox.attacks import PRELUDE
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.sandbox.assessment import Machine, assess, best_provider, bubblewrap, namespace_fix
 from nemo_gym.sandbox.contract import SandboxUnavailableError
+from nemo_gym.sandbox.registry import Machine, assess, best_provider, bubblewrap, namespace_fix
 from nemo_gym.sandbox.seccomp import MACHINES, seccomp_filter
 from tests.commands import ng
 

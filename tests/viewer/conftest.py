@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.viewer import app
+from nemo_gym.viewer import server
 from tests.polling import PATIENCE_S
 
 
@@ -15,5 +15,5 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of tests are small: a page of them is whole, however long a busy machine takes to index them."""
-    monkeypatch.setattr(app, "FIRST_PAGE_WAIT_S", PATIENCE_S)
-    monkeypatch.setattr(app, "ROW_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(server, "FIRST_PAGE_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(server, "ROW_WAIT_S", PATIENCE_S)

@@ -14,8 +14,8 @@ import pytest
 from nemo_gym.common import event_loop
 from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.testing import example_row
-from nemo_gym.viewer.app import ViewerApp
 from nemo_gym.viewer.files import Files
+from nemo_gym.viewer.server import ViewerApp
 from tests.commands import started
 from tests.jsonl import write_lines
 from tests.polling import until_sync

@@ -17,9 +17,8 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.viewer import queries
 from nemo_gym.viewer.display import raw_value, row_view, token_view
 from nemo_gym.viewer.index import KEPT_FROM_BYTES, Index
-from nemo_gym.viewer.queries import FilterError
+from nemo_gym.viewer.queries import CHUNK, FilterError, Hit, Progress, search
 from nemo_gym.viewer.records import MAX_PARSED_BYTES, describe
-from nemo_gym.viewer.search import CHUNK, Hit, Progress, search
 from nemo_gym.viewer.server import read_vocabulary
 from tests.jsonl import write_lines
 from tests.polling import PATIENCE_S, until_sync

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 import psutil
 import pytest
 
-from nemo_gym.sandbox.assessment import Assessment, bubblewrap, landlock
+from nemo_gym.sandbox.registry import Assessment, bubblewrap, landlock
 from nemo_gym.testing import BrowserLikeClient, client_for
 from resources_servers.code_gen.app import CodeGenResourcesServer
 from resources_servers.code_gen.tests.test_app import fenced, row, verified
