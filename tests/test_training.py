@@ -69,7 +69,7 @@ async def test_a_trainer_awaits_rows_with_their_results_as_they_finish(head: Bas
 
 def deeply_nested() -> list[Any]:
     nested: list[Any] = []
-    for _ in range(5_000):
+    for _ in range(100_000):
         nested = [nested]
     return nested
 

@@ -120,7 +120,7 @@ class Sampler:
 
 def _add_token(generation: Generation, log_probs: Array) -> None:
     if generation.temperature == 0:
-        token = int(log_probs.argmax())
+        token = int(np.argmax(log_probs))
     else:
         tempered = log_probs / generation.temperature
         log_probs = tempered - np.log(np.exp(tempered).sum())

@@ -128,4 +128,4 @@ async def test_temperature_zero_is_greedy(tmp_path: Path) -> None:
     async with client_for(TinyPolicy, weights_fpath=str(tmp_path / "weights.npz")) as client:
         answer = (await client.post("/v1/responses", json={**ASK, "temperature": 0})).json()
     fields = answer["output"][-1]
-    assert fields["generation_token_ids"][0] == int(network.next_log_probs(fields["prompt_token_ids"]).argmax())
+    assert fields["generation_token_ids"][0] == int(np.argmax(network.next_log_probs(fields["prompt_token_ids"])))
