@@ -8,6 +8,10 @@ from nemo_gym.rollouts.token_traces import TokenTrace as TokenTrace
 from nemo_gym.rollouts.token_traces import TokenTraceError as TokenTraceError
 from nemo_gym.rollouts.token_traces import trace_of as trace_of
 from nemo_gym.rollouts.token_traces import trace_of_calls as trace_of_calls
+from nemo_gym.training.groups import CompleteGroup as CompleteGroup
+from nemo_gym.training.groups import GroupOptions as GroupOptions
+from nemo_gym.training.groups import GroupScheduler as GroupScheduler
+from nemo_gym.training.groups import Source as Source
 from nemo_gym.training.samples import VIEWS as VIEWS
 from nemo_gym.training.samples import Group as Group
 from nemo_gym.training.samples import TrainingSample as TrainingSample
