@@ -24,3 +24,6 @@ from nemo_gym.training.samples import skyrl_sample as skyrl_sample
 from nemo_gym.training.samples import slime_sample as slime_sample
 from nemo_gym.training.samples import trl_sample as trl_sample
 from nemo_gym.training.samples import verl_sample as verl_sample
+from nemo_gym.training.session import GroupStream as GroupStream
+from nemo_gym.training.session import RolloutHandle as RolloutHandle
+from nemo_gym.training.session import RolloutSession as RolloutSession
