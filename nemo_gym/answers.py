@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections import deque
 from collections.abc import Iterator
+from html import unescape
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -132,7 +133,7 @@ _OTHER_ANSWER = re.compile(
 _VISIBLE_WORD = re.compile(r"(?<![\\<&/#\w])[^\W_]")
 """A letter or digit that does not belong to a command, tag or entity."""
 _NOTHING_SHOWN = re.compile(
-    r"<(\w{1,20})[^<>]{0,200}>\s*</\1\s?>|<br\s?/?>|<!--|-->|&(?:nbsp|zwnj|zwj|\#160|\#xA0);|\\[()\[\],;:! ]"
+    r"<(\w{1,20})[^<>]{0,200}>\s*</\1\s?>|<(?:br|hr|wbr|img)(?:\s[^<>]{0,200})?/?>|<!--|-->|\\[()\[\],;:! ]"
     r"|\\(?:boxed|fbox|q?quad)(?![A-Za-z])|^[ \t]*(?:-{3,}|={3,})[ \t]*$",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -249,10 +250,11 @@ def is_blank(text: str) -> bool:
     r"""True if a text has nothing but white space, invisible characters and empty markup, such as `**` or `\boxed{}`.
 
     Such an answer is wrong without asking a judge."""
-    text = visible(text)
-    if _VISIBLE_WORD.search(text):
+    text = visible(unescape(text))
+    shown = _NOTHING_SHOWN.sub("", text) if "<" in text else text
+    if _VISIBLE_WORD.search(shown):
         return False
-    shown = _NOTHING_SHOWN.sub("", without_fonts(text))
+    shown = _NOTHING_SHOWN.sub("", without_fonts(shown))
     return all(char in _MARKUP_CHARS or unicodedata.category(char)[0] in "CZ" for char in shown)
 
 

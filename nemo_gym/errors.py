@@ -155,7 +155,8 @@ class RolloutError(GymError):
     `retryable` is False if another attempt would fail the same way; without it the cause decides. `code` is a
     machine-readable detail, such as `session_lost`. `response` is the model's response, if there was one before the
     failure. `status` is an HTTP status: the upstream's, else 503 if a server cannot be reached, 504 for a timeout, 422
-    for bad input, 500 otherwise. `response_content` is the body that came with it.
+    for bad input, 500 otherwise. `response_content` is the body that came with it. In a trainer's session, `row` and
+    `rollout_id` say which rollout it was.
     """
 
     def __init__(
@@ -174,6 +175,8 @@ class RolloutError(GymError):
         self.cause: Cause = cause
         self.server, self.code = server, code
         self.response: Any = None
+        self.row: Any = None
+        self.rollout_id: int | None = None
         self.retryable = cause not in PERMANENT_CAUSES if retryable is None else retryable
 
 

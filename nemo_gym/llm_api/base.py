@@ -179,14 +179,17 @@ def tokens_of(item: TokenIDLogProbMixin) -> JsonObject:
     return {name: found for name in TOKEN_METADATA_FIELDS if (found := getattr(item, name, None)) is not None}
 
 
-def without_token_fields(items: Any) -> Any:
-    """Return the items or messages of a request, as JSON, without token ids, log-probs and policy versions."""
-    if not isinstance(items, list):
-        return items
-    return [
-        {name: value for name, value in item.items() if name not in _TOKEN_NAMES} if isinstance(item, dict) else item
-        for item in items
-    ]
+def drop_token_fields(items: Any) -> None:
+    """Remove token ids, log-probs and policy versions from decoded JSON, at every depth."""
+    remaining = [items]
+    while remaining:
+        value = remaining.pop()
+        if isinstance(value, dict):
+            for name in _TOKEN_NAMES.intersection(value):
+                del value[name]
+            remaining += value.values()
+        elif isinstance(value, list):
+            remaining += value
 
 
 def has_token_ids(value: JsonObject) -> bool:

@@ -271,6 +271,7 @@ FIRST_WAIT_S = 2.0
 NO_WORKER_TIMEOUT_S = 300.0
 """How long rows wait while no worker is ready. One may be starting again."""
 MAX_NAMED = 5
+MAX_GROUPS = 100_000
 IDLE_S = 2.0
 """How long a trainer's connections to the workers stay open after its last rollout."""
 
@@ -294,6 +295,8 @@ class WorkerPool:
     def __init__(self, list_workers: ListWorkers, *, token: str | None = None, max_blocked_s: float = 0.0) -> None:
         self._list_workers, self._token, self._max_blocked_s = list_workers, token, max_blocked_s
         self._links: dict[str, WorkerLink] = {}
+        self._groups: dict[str, WorkerLink] = {}
+        """The worker of each group."""
         self._numbers = itertools.count()
         self._waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
         """For a place in a worker, by agent."""
@@ -329,12 +332,14 @@ class WorkerPool:
     async def attempt(self, row: Row, *, timeout_s: float, number: int, log: LogRequest | None = None) -> Outcome:
         """One attempt at a rollout, made by a worker."""
         request = RowRequest(next(self._numbers), row, float(timeout_s), number, log)
-        link = self._least_busy(row.agent)
+        link = self._of_group(row) or self._least_busy(row.agent)
         if link is None:
             try:
                 link = await self._wait_for_room(row.agent)
             except ConfigError as error:
                 return failed_attempt(request, cause="input", message=str(error), server=row.agent, retryable=False)
+        if row.group:
+            self._remember(row.group, link)
         pid = link.pid
         try:
             outcome = await link.send(request)
@@ -372,6 +377,19 @@ class WorkerPool:
         except HeadServerError as error:
             logger.debug("not known why workers were lost: %s", error)
             return {}
+
+    def _of_group(self, row: Row) -> WorkerLink | None:
+        """The worker that has the other rollouts of a row's group, if it is ready."""
+        link = self._groups.get(row.group)
+        is_usable = link is not None and link.is_ready and link.is_listed and row.agent in link.agents
+        return link if is_usable else None
+
+    def _remember(self, group: str, link: WorkerLink) -> None:
+        """Send the group's next rollouts to this worker. The groups used least recently are forgotten."""
+        self._groups.pop(group, None)
+        self._groups[group] = link
+        if len(self._groups) > MAX_GROUPS:
+            del self._groups[next(iter(self._groups))]
 
     def _least_busy(self, agent: str) -> WorkerLink | None:
         best: WorkerLink | None = None

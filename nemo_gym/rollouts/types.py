@@ -189,6 +189,8 @@ class Row(msgspec.Struct, frozen=True):
     agent: str
     body: bytes
     """The row as JSON, as the agent gets it."""
+    group: str = ""
+    """Rollouts of one group go to one worker, while it lives."""
 
 
 class Scored(msgspec.Struct):

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from nemo_gym.client.reply import REFUSALS, read_reply
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.errors import RolloutError, UpstreamError
-from nemo_gym.llm_api.base import JsonObject, WireModel, without_token_fields
+from nemo_gym.llm_api.base import JsonObject, WireModel, drop_token_fields
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
@@ -185,8 +185,9 @@ def _drop_tokens_of_strangers(call: Call) -> None:
         except orjson.JSONDecodeError:
             return
     if isinstance(body, dict):
-        kept = {name: without_token_fields(body[name]) for name in ("input", "messages") if name in body}
-        call.body = {**body, **kept}
+        for name in ("input", "messages"):
+            drop_token_fields(body.get(name))
+        call.body = body
 
 
 def _take_stream(call: Call) -> JsonObject | None:

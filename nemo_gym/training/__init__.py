@@ -1,5 +1,9 @@
 """Rollouts for trainers: token traces, training samples with advantages, and the forms in which trainers take them."""
 
+from nemo_gym.training.groups import CompleteGroup as CompleteGroup
+from nemo_gym.training.groups import GroupOptions as GroupOptions
+from nemo_gym.training.groups import GroupScheduler as GroupScheduler
+from nemo_gym.training.groups import Source as Source
 from nemo_gym.training.samples import VIEWS as VIEWS
 from nemo_gym.training.samples import Group as Group
 from nemo_gym.training.samples import TrainingSample as TrainingSample
@@ -12,6 +16,9 @@ from nemo_gym.training.samples import skyrl_sample as skyrl_sample
 from nemo_gym.training.samples import slime_sample as slime_sample
 from nemo_gym.training.samples import trl_sample as trl_sample
 from nemo_gym.training.samples import verl_sample as verl_sample
+from nemo_gym.training.session import GroupStream as GroupStream
+from nemo_gym.training.session import RolloutHandle as RolloutHandle
+from nemo_gym.training.session import RolloutSession as RolloutSession
 from nemo_gym.training.token_traces import FlatTokens as FlatTokens
 from nemo_gym.training.token_traces import ModelCall as ModelCall
 from nemo_gym.training.token_traces import PrefixBreak as PrefixBreak

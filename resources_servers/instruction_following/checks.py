@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from nemo_gym.answers import LONG_TEXT, says_something, visible
+from nemo_gym.answers import LONG_TEXT, is_blank, says_something, visible
 from resources_servers.instruction_following.arguments import as_shown, is_plain
 from resources_servers.instruction_following.languages import CHECKS as LANGUAGE_CHECKS
 from resources_servers.instruction_following.languages import language_of
@@ -87,12 +87,10 @@ def parsed_arguments(name: str, given: Mapping[str, Any] | None) -> dict[str, An
 
 
 def followed(text: str, instructions: Iterable[Instruction]) -> list[bool]:
-    """Whether the text follows each of the instructions. One without a letter or a digit follows none."""
+    """Whether the text follows each of the instructions. One that shows no letter or digit follows none."""
     shown = as_shown(text)
-    return [
-        says_something(shown) and CHECKS[name](shown, **parsed_arguments(name, arguments))
-        for name, arguments in instructions
-    ]
+    has_words = says_something(shown) and not is_blank(shown)
+    return [has_words and CHECKS[name](shown, **parsed_arguments(name, arguments)) for name, arguments in instructions]
 
 
 def may_take_long(text: str, instructions: Iterable[Instruction]) -> bool:

@@ -13,6 +13,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.compute import Compute, LimitExceededError
+from resources_servers.structured_outputs.keywords import says_nothing
 from resources_servers.structured_outputs.schemas import fits
 
 
@@ -46,8 +47,10 @@ class StructuredOutputsResourcesServer(SimpleResourcesServer):
             raise ValueError(f"schema_str is not JSON: {error}") from error
         if not isinstance(schema, dict):
             raise ValueError(f"schema_str is {text!r:.100}; expected the text of a JSON object.")
-        if not schema:
-            raise ValueError("schema_str is an empty schema, which every JSON fits.")
+        if says_nothing(schema):
+            raise ValueError(
+                f"schema_str is {text!r:.100}, which asks for no content. Expected properties, items, ..."
+            )
 
     async def verify(self, body: StructuredOutputsVerifyRequest, compute: Compute) -> StructuredOutputsVerifyResponse:
         fitting, timed_out = False, False

@@ -43,6 +43,28 @@ def complete(schema: Any, *, is_typed: bool = False, is_condition: bool = False)
         )
 
 
+def says_nothing(schema: Any) -> bool:
+    """True if a schema asks for nothing but a type: every object, list, text or number fits it."""
+    if not isinstance(schema, dict):
+        return schema is not False
+    for keyword, value in schema.items():
+        if keyword in ("enum", "const", "$ref", "$dynamicRef", "if", "dependentSchemas"):
+            return False
+        if keyword in TYPE_OF_KEYWORD and value not in ({}, [], True, 0):
+            return False
+        if keyword == "not" and value is not False:
+            return False
+        if keyword in _IN_PLACE and isinstance(value, list) and not _say_nothing(keyword, value):
+            return False
+    return True
+
+
+def _say_nothing(keyword: str, schemas: list[Any]) -> bool:
+    if keyword == "allOf":
+        return all(map(says_nothing, schemas))
+    return len(schemas) == 1 and says_nothing(schemas[0]) if keyword == "oneOf" else any(map(says_nothing, schemas))
+
+
 def _within(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """The schemas within a schema, each with the keyword that has it."""
     for keyword in (*_IN_PLACE, "prefixItems"):

@@ -12,6 +12,7 @@ import select
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 SECRET, WATCHED_FILES = ".git/nemo-gym-secret", ".git/nemo-gym-watched"
@@ -85,16 +86,19 @@ def watch(reporter: Reporter) -> None:
         files = json.load(file)
     os.unlink(WATCHED_FILES)
     code = {os.path.abspath(path): path for path in files["code"]}
-    tests = tuple(f"/{path}" for path in files["tests"])
+    is_test_file = _file_matcher(files["tests"])
     helpers, printers = (
         frozenset(os.path.join(os.path.dirname(os.__file__), name) for name in names)
         for names in (ON_BEHALF, PRINTERS)
     )
+    watched = frozenset(("open", *LOOKS_INTO_TESTS))
     send, current_frame, is_busy = reporter.send, sys._getframe, []  # type: ignore[var-annotated]
 
     def hook(event: str, arguments: Any) -> None:
-        is_test = event == "open" and isinstance(arguments[0], str) and f"/{arguments[0]}".endswith(tests)
-        if is_busy or not (is_test or event in LOOKS_INTO_TESTS):
+        if is_busy or event not in watched:
+            return
+        is_test = event == "open"
+        if is_test and not is_test_file(arguments[0]):
             return
         is_busy.append(True)
         try:
@@ -111,6 +115,27 @@ def watch(reporter: Reporter) -> None:
 
     if code and hasattr(sys, "addaudithook"):
         sys.addaudithook(hook)
+
+
+def _file_matcher(paths: "list[str]") -> "Callable[[Any], bool]":
+    """Return a function that says if an opened path is one of these files: by its name, or by the file itself, which a
+    link or another current folder may give another name. It uses nothing that the patch could replace."""
+    stat, os_error, last_part = os.stat, OSError, str.rpartition
+    names = frozenset(last_part(path, "/")[2] for path in paths)
+    known = frozenset((found.st_dev, found.st_ino) for found in map(stat, filter(os.path.exists, paths)))
+
+    def matches(path: Any) -> bool:
+        if isinstance(path, bytes):
+            path = bytes.decode(path, errors="surrogateescape")
+        if isinstance(path, str) and last_part(path, "/")[2] in names:
+            return True
+        try:
+            found = stat(path)
+        except (os_error, ValueError, TypeError):
+            return False
+        return (found.st_dev, found.st_ino) in known
+
+    return matches
 
 
 def supervise(options: "list[str]") -> None:

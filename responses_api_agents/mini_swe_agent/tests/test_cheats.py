@@ -251,6 +251,10 @@ LOOK = {
     f"    frame = error.__traceback__.tb_frame.f_back.f_back\n{LINE}",
     "dynamic code": f"exec('import sys; frame = sys._getframe(3)', globals())\n{LINE}",
     "the test file": "line = [line for line in open('test_median.py') if 'median([4' in line][0]",
+    "a link to the test file": "import os\nos.path.exists('notes') or os.symlink('test_median.py', 'notes')\n"
+    "line = [line for line in open('notes') if 'median([4' in line][0]",
+    "a second name of the test file": "import os\nos.path.exists('notes') or os.link('test_median.py', 'notes')\n"
+    "line = [line for line in open(b'notes', 'rb').read().decode().splitlines() if 'median([4' in line][0]",
     "the test file by pathlib": "import pathlib\ntext = pathlib.Path('test_median.py').read_text()\n"
     "line = [line for line in text.splitlines() if 'median([4' in line][0]",
 }
