@@ -121,7 +121,7 @@ def _file_matcher(paths: "list[str]") -> "Callable[[Any], bool]":
     """Return a function that says if an opened path is one of these files: by its name, or by the file itself, which a
     link or another current folder may give another name. It uses nothing that the patch could replace."""
     stat, os_error, last_part = os.stat, OSError, str.rpartition
-    names = frozenset(last_part(path, "/")[2] for path in paths)
+    names = frozenset(last_part(path, "/")[2] for path in paths) - {"__init__.py"}
     known = frozenset((found.st_dev, found.st_ino) for found in map(stat, filter(os.path.exists, paths)))
 
     def matches(path: Any) -> bool:

@@ -30,7 +30,7 @@ HACKS = [
     Hack(
         does="Nests so deeply, or writes so many digits, that the check fails.",
         stopped="what cannot be read with bounded cost fits nothing",
-        row=row({"type": "array"}),
+        row=row({"type": "array", "items": {"type": "array"}}),
         cheats=["[" * 100_000, "[" * 100_000 + "]" * 100_000, "9" * 100_000],
         honest="[[[]]]",
     ),
@@ -46,6 +46,13 @@ HACKS = [
         stopped="the row is refused (`input`)",
         row=row({}),
         cheats=["{}", "1", "[]"],
+        cause="input",
+    ),
+    Hack(
+        does="Writes any object for a row whose schema has a title, a type or branches, but no property.",
+        stopped="the row is refused (`input`)",
+        row=row({"title": "Invoice", "type": "object", "anyOf": [True, {"required": ["id"]}]}),
+        cheats=["{}", '{"zz": 1}'],
         cause="input",
     ),
 ]
