@@ -1,6 +1,6 @@
 """What all types that travel have in common. Fields that we do not declare are kept and sent on."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticUseDefault, SchemaSerializer, core_schema
 
 from nemo_gym.llm_api.json_codec import TrackedDict, TrackedModel, changed
+from nemo_gym.llm_api.tokens import TokenArray
 
 JsonObject: TypeAlias = dict[str, Any]
 T = TypeVar("T")
@@ -157,12 +158,29 @@ class _FirstErrorOnly:
         return {**handler(source), "fail_fast": True}
 
 
-class TokenIDLogProbMixin(WireModel):
-    """What a trainer needs to know of a generation: the exact tokens in and out."""
+class _AlsoArrays:
+    """Lets the value be a `TokenArray`, which is checked already."""
 
-    prompt_token_ids: list[int]
-    generation_token_ids: list[int]
-    generation_log_probs: list[float]
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        return core_schema.json_or_python_schema(
+            json_schema=schema,
+            python_schema=core_schema.no_info_wrap_validator_function(_read_numbers, schema),
+        )
+
+
+def _read_numbers(value: Any, read: Callable[[Any], Any]) -> Any:
+    return value if isinstance(value, TokenArray) else read(value)
+
+
+class TokenIDLogProbMixin(WireModel):
+    """What a trainer needs to know of a generation: the exact tokens in and out. From `vllm_model` they are views on
+    arrays, which read like lists."""
+
+    prompt_token_ids: Annotated[list[int], _AlsoArrays]
+    generation_token_ids: Annotated[list[int], _AlsoArrays]
+    generation_log_probs: Annotated[list[float], _AlsoArrays]
     routed_experts: str | list[list[list[int]]] | None = None
     """Which experts of a mixture were used, as the engine encodes it."""
 

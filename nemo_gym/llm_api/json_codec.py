@@ -14,6 +14,8 @@ from pydantic import BaseModel, BeforeValidator, PlainValidator, RootModel, Type
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
+from nemo_gym.llm_api.tokens import TokenArray
+
 _WIRE_TYPES = __name__.rpartition(".")[0] + "."
 _LEFT_TO_PYDANTIC = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 """pydantic writes these in another way."""
@@ -37,9 +39,12 @@ def _fields(value: BaseModel) -> dict[str, Any]:
     return {**value.__dict__, **extra} if extra else value.__dict__
 
 
-def _wire_fields(value: Any) -> dict[str, Any]:
+def _wire_fields(value: Any) -> dict[str, Any] | list[Any]:
     """The fields of a model inside another. Of any other class pydantic writes what is declared."""
     kind: type = type(value)
+    if kind is TokenArray:
+        numbers: list[Any] = value.tolist()
+        return numbers
     if not _is_plain_wire_type(kind):
         raise TypeError(f"{kind.__name__} is left to pydantic")
     extra = value.__pydantic_extra__
@@ -375,6 +380,8 @@ def _full_dump(value: Any) -> Any:
         return value.model_dump(mode="json", warnings=False)
     if isinstance(value, set | frozenset):
         return sorted(value)
+    if isinstance(value, TokenArray):
+        return value.tolist()
     if isinstance(value, orjson.Fragment):
         return json.loads(orjson.dumps(value))
     raise TypeError(f"{type(value).__name__} has no JSON form")

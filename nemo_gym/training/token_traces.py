@@ -10,17 +10,13 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
-from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import POLICY_VERSION_FIELD, JsonObject
 from nemo_gym.llm_api.base import REQUIRED_TOKEN_METADATA_FIELDS as TOKEN_FIELDS
+from nemo_gym.llm_api.tokens import TokenTraceError as TokenTraceError
 
 PolicyVersion: TypeAlias = int | str | None
 MAX_LOG_PROB = 1e-3
 """A probability of 1, and what rounding in 16 bits may add to it."""
-
-
-class TokenTraceError(GymError, ValueError):
-    """A record does not have the tokens that a trainer needs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """A model behind chat endpoints such as vLLM's: one or several replicas, with the exact tokens if it is to train."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from time import time
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import orjson
@@ -36,6 +36,7 @@ from nemo_gym.llm_api.responses_chat import (
     split_think_tags,
     think_tags,
 )
+from nemo_gym.llm_api.tokens import PROMPT, SAMPLED
 from responses_api_models.vllm_model.tokens import ASK_FOR_TOKENS, put_tokens, take_prompt_ids, tokens_of_text
 
 VLLMConverterResponsesToChatCompletionsState = ChatMessages
@@ -52,6 +53,10 @@ class VLLMModelConfig(EndpointSettings, BaseResponsesAPIModelConfig, extra="forb
 
     return_token_id_information: bool
     """For training: ask for the tokens and log-probs of every generation, and send them back with it."""
+
+    send_tokens: Literal["last", "all", "none"] = "last"
+    """Which of the model's messages go back to the endpoint with their token ids, if it returns them: the newest, all,
+    or none. Log-probs are never sent."""
 
     uses_reasoning_parser: bool
     """Whether the endpoint gives and takes thoughts apart from the text."""
@@ -171,7 +176,8 @@ class VLLMModel(SimpleResponsesAPIModel):
             return completion_refusal(error, model=self.config.model)
         if self.config.return_token_id_information:
             prompt_ids = take_prompt_ids(found) or await self._tokenize(params, session)
-            put_tokens(found, prompt_ids, url=endpoint.shown_url)
+            before = next((each for each in reversed(body.messages) if each.get(SAMPLED) is not None), None)
+            put_tokens(found, prompt_ids, url=endpoint.shown_url, before=before)
         completion = normalize_completion(found, url=endpoint.shown_url, text_of=endpoint.text_of)
         if not self.config.uses_reasoning_parser:
             _refuse_reasoning(completion, endpoint.shown_url)
@@ -190,18 +196,37 @@ class VLLMModel(SimpleResponsesAPIModel):
         return params | (ASK_FOR_TOKENS if config.return_token_id_information else {})
 
     def _encoded(self, messages: Sequence[Any]) -> orjson.Fragment:
-        """The messages as JSON. Of a conversation that grows, only those that are new are encoded."""
-        items = messages if isinstance(messages, EncodedItems) else EncodedItems(messages)
-        return orjson.Fragment(b"".join((b"[", *items.encoded(self._encode_message), b"]")))
+        """The messages as JSON. Of a conversation that grows, only those that are new are encoded, and the newest one
+        with tokens, whose ids no other request has."""
+        encoded: list[bytes] = (
+            messages.derived(self._encode_message, list) if isinstance(messages, EncodedItems) else []
+        )
+        encoded += map(self._encode_message, messages[len(encoded) :])
+        places = range(len(messages) - 1, -1, -1) if self._sends_newest else ()
+        newest = next((place for place in places if messages[place].get(SAMPLED) is not None), None)
+        if newest is not None:
+            sent = encode({**self._message(dict(messages[newest])), **_ids_of(messages[newest])})
+            encoded = [*encoded[:newest], sent, *encoded[newest + 1 :]]
+        return orjson.Fragment(b"".join((b"[", b",".join(encoded), b"]")))
 
-    def _encode_message(self, message: Any) -> bytes:
-        return encode(self._message(dict(message)))
+    @cached_property
+    def _encode_message(self) -> Callable[[Any], bytes]:
+        sends_all = self.config.return_token_id_information and self.config.send_tokens == "all"
+
+        def encode_message(message: Any) -> bytes:
+            return encode({**self._message(dict(message)), **(_ids_of(message) if sends_all else {})})
+
+        return encode_message
+
+    @property
+    def _sends_newest(self) -> bool:
+        return self.config.return_token_id_information and self.config.send_tokens == "last"
 
     def _message(self, message: JsonObject) -> JsonObject:
+        """The message as it is sent, without its tokens."""
         if self.config.replace_developer_role_with_system and message["role"] == "developer":
             return {**message, "role": "system"}
-        if not self.config.return_token_id_information:
-            message = {key: value for key, value in message.items() if key not in TOKEN_METADATA_FIELDS}
+        message = {key: value for key, value in message.items() if key not in TOKEN_METADATA_FIELDS}
         return separated(message) if self.config.uses_reasoning_parser else message
 
     async def _tokenize(self, params: JsonObject, session: str | None) -> list[int]:
@@ -218,6 +243,10 @@ class VLLMModel(SimpleResponsesAPIModel):
             return tokens
 
         return await self._pool.call(send, session=session)
+
+
+def _ids_of(message: JsonObject) -> JsonObject:
+    return {name: message[name] for name in (PROMPT, SAMPLED) if message.get(name) is not None}
 
 
 def _extra_body_of(given: JsonObject) -> JsonObject:

@@ -1,5 +1,6 @@
 """The exact tokens of a generation, out of a vLLM completion. They are taken out, so that nothing is sent twice."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -8,6 +9,7 @@ from nemo_gym import JsonObject, NeMoGymAsyncOpenAI
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.base import POLICY_VERSION_FIELD
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.tokens import TokenTraceError, call_tokens
 
 ASK_FOR_TOKENS = {"logprobs": True, "return_tokens_as_token_ids": True, "return_token_ids": True}
 """The second names tokens by number in the log-probs; the third, which older versions do not know, gives them apart,
@@ -23,8 +25,11 @@ def take_prompt_ids(completion: JsonObject) -> list[int] | None:
     return next((ids for ids in found if ids), None)
 
 
-def put_tokens(completion: JsonObject, prompt_ids: list[int], *, url: str) -> None:
-    """Give the message of every choice its tokens, and the version of the weights if the endpoint names it."""
+def put_tokens(
+    completion: JsonObject, prompt_ids: list[int], *, url: str, before: Mapping[str, Any] | None = None
+) -> None:
+    """Give the message of every choice its tokens, and the version of the weights if the endpoint names it. Those that
+    the message `before` has already are shared with it."""
     version = _policy_version(completion)
     for choice in completion.get("choices") or ():
         entries: list[Any] = (choice.pop("logprobs", None) or {}).get("content") or []
@@ -32,12 +37,12 @@ def put_tokens(completion: JsonObject, prompt_ids: list[int], *, url: str) -> No
         if len(ids) != len(entries):
             text = f"{len(ids)} token ids, but {len(entries)} log-probs for them"
             raise UpstreamError(url, 200, text, cause="model")
-        choice["message"] = (choice.get("message") or {}) | {
-            "prompt_token_ids": prompt_ids,
-            "generation_token_ids": ids,
-            "generation_log_probs": [entry["logprob"] for entry in entries],
-            **({} if version is None else {POLICY_VERSION_FIELD: version}),
-        }
+        try:
+            tokens = call_tokens(prompt_ids, ids, [entry["logprob"] for entry in entries], before=before)
+        except TokenTraceError as error:
+            raise UpstreamError(url, 200, str(error), cause="model") from error
+        named = {} if version is None else {POLICY_VERSION_FIELD: version}
+        choice["message"] = (choice.get("message") or {}) | tokens | named
 
 
 def _policy_version(completion: JsonObject) -> int | str | None:

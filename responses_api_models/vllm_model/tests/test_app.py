@@ -123,6 +123,27 @@ async def test_the_exact_tokens_come_with_the_answer(apart: bool, path: str) -> 
     assert asked["logprobs"] is asked["return_tokens_as_token_ids"] is asked["return_token_ids"] is True
 
 
+@pytest.mark.parametrize(
+    ("wanted", "sent"), [("last", [False, True]), ("all", [True, True]), ("none", [False, False])]
+)
+async def test_ids_go_back_with_the_newest_message_unless_all_or_none_are_asked_for(
+    wanted: str, sent: list[bool]
+) -> None:
+    turns = [([1], [2, 3]), ([1, 2, 3, 4], [5]), ([1, 2, 3, 4, 5, 6], [7])]
+    answers = iter([with_tokens(prompt, ids, apart=True) for prompt, ids in turns])
+    items: list[Any] = list(HI)
+    async with (
+        stub_endpoint(lambda _: next(answers)) as stub,
+        in_front_of("vllm_model", "", base_url=stub.url, **TRAINING, send_tokens=wanted) as server,
+    ):
+        for _ in turns:
+            items += (await server.post("/v1/responses", json={"input": items})).json()["output"] + HI
+    spoken = [message for message in stub.requests[2].body["messages"] if message["role"] == "assistant"]
+    assert ["prompt_token_ids" in message for message in spoken] == sent
+    assert ["generation_token_ids" in message for message in spoken] == sent
+    assert not any("generation_log_probs" in message for message in spoken)
+
+
 async def test_only_the_last_item_has_the_tokens_and_they_go_back_with_it() -> None:
     said = {"content": "I look.", "reasoning_content": "hm", "tool_calls": [CALL]}
     answers = iter([with_tokens([1], [2, 3], apart=True, message=said), with_tokens([1, 2, 3, 4], [5], apart=True)])
@@ -137,7 +158,7 @@ async def test_only_the_last_item_has_the_tokens_and_they_go_back_with_it() -> N
     _, spoken, heard = stub.requests[1].body["messages"]
     assert spoken["prompt_token_ids"] == [1]
     assert spoken["generation_token_ids"] == [2, 3]
-    assert spoken["generation_log_probs"] == [-0.2, -0.3]
+    assert "generation_log_probs" not in spoken
     assert "prompt_token_ids" not in heard
 
 

@@ -1,0 +1,143 @@
+"""Token ids and log-probs as arrays.
+
+The calls of a conversation share one array of ids: the prompt of a call is a view on it that begins with all tokens of
+the call before. So a rollout takes memory for each of its tokens once.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar, overload
+
+from pydantic_core import SchemaSerializer, core_schema
+
+from nemo_gym.errors import GymError
+
+Number = TypeVar("Number", int, float)
+JsonObject = dict[str, Any]
+
+PROMPT, SAMPLED, LOG_PROBS = "prompt_token_ids", "generation_token_ids", "generation_log_probs"
+
+
+class TokenTraceError(GymError, ValueError):
+    """A record does not have the tokens that a trainer needs."""
+
+
+class TokenArray(Sequence[Number], Generic[Number]):
+    """A part of an array of numbers, read like a list: `==`, slices, iteration, `len`, pickle.
+
+    Our own encoder writes it as a JSON list; for others it is `tolist()`, as in `json.dumps(record, default=list)`.
+    """
+
+    __slots__ = ("_array", "_start", "_stop")
+    __hash__ = None  # type: ignore[assignment]
+    __pydantic_serializer__: ClassVar[SchemaSerializer] = SchemaSerializer(
+        core_schema.any_schema(
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda numbers: numbers.tolist())
+        )
+    )
+
+    def __init__(self, numbers: "array[Number]", start: int = 0, stop: int | None = None) -> None:
+        self._array: array[Number] = numbers
+        self._start, self._stop = start, len(numbers) if stop is None else stop
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __iter__(self) -> Iterator[Number]:
+        return iter(self._own())
+
+    @overload
+    def __getitem__(self, place: int) -> Number: ...
+    @overload
+    def __getitem__(self, place: slice) -> "TokenArray[Number]": ...
+    def __getitem__(self, place: int | slice) -> "Number | TokenArray[Number]":
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            if step == 1:
+                return TokenArray(self._array, self._start + start, self._start + max(start, stop))
+            return TokenArray(self._own()[place])
+        at = place if place >= 0 else place + len(self)
+        if not 0 <= at < len(self):
+            raise IndexError(f"{place} is not among {len(self)} numbers")
+        return self._array[self._start + at]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TokenArray):
+            is_same = self._array is other._array and self._start == other._start and self._stop == other._stop
+            return is_same or (len(self) == len(other) and self._own() == other._own())
+        return self.tolist() == list(other) if isinstance(other, list | tuple) else NotImplemented
+
+    def __add__(self, other: Iterable[Number]) -> list[Number]:
+        return list(self) + list(other)
+
+    def __radd__(self, other: Iterable[Number]) -> list[Number]:
+        return list(other) + list(self)
+
+    def __repr__(self) -> str:
+        return repr(self.tolist())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenArray, (self._array, self._start, self._stop)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        import numpy as np  # only numpy asks for this
+
+        return np.array(self._own(), dtype)
+
+    def _own(self) -> "array[Number]":
+        return self._array[self._start : self._stop]
+
+    def tolist(self) -> list[Number]:
+        return self._own().tolist()
+
+    def continued(self, numbers: Iterable[Number]) -> "TokenArray[Number]":
+        """These numbers and more. Both share the array, unless it goes on in another way already."""
+        shared, start = (self._array, self._start) if self._stop == len(self._array) else (self._own(), 0)
+        shared.extend(numbers._own() if isinstance(numbers, TokenArray) else numbers)
+        return TokenArray(shared, start, len(shared))
+
+    def is_prefix_of(self, other: "TokenArray[Number]") -> bool:
+        if self._array is other._array and self._start == other._start:
+            return self._stop <= other._stop
+        return len(self) <= len(other) and self._own() == other._array[other._start : other._start + len(self)]
+
+
+def token_ids(ids: Iterable[int]) -> TokenArray[int]:
+    """Token ids as int32. Raises ValueError for anything else."""
+    if isinstance(ids, TokenArray):
+        return ids
+    try:
+        return TokenArray(array("i", ids))
+    except (TypeError, OverflowError) as error:
+        raise TokenTraceError(f"a token id is not a whole number from 0 to 2**31 - 1 ({error})") from error
+
+
+def log_probs(values: Sequence[float]) -> TokenArray[float]:
+    """Log-probs as float32, which is what engines compute; as float64 if that would change a value."""
+    if isinstance(values, TokenArray):
+        return values
+    try:
+        short = array("f", values)
+        return TokenArray(short if short.tolist() == values else array("d", values))
+    except (TypeError, OverflowError) as error:
+        raise TokenTraceError(f"a log-prob is not a number ({error})") from error
+
+
+def call_tokens(
+    prompt: Sequence[int], sampled: Sequence[int], values: Sequence[float], *, before: Mapping[str, Any] | None = None
+) -> JsonObject:
+    """The token fields of a call. It shares the array of the call `before` if its prompt begins with that one's."""
+    prompt_ids, sampled_ids = token_ids(prompt), token_ids(sampled)
+    if before is not None:
+        known = _whole(token_ids(before[PROMPT]), token_ids(before[SAMPLED]))
+        if known.is_prefix_of(prompt_ids):
+            prompt_ids = known.continued(prompt_ids[len(known) :])
+    whole, start = prompt_ids.continued(sampled_ids), len(prompt_ids)
+    return {PROMPT: whole[:start], SAMPLED: whole[start:], LOG_PROBS: log_probs(values)}
+
+
+def _whole(prompt: TokenArray[int], sampled: TokenArray[int]) -> TokenArray[int]:
+    """Both as one. Nothing is copied if one follows the other in their array."""
+    if prompt._array is sampled._array and prompt._stop == sampled._start:
+        return TokenArray(prompt._array, prompt._start, sampled._stop)
+    return TokenArray(prompt._own() + sampled._own())
